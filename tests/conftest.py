@@ -1,0 +1,60 @@
+"""Real servers for the tests: one PostgreSQL and one Valkey per test process, clean per test."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
+
+_database_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server_directory() -> Iterator[Path]:
+    """Give a directory that PostgreSQL's user may enter, which pytest's own is not for root."""
+    directory = Path(tempfile.mkdtemp(prefix="reliable-mq-tests-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_directory: Path) -> Iterator[LocalPostgres]:
+    """Give the running PostgreSQL server; a test that kills it must start it again."""
+    server = LocalPostgres(server_directory / "postgres")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(server_directory: Path) -> Iterator[LocalValkey]:
+    """Give the running Valkey server; a test that kills it must start it again."""
+    server = LocalValkey(server_directory / "valkey")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
+    """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
+    name = f"test_{next(_database_numbers)}"
+    admin = postgres_server.url.replace("+psycopg", "")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres_server.url_of(name)
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def redis_url(valkey_server: LocalValkey) -> str:
+    """Give the URL of an empty Valkey."""
+    valkey_server.flush()
+    return valkey_server.url
