@@ -1,0 +1,97 @@
+"""Every error of this package, drawn as one tree. It answers: whose fault, and may I try again?
+
+    ReliableMQError
+    ├── UsageError             yours; the call can never work as it is
+    │   └── ConfigurationError     yours; a setting is wrong, the text says which and what to do
+    ├── MessageRefused         yours; the message breaks a limit or names something illegal
+    ├── Unavailable            theirs; nothing is wrong with the call, try again
+    │   ├── ConnectionLost         the peer went away
+    │   ├── RequestTimeout         no answer in time; it may or may not have happened
+    │   └── NoRoute                the name servers know no broker for the topic (yet)
+    ├── RemoteError            theirs; the peer answered with a code and a remark
+    ├── ProtocolError          theirs; the bytes are not what the protocol says
+    │   ├── FrameError             a frame that cannot be cut from the stream
+    │   └── RecordError            bytes that are no stored record
+    ├── StoreError             the store directory cannot be used
+    │   ├── StoreInUse             another process holds it
+    │   └── StoreCorrupt           a file says what it cannot say; names file and offset
+    └── InvariantBroken        ours; a bug, please report it
+
+`retryable` on the class says whether the same call may succeed later.
+"""
+
+
+class ReliableMQError(Exception):
+    """Something in reliable_mq went wrong."""
+
+    retryable = False
+
+
+class UsageError(ReliableMQError):
+    """The call can never work as it is."""
+
+
+class ConfigurationError(UsageError):
+    """A setting is wrong."""
+
+
+class MessageRefused(ReliableMQError):
+    """The message breaks a limit or names something illegal."""
+
+
+class Unavailable(ReliableMQError):
+    """The other side cannot be reached or does not answer."""
+
+    retryable = True
+
+
+class ConnectionLost(Unavailable):
+    """The peer went away before it answered."""
+
+
+class RequestTimeout(Unavailable):
+    """No answer came in time: the request may or may not have taken effect."""
+
+
+class NoRoute(Unavailable):
+    """The name servers know no broker for the topic."""
+
+
+class RemoteError(ReliableMQError):
+    """The peer answered with an error.
+
+    `code` is a response code of the remoting protocol, `remark` the peer's own words.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"code {code}: {remark}")
+        self.code = code
+        self.remark = remark
+
+
+class ProtocolError(ReliableMQError):
+    """The peer's bytes are not what the protocol says."""
+
+
+class FrameError(ProtocolError):
+    """A frame cannot be cut from the stream; the connection is of no further use."""
+
+
+class RecordError(ProtocolError):
+    """These bytes are no stored record."""
+
+
+class StoreError(ReliableMQError):
+    """The store directory cannot be used."""
+
+
+class StoreInUse(StoreError):
+    """Another process holds the store directory."""
+
+
+class StoreCorrupt(StoreError):
+    """A file of the store says what it cannot say; the text names file and offset."""
+
+
+class InvariantBroken(ReliableMQError):
+    """A promise of the code to itself does not hold. This is a bug."""

@@ -1,0 +1,28 @@
+"""Every bound of the protocol and the store, and the relations between them.
+
+Sources: Apache RocketMQ's `NettyDecoder`, `MessageStoreConfig`, `Validators` and `TopicValidator`.
+Sizes are bytes unless the name says otherwise.
+"""
+
+from reliable_mq.errors import InvariantBroken
+
+FRAME_SIZE_MAX = 16 * 1024 * 1024  # the length field included
+MESSAGE_BODY_SIZE_MAX = 4 * 1024 * 1024
+RECORD_SIZE_MAX = MESSAGE_BODY_SIZE_MAX + 64 * 1024
+PROPERTIES_SIZE_MAX = 32_767
+TOPIC_LENGTH_MAX = 127
+RETRY_TOPIC_LENGTH_MAX = 255
+GROUP_LENGTH_MAX = 120
+
+COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
+CONSUME_QUEUE_UNIT_SIZE = 20
+CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
+
+PULL_COUNT_MAX = 32
+PULL_SIZE_MAX = 256 * 1024
+
+DELAY_LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+RETRY_ATTEMPTS_MAX = 16
+
+if not MESSAGE_BODY_SIZE_MAX < RECORD_SIZE_MAX < FRAME_SIZE_MAX < COMMIT_LOG_SEGMENT_SIZE:
+    raise InvariantBroken("a body fits a record, a record a frame, a frame a segment")

@@ -1,0 +1,100 @@
+"""The nouns that every station moves: what is sent, where it was stored, what is received."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from reliable_mq.errors import UsageError
+
+SHARDING_KEY = "__SHARDINGKEY"
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True):
+    """One queue of a topic at one broker. Sorts as Apache's client sorts queues for a rebalance."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What an application sends.
+
+    `message_id` is the UNIQ_KEY: it stays the same through every resend and redelivery, and is
+    what idempotency and reconciliation match on. The producer makes one when it is empty.
+    Messages with one `ordering_key` go to one queue and are handled in order.
+    """
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    message_id: str = ""
+    ordering_key: str = ""
+    delay_level: int = 0
+    flag: int = 0
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class SendStatus(Enum):
+    """What the broker had done when it answered. In every case the message is stored."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message was stored. `queue_offset` counts messages in `queue`, from 0."""
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery of a message.
+
+    `topic` is the topic it was sent to, also when this delivery is a retry; `queue` is where this
+    delivery was read from. Times are milliseconds since the epoch. `in_doubt` says that an earlier
+    attempt began and nobody knows whether it finished (promise P5).
+    """
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    message_id: str = ""
+    ordering_key: str = ""
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int = 0
+    offset_message_id: str = ""
+    born_time_ms: int = 0
+    store_time_ms: int = 0
+    reconsume_times: int = 0
+    in_doubt: bool = False
+
+
+def new_message_id(now_ms: int, random_bytes: bytes) -> str:
+    """Return a message id of 32 upper-case hex digits that sorts by time (RFC 9562, UUIDv7).
+
+    Args:
+        now_ms: milliseconds since the epoch; its low 48 bits lead the id.
+        random_bytes: ten random bytes; 74 of their bits are used.
+
+    Raises:
+        UsageError: when `random_bytes` is not ten bytes.
+    """
+    if len(random_bytes) != 10:
+        raise UsageError("a message id takes exactly ten random bytes")
+    random = int.from_bytes(random_bytes)
+    version_and_high = 0x7000 | (random >> 68)
+    variant_and_low = (0b10 << 62) | (random & ((1 << 62) - 1))
+    value = ((now_ms & 0xFFFFFFFFFFFF) << 80) | (version_and_high << 64) | variant_and_low
+    return f"{value:032X}"

@@ -1,0 +1,233 @@
+"""Commands: what one side of a connection asks or answers.
+
+Two header forms carry the same fields, and a reply uses the form of its request:
+
+    JSON       {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,
+                "serializeTypeCurrentRPC":"JSON","version":493}
+    ROCKETMQ   code i16 | language u8 | version i16 | opaque i32 | flag i32
+               | remark length i32, remark | ext length i32, repeated (key length i16, key,
+               value length i32, value)
+
+Flag bit 0 marks a reply, bit 1 a request that wants none. `opaque` ties a reply to its request and
+is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSerializable`.
+"""
+
+import struct
+from collections.abc import Mapping
+
+import msgspec
+
+from reliable_mq.errors import FrameError
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
+
+VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
+LANGUAGE = "PYTHON"
+
+REPLY_FLAG = 0b01
+ONE_WAY_FLAG = 0b10
+
+_LANGUAGES = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+_LANGUAGE_BYTES = {name: code for code, name in enumerate(_LANGUAGES)}
+_OTHER = _LANGUAGE_BYTES["OTHER"]
+
+
+class Command(msgspec.Struct, rename={"ext_fields": "extFields", "body": " body"}):
+    """One request or reply.
+
+    All values of `ext_fields` are text ("true", "42"), as the protocol has it. An unset field of
+    the header takes the default here.
+    """
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: str = "OTHER"
+    version: int = 0
+    remark: str | None = None
+    ext_fields: dict[str, str] = msgspec.field(default_factory=dict)
+    body: bytes = b""
+    serialize_type: int = JSON
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether this answers a request of ours."""
+        return bool(self.flag & REPLY_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender wants no reply."""
+        return bool(self.flag & ONE_WAY_FLAG)
+
+
+def request(
+    code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, oneway: bool = False
+) -> Command:
+    """Return a request of ours; `opaque` is set by the session that sends it."""
+    return Command(
+        code=code,
+        flag=ONE_WAY_FLAG if oneway else 0,
+        language=LANGUAGE,
+        version=VERSION,
+        ext_fields=dict(ext) if ext else {},
+        body=body,
+    )
+
+
+def reply(
+    to: Command,
+    code: int = 0,
+    remark: str | None = None,
+    ext: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Command:
+    """Return the answer to `to`, in the header form that `to` came in."""
+    return Command(
+        code=code,
+        opaque=to.opaque,
+        flag=REPLY_FLAG,
+        language=LANGUAGE,
+        version=VERSION,
+        remark=remark,
+        ext_fields=dict(ext) if ext else {},
+        body=body,
+        serialize_type=to.serialize_type,
+    )
+
+
+_decode_json = msgspec.json.Decoder(Command).decode
+_encode_json = msgspec.json.Encoder(order="sorted").encode
+
+
+def decode_command(frame: Frame) -> Command:
+    """Return the command in `frame`.
+
+    Raises:
+        FrameError: when the header is not of the form that the frame claims.
+    """
+    if frame.serialize_type == JSON:
+        try:
+            command = _decode_json(frame.header)
+        except msgspec.MsgspecError:
+            command = _decode_json_of_any_shape(frame.header)
+    elif frame.serialize_type == ROCKETMQ:
+        command = _decode_compact(frame.header)
+    else:
+        raise FrameError(f"unknown serialize type {frame.serialize_type}")
+    command.body = frame.body
+    command.serialize_type = frame.serialize_type
+    return command
+
+
+def encode_command(command: Command) -> bytes:
+    """Return the whole frame of `command`.
+
+    Raises:
+        FrameError: when the frame would be longer than 16 MiB.
+    """
+    if command.serialize_type == ROCKETMQ:
+        header = _encode_compact(command)
+    else:
+        header = _encode_json_header(command)
+    return encode_frame(command.serialize_type, header, command.body)
+
+
+def _encode_json_header(command: Command) -> bytes:
+    fields: dict[str, object] = {
+        "code": command.code,
+        "flag": command.flag,
+        "language": command.language,
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.ext_fields:
+        fields["extFields"] = command.ext_fields
+    if command.remark is not None:
+        fields["remark"] = command.remark
+    return _encode_json(fields)
+
+
+def _decode_json_of_any_shape(header: bytes) -> Command:
+    """Decode what other clients send: null or numeric ext values, null fields."""
+    try:
+        fields = msgspec.json.decode(header)
+        ext = fields.get("extFields") or {}
+        return Command(
+            code=int(fields["code"]),
+            opaque=int(fields.get("opaque") or 0),
+            flag=int(fields.get("flag") or 0),
+            language=str(fields.get("language") or "OTHER"),
+            version=int(fields.get("version") or 0),
+            remark=fields.get("remark"),
+            ext_fields={key: _as_text(value) for key, value in ext.items() if value is not None},
+        )
+    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+_COMPACT_FIXED = struct.Struct(">hBhii")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+
+
+def _encode_compact(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    parts: list[bytes] = []
+    for key, value in command.ext_fields.items():
+        key_bytes = key.encode()
+        value_bytes = value.encode()
+        parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
+    ext = b"".join(parts)
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000  # 16 bits is all that this form has
+    fixed = _COMPACT_FIXED.pack(
+        code,
+        _LANGUAGE_BYTES.get(command.language, _OTHER),
+        command.version,
+        command.opaque,
+        command.flag,
+    )
+    return b"".join((fixed, _I32.pack(len(remark)), remark, _I32.pack(len(ext)), ext))
+
+
+def _decode_compact(header: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag = _COMPACT_FIXED.unpack_from(header)
+        remark, at = _sized_text(header, _COMPACT_FIXED.size, _I32)
+        (ext_length,) = _I32.unpack_from(header, at)
+        at += 4
+        end = at + ext_length
+        if not at <= end <= len(header):
+            raise FrameError(f"ext fields of {ext_length} bytes in a header of {len(header)}")
+        ext: dict[str, str] = {}
+        while at < end:
+            key, at = _sized_text(header, at, _I16)
+            ext[key], at = _sized_text(header, at, _I32)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FrameError(f"the header is no command: {header[:80]!r}") from error
+    return Command(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        language=_LANGUAGES[language] if language < len(_LANGUAGES) else "OTHER",
+        version=version,
+        remark=remark or None,
+        ext_fields=ext,
+    )
+
+
+def _sized_text(buffer: bytes, at: int, size: struct.Struct) -> tuple[str, int]:
+    (length,) = size.unpack_from(buffer, at)
+    start = at + size.size
+    end = start + length
+    if not start <= end <= len(buffer):
+        raise FrameError(f"a text of {length} bytes at {at} in a header of {len(buffer)}")
+    return buffer[start:end].decode(), end

@@ -1,0 +1,31 @@
+"""Java's `String.hashCode`, on which tag filters and index files rest.
+
+The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specification,
+`java.lang.String.hashCode`).
+"""
+
+from functools import lru_cache
+
+_SIGN_BIT = 0x80000000
+_MASK = 0xFFFFFFFF
+
+
+@lru_cache(maxsize=4096)
+def java_string_hash(text: str) -> int:
+    """Return `text.hashCode()` as Java computes it, in -2**31 .. 2**31 - 1."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (value * 31 + (units[at] << 8 | units[at + 1])) & _MASK
+    return value - (1 << 32) if value & _SIGN_BIT else value
+
+
+def tags_code(tag: str) -> int:
+    """Return the tag hash stored in consume-queue units; 0 without a tag."""
+    return java_string_hash(tag) if tag else 0
+
+
+def index_hash(topic: str, key: str) -> int:
+    """Return the hash under which index files list `key`: never negative."""
+    value = abs(java_string_hash(f"{topic}#{key}"))
+    return 0 if value == _SIGN_BIT else value
