@@ -21,13 +21,15 @@ import subprocess
 import time
 from pathlib import Path
 
+from reliable_mq.errors import ReliableMQError
+
 UNPRIVILEGED_USER = "nobody"
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.02
 
 
-class LocalServerFailed(RuntimeError):
+class LocalServerFailed(ReliableMQError):
     """A local server did not start or stop; the text names its log file."""
 
 
