@@ -1,0 +1,54 @@
+# Every target makes its own environment in .venv first, so that two commands are enough: make demo, make test.
+
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# The first interpreter on the PATH that is new enough; set PYTHON= to choose another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$python; break; }; done)
+
+# make demo ORDERS=155848 SEED=7 LOSE=3
+ORDERS ?=
+SEED   ?=
+LOSE   ?=
+PYTEST ?= -n 2 --dist loadscope
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench walk clean
+
+help: ## print this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
+	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
+
+test: check ## all checks and all tests (twelve minutes at most on two cores); PYTEST="-k wire"
+	$(BIN)/pytest $(PYTEST)
+
+check: $(READY) ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## measure orders per second, station by station
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+walk: $(READY) ## print the path of one message through all stations
+	@$(BIN)/reliable-mq walk
+
+clean: ## remove the environment and everything that was made
+	rm -rf $(VENV) demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer on the PATH; install one or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than 3.11 or does not run" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) lacks venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	@touch $(READY)

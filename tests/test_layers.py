@@ -1,0 +1,132 @@
+"""The arrows of ARCHITECTURE.md: who may import whom, and who may touch the world."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "reliable_mq"
+
+WORLD = frozenset(
+    {"asyncio", "concurrent", "os", "random", "selectors", "signal"}
+    | {"socket", "subprocess", "threading", "time", "uvloop"}
+)
+WORLD_STATIONS = frozenset({"runtime", "cli", "testing"})
+WORLD_PREFIXES = (
+    *("asyncio_", "thread_", "redis_", "sql_", "spark_"),
+    *("file_", "http_", "smtp_"),
+)
+
+VALUES = frozenset({"message", "errors", "limits", "settings"})
+# Station -> what it may import beside itself. A dotted name allows that one module only.
+ARROWS: dict[str, frozenset[str]] = {
+    "wire": frozenset({"message", "errors", "limits"}),
+    "name_server": VALUES | {"wire"},
+    "broker_core": VALUES | {"wire"},
+    "client": VALUES | {"wire"},
+    "outbox": VALUES | {"sql_types", "client"},
+    "idempotency": VALUES | {"sql_types"},
+    "resend": VALUES | {"sql_types", "client", "outbox", "idempotency.sql_tables"},
+    "reconcile": VALUES | {"wire", "sql_types", "outbox.sql_tables", "idempotency.sql_tables"},
+    "runtime": VALUES | {"wire", "name_server", "broker_core"},
+    "testing": VALUES | {"wire", "name_server", "broker_core", "client", "runtime"},
+}
+# The shells of a station may import these too.
+SHELL_ARROWS: dict[str, frozenset[str]] = {
+    "client": frozenset({"runtime"}),
+    "outbox": frozenset({"runtime"}),
+    "idempotency": frozenset({"runtime"}),
+    "resend": frozenset({"runtime"}),
+}
+FREE = frozenset({"app", "cli", "__init__"})  # the faces
+
+
+def imported_names(source: str, package: str) -> set[str]:
+    """Return the dotted names that a module of `package` imports, at any depth of its code."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")
+            origin = ".".join(above[: len(above) + 1 - node.level]) if node.level else ""
+            prefix = ".".join(part for part in (origin, node.module) if part)
+            names |= {f"{prefix}.{alias.name}" for alias in node.names}
+    return names
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Return what a module at `path` (relative to the package) imports against the rules."""
+    parts = Path(path).with_suffix("").parts
+    station, name = parts[0], parts[-1]
+    is_shell = name.startswith(WORLD_PREFIXES)
+    found = []
+    for imported in sorted(imported_names(source, ".".join(("reliable_mq", *parts[:-1])))):
+        top, _, rest = imported.partition(".")
+        if top in WORLD and station not in WORLD_STATIONS and not is_shell:
+            found.append(f"{path} touches the world: {top}")
+        if top == "reliable_mq" and station in ARROWS:
+            target = rest.split(".")[0]
+            allowed = ARROWS[station] | (
+                SHELL_ARROWS.get(station, frozenset()) if is_shell else frozenset()
+            )
+            fits = any(rest == arrow or rest.startswith(f"{arrow}.") for arrow in allowed)
+            if target != station and not fits:
+                found.append(f"{path} may not import {imported}")
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def test_every_station_has_its_arrows_written_down() -> None:
+    stations = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
+
+    assert stations - FREE == ARROWS.keys() & stations
+
+
+def test_no_module_imports_against_the_arrows_or_touches_the_world() -> None:
+    found = [
+        violation
+        for path in modules()
+        for violation in violations(str(path.relative_to(SOURCE)), path.read_text())
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("wire/frame.py", "import time"),
+        ("wire/frame.py", "from os import path"),
+        ("wire/frame.py", "def late():\n    import asyncio.events"),
+        ("wire/frame.py", "from reliable_mq.client import producer"),
+        ("wire/frame.py", "from ..broker_core import dispatch"),
+        ("message.py", "import random"),
+        ("broker_core/store/segment.py", "import os"),
+        ("broker_core/dispatch.py", "from reliable_mq.idempotency.claim import Claim"),
+        ("client/producer.py", "from reliable_mq.runtime import connection"),
+        ("reconcile/ledgers.py", "from reliable_mq.outbox.stub import Stub"),
+        ("runtime/server.py", "from reliable_mq.app import application"),
+    ],
+)
+def test_a_planted_violation_is_found(path: str, source: str) -> None:
+    assert violations(path, source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("wire/frame.py", "import struct\nfrom reliable_mq.errors import FrameError"),
+        ("wire/frame.py", "from . import codes"),
+        ("client/asyncio_client.py", "import asyncio\nfrom reliable_mq.runtime import connection"),
+        ("idempotency/redis_lease.py", "import time"),
+        ("reconcile/spark_job.py", "from reliable_mq.outbox.sql_tables import message_stub_table"),
+        ("runtime/server.py", "import asyncio\nfrom reliable_mq.broker_core import core"),
+        ("app/application.py", "from reliable_mq.outbox import transaction"),
+    ],
+)
+def test_what_the_rules_allow_is_not_reported(path: str, source: str) -> None:
+    assert violations(path, source) == []
