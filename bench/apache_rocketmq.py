@@ -1,0 +1,117 @@
+"""Apache RocketMQ's own name server and broker, on free loopback ports with their own store.
+
+Apache's defaults are kept except addresses, paths and the flush type. The JVM flags are those of
+its `runbroker.sh` with a heap of 2 GiB instead of 8.
+"""
+
+import socket
+from pathlib import Path
+from typing import Self
+
+from bench.child_process import LoggedProcess
+from bench.java_programs import SERVER_JARS, build_server, java_command
+from reliable_mq.testing.local_servers import free_port
+
+START_SECONDS = 90
+NAME_SERVER_FLAGS = ("-server", "-Xms256m", "-Xmx256m")
+BROKER_FLAGS = (
+    "-server",
+    "-Xms2g",
+    "-Xmx2g",
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=16m",
+    "-XX:G1ReservePercent=25",
+    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:SoftRefLRUPolicyMSPerMB=0",
+    "-XX:MaxDirectMemorySize=4g",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:+AlwaysPreTouch",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)
+
+
+def broker_port() -> int:
+    """Return a free port whose second neighbour below is free too: Apache's broker takes both."""
+    while True:
+        port = free_port()
+        with socket.socket() as fast_port:
+            try:
+                fast_port.bind(("127.0.0.1", port - 2))
+            except OSError:
+                continue
+            return port
+
+
+class ApacheRocketMQ:
+    """One name server and one master broker of Apache's. A context manager.
+
+    Args:
+        directory: an empty directory; ROCKETMQ_HOME, the store and the logs go there.
+        flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
+    """
+
+    label = "Apache RocketMQ 5.4.0"
+
+    def __init__(self, directory: Path, flush_disk_type: str) -> None:
+        self.directory = directory
+        self.flush_disk_type = flush_disk_type
+        self.name_server_address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{broker_port()}"
+
+    def start(self) -> None:
+        """Start both; returns when the broker has registered."""
+        build_server()
+        (self.directory / "conf").mkdir(parents=True, exist_ok=True)
+        self.name_server = self._start(
+            "org.apache.rocketmq.namesrv.NamesrvStartup",
+            NAME_SERVER_FLAGS,
+            "namesrv",
+            {"listenPort": self.name_server_address.rpartition(":")[2]},
+        )
+        self.name_server.wait_for(r"boot success", START_SECONDS)
+        store = self.directory / "store"
+        self.broker = self._start(
+            "org.apache.rocketmq.broker.BrokerStartup",
+            BROKER_FLAGS,
+            "broker",
+            {
+                "listenPort": self.address.rpartition(":")[2],
+                "haListenPort": str(free_port()),
+                "namesrvAddr": self.name_server_address,
+                "brokerIP1": "127.0.0.1",
+                "brokerName": "apache",
+                "storePathRootDir": str(store),
+                "storePathCommitLog": str(store / "commitlog"),
+                "flushDiskType": self.flush_disk_type,
+            },
+        )
+        self.broker.wait_for(r"boot success", START_SECONDS)
+
+    def _start(
+        self, main_class: str, flags: tuple[str, ...], name: str, settings: dict[str, str]
+    ) -> LoggedProcess:
+        conf = self.directory / "conf" / f"{name}.conf"
+        lines = {"bindAddress": "127.0.0.1", **settings}
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        command = java_command(
+            main_class, class_path=f"{SERVER_JARS}/*", home=self.directory, flags=flags
+        )
+        return LoggedProcess(
+            [*command, "-c", str(conf)],
+            self.directory / f"{name}.log",
+            environment={"ROCKETMQ_HOME": str(self.directory)},
+        )
+
+    def stop(self) -> None:
+        self.broker.stop()
+        self.name_server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

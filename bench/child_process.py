@@ -1,0 +1,78 @@
+"""Child processes of a measurement: output in a file, an end that is waited for."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+POLL_SECONDS = 0.02
+LOG_TAIL_CHARACTERS = 2000
+
+
+class ChildError(RuntimeError):
+    """A child ended, or stayed silent, when it should not have. The text ends with its output."""
+
+
+class LoggedProcess:
+    """A child process whose output goes to a file.
+
+    Invariant: the file holds everything this child wrote, and nothing of an earlier child.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+            )
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, timeout: float) -> re.Match[str]:
+        """The first match of `pattern` in the output.
+
+        Raises ChildError after `timeout` seconds, or when the child ends without it.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = self.child.poll() is not None
+            if found := re.search(pattern, self.output(), re.MULTILINE):
+                return found
+            if ended or time.monotonic() > deadline:
+                state = f"exit code {self.child.returncode}" if ended else f"{timeout:g} s"
+                raise ChildError(
+                    f"no {pattern!r} from {self.child.args!r} ({state}):\n"
+                    + self.output()[-LOG_TAIL_CHARACTERS:]
+                )
+            time.sleep(POLL_SECONDS)
+
+    def stop(self, timeout: float = 30) -> int:
+        """SIGTERM, and the exit code. A child that does not end in time is killed; ChildError."""
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        try:
+            return self.child.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            self.kill()
+            raise ChildError(
+                f"no end within {timeout:g} s of SIGTERM:\n" + self.output()[-LOG_TAIL_CHARACTERS:]
+            ) from late
+
+    def kill(self) -> None:
+        """SIGKILL, and the wait for the end."""
+        self.child.kill()
+        self.child.wait()
+
+    @property
+    def alive(self) -> bool:
+        return self.child.poll() is None

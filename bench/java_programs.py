@@ -1,0 +1,172 @@
+"""Apache's official Java client as load: builds the programs of bench/java and runs them.
+
+The programs print one JSON object a line and write positions as lines `queue offset id number`
+(`PositionFile.java`). Logs and `user.home` of every JVM go to the directory of the run.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from bench.child_process import ChildError, LoggedProcess
+
+JAVA_DIRECTORY = Path(__file__).parent / "java"
+CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
+CLIENT_JARS = JAVA_DIRECTORY / "target" / "lib"
+SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
+PACKAGE = "io.github.reliablemq.bench"
+BUILD_SECONDS = 900
+THREAD_STRIDE = 10**12  # a message's number is thread * THREAD_STRIDE + n: NumberedBody.java
+
+
+class Position(NamedTuple):
+    """Where one message stands: what a position file says in one line."""
+
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    number: int
+
+    @property
+    def thread(self) -> int:
+        return self.number // THREAD_STRIDE
+
+
+def missing_tools() -> str | None:
+    """What keeps the Java programs from running, as one sentence, or None."""
+    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+def build_client() -> None:
+    """Compile the programs and fetch Apache's client, unless done and no source is newer."""
+    sources = [JAVA_DIRECTORY / "pom.xml", *JAVA_DIRECTORY.glob("src/main/java/**/*.java")]
+    _build(JAVA_DIRECTORY, CLIENT_JARS.parent / "client.built", sources)
+
+
+def build_server() -> None:
+    """Fetch Apache's name server, broker and tools, unless that is done."""
+    project = JAVA_DIRECTORY / "server"
+    _build(project, SERVER_JARS.parent / "server.built", [project / "pom.xml"])
+
+
+def _build(project: Path, stamp: Path, sources: list[Path]) -> None:
+    if stamp.exists() and stamp.stat().st_mtime >= max(file.stat().st_mtime for file in sources):
+        return
+    reply = subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(project / "pom.xml"), "package"],
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if reply.returncode:
+        raise ChildError(f"mvn in {project} failed:\n{reply.stdout[-2000:]}{reply.stderr}")
+    stamp.touch()
+
+
+def java_command(
+    main_class: str, *, class_path: str, home: Path, flags: tuple[str, ...] = ()
+) -> list[str]:
+    """The command of one JVM that writes nothing outside `home`."""
+    return ["java", *flags, f"-Duser.home={home}", "-cp", class_path, main_class]
+
+
+def _program(name: str, directory: Path, options: Mapping[str, object]) -> list[str]:
+    build_client()
+    command = java_command(
+        f"{PACKAGE}.{name}",
+        class_path=f"{CLIENT_CLASSES}:{CLIENT_JARS}/*",
+        home=directory,
+        flags=("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC"),
+    )
+    return command + [word for key, value in options.items() for word in (f"--{key}", str(value))]
+
+
+def run_program(name: str, directory: Path, *, timeout: float, **options: object) -> dict[str, Any]:
+    """Run `Sender`, `PushConsumer` or `PullReader` to its end and return its JSON line.
+
+    Args:
+        directory: where its log goes.
+        timeout: seconds, then it is killed and ChildError raised.
+        options: the program's options without their dashes.
+    """
+    log = directory / f"{name}.stderr"
+    with log.open("w") as errors:
+        try:
+            reply = subprocess.run(
+                _program(name, directory, options),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise ChildError(f"{name}: no end within {timeout:g} s") from late
+    if reply.returncode or not reply.stdout.strip():
+        raise ChildError(f"{name}: exit code {reply.returncode}:\n{log.read_text()[-2000:]}")
+    return _json_object(reply.stdout.strip().splitlines()[-1])
+
+
+def start_sender(directory: Path, **options: object) -> LoggedProcess:
+    """Start a `Sender` that runs until it is stopped (give it a long `seconds`)."""
+    return LoggedProcess(_program("Sender", directory, options), directory / "Sender.log")
+
+
+def read_positions(path: Path) -> Iterator[Position]:
+    """The lines of a position file; a last line that is not finished is left out."""
+    with path.open() as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                queue_id, queue_offset, message_id, number = line.split()
+                yield Position(int(queue_id), int(queue_offset), message_id, int(number))
+
+
+class WarmSender:
+    """A `Sender` JVM that stays warm between rounds. A context manager."""
+
+    def __init__(self, directory: Path, **options: object) -> None:
+        self._errors = (directory / "Sender.stderr").open("w")
+        self._child = subprocess.Popen(
+            _program("Sender", directory, {**options, "rounds": "stdin"}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def round(self, **options: object) -> dict[str, Any]:
+        """Send one round with these options over the ones of the constructor; its JSON line."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(" ".join(f"--{key} {value}" for key, value in options.items()))
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise ChildError(f"Sender ended; its errors are in {self._errors.name}")
+        return _json_object(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(20)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._errors.close()
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    value = json.loads(line)
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,68 @@
+"""Our broker as users start it: `reliable-mq broker` in a process of its own."""
+
+import sys
+from pathlib import Path
+from typing import Self
+
+from bench.child_process import LoggedProcess
+
+START_SECONDS = 30
+READY_LINE = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
+COMMAND = (sys.executable, "-c", "from reliable_mq.cli.main import run; run()")
+
+
+class ReliableMQBroker:
+    """A broker with its name server inside, on free ports that it keeps over restarts.
+
+    A context manager.
+
+    Args:
+        directory: holds the store, `store/`, and the log of the n-th start, `broker-n.log`.
+        flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
+    """
+
+    label = "reliable_mq"
+
+    def __init__(self, directory: Path, flush_disk_type: str = "SYNC_FLUSH") -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self.flush_disk_type = flush_disk_type
+        self.address = "127.0.0.1:0"
+        self.name_server_address = "127.0.0.1:0"
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start the process; returns when its ready line has come."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.starts += 1
+        self.process = LoggedProcess(
+            [
+                *COMMAND,
+                "broker",
+                *("--store", str(self.store)),
+                *("--port", self.address.rpartition(":")[2]),
+                *("--namesrv-port", self.name_server_address.rpartition(":")[2]),
+                *("--set", f"flushDiskType={self.flush_disk_type}"),
+            ],
+            self.directory / f"broker-{self.starts}.log",
+        )
+        try:
+            ready = self.process.wait_for(READY_LINE, START_SECONDS)
+        except BaseException:
+            self.process.kill()
+            raise
+        self.address, self.name_server_address = ready[1], ready[2]
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, closed or said goodbye to."""
+        self.process.kill()
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
