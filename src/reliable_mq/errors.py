@@ -7,6 +7,7 @@
     ├── Unavailable            theirs; nothing is wrong with the call, try again
     │   ├── ConnectionLost         the peer went away
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
+    │   ├── NotSent                an earlier message of the same queue failed; this one waits
     │   └── NoRoute                the name servers know no broker for the topic (yet)
     ├── RemoteError            theirs; the peer answered with a code and a remark
     ├── ProtocolError          theirs; the bytes are not what the protocol says
@@ -51,6 +52,10 @@ class ConnectionLost(Unavailable):
 
 class RequestTimeout(Unavailable):
     """No answer came in time: the request may or may not have taken effect."""
+
+
+class NotSent(Unavailable):
+    """The message was held back, because an earlier one of its queue could not be sent."""
 
 
 class NoRoute(Unavailable):

@@ -1,0 +1,7 @@
+"""Station 2: messages and subscriptions become commands for a broker, deliveries for a handler.
+
+Receives messages to send and subscriptions; hands on commands to brokers and deliveries to
+handlers; refuses to know databases and what a handler does. Everything is a flow (`flow.py`);
+`asyncio_client.py` drives flows over connections, `thread_client.py` is its synchronous face.
+C1: one opaque, one waiter. K1: a committed offset is never beyond the lowest unfinished message.
+"""

@@ -1,0 +1,91 @@
+"""How many messages become few requests, without breaking the order of any ordering key.
+
+Receives letters and the queues of their topics; hands on groups that may be sent at the same time,
+each a row of batches that must be sent one after the other.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from reliable_mq.client.outgoing import Letter
+from reliable_mq.client.queue_choice import queue_of_key
+from reliable_mq.message import MessageQueue
+
+SPREAD_COUNT_MIN = 32  # fewer unkeyed messages than this are not worth a request of their own
+
+Item = tuple[int, Letter]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Batches for one queue, or for any queue of the topic when `queue` is None.
+
+    `positions` says where in the caller's sequence each message stood, batch after batch.
+    """
+
+    queue: MessageQueue | None
+    batches: tuple[tuple[Letter, ...], ...]
+    positions: tuple[int, ...]
+
+
+def plan(
+    items: Sequence[Item],
+    queues_of: Callable[[str], Sequence[MessageQueue]],
+    *,
+    count_max: int,
+    size_max: int,
+) -> list[Group]:
+    """Return the groups for `items`: pairs of a position and its letter.
+
+    Messages with an ordering key stay in order within the group of their key's queue. Messages
+    without one are spread over the queues of their topic. A delayed message goes alone, because a
+    batch cannot hold it.
+
+    Args:
+        items: what to send.
+        queues_of: returns the writable queues of a topic.
+        count_max: messages in a batch at most.
+        size_max: bytes in a batch at most; a larger message goes alone.
+    """
+    bound: dict[MessageQueue, list[Item]] = {}
+    free: dict[str, list[Item]] = {}
+    groups: list[Group] = []
+    for item in items:
+        message = item[1].message
+        if message.delay_level and not message.ordering_key:
+            groups.append(Group(None, ((item[1],),), (item[0],)))
+        elif message.ordering_key:
+            home = queue_of_key(message.ordering_key, queues_of(message.topic))
+            bound.setdefault(home, []).append(item)
+        else:
+            free.setdefault(message.topic, []).append(item)
+    for home, row in bound.items():
+        groups.append(_group(home, _cut(row, count_max, size_max)))
+    for topic, row in free.items():
+        share = -(-len(row) // len(queues_of(topic)))
+        share = min(max(share, SPREAD_COUNT_MIN), count_max)
+        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max)]
+    return groups
+
+
+def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> Group:
+    return Group(
+        queue,
+        tuple(tuple(out for _, out in batch) for batch in batches),
+        tuple(position for batch in batches for position, _ in batch),
+    )
+
+
+def _cut(row: Sequence[Item], count_max: int, size_max: int) -> list[list[Item]]:
+    batches: list[list[Item]] = []
+    size = 0
+    for item in row:
+        out = item[1]
+        alone = bool(out.message.delay_level)
+        full = not batches or len(batches[-1]) >= count_max or size + out.batch_size > size_max
+        if full or alone or batches[-1][-1][1].message.delay_level:
+            batches.append([])
+            size = 0
+        batches[-1].append(item)
+        size += out.batch_size
+    return batches

@@ -1,0 +1,100 @@
+"""Flows: what the client does, written once, without a socket or a clock.
+
+A flow is a generator. It yields what it wants from the world and is resumed with the answer:
+
+    Call      a request and the time to wait for its reply      -> Command
+    CallAll   several requests at once                          -> [Command | ReliableMQError]
+    Post      a one-way request                                 -> None, once it is handed over
+    Wait      some seconds                                      -> None
+    Now       the time                                          -> Instant
+
+A call that fails raises inside the flow: `ConnectionLost` or `RequestTimeout`. A reply that carries
+an error code is an answer like any other. The asyncio shell drives flows over connections, a test
+drives the same flows over a script.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from reliable_mq.errors import ReliableMQError, RemoteError
+from reliable_mq.wire.command import Command
+
+T = TypeVar("T")
+
+
+class Instant(NamedTuple):
+    """A point in time: `seconds` on a clock that never jumps, and milliseconds since the epoch."""
+
+    seconds: float
+    epoch_ms: int
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Send `command` to `address` ("host:port") and wait at most `timeout` seconds."""
+
+    address: str
+    command: Command
+    timeout: float
+
+
+class CallAll(msgspec.Struct, frozen=True):
+    """Send all calls at once; the answers come in their order, failures as values."""
+
+    calls: tuple[Call, ...]
+
+
+class Post(msgspec.Struct, frozen=True):
+    """Send a one-way command to `address`."""
+
+    address: str
+    command: Command
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Go on after `seconds`."""
+
+    seconds: float
+
+
+class Now(msgspec.Struct, frozen=True):
+    """Tell the time."""
+
+
+Step = Call | CallAll | Post | Wait | Now
+Flow = Generator[Step, Any, T]
+"""A generator of steps that returns T. Its answers are typed by the functions below."""
+
+_NOW = Now()
+
+
+def call(address: str, command: Command, timeout: float) -> Flow[Command]:
+    """Return the reply, whatever its code."""
+    answer: Command = yield Call(address, command, timeout)
+    return answer
+
+
+def call_all(calls: Sequence[Call]) -> Flow[list[Command | ReliableMQError]]:
+    """Return the replies, or what went wrong, in the order of `calls`."""
+    if not calls:
+        return []
+    answers: list[Command | ReliableMQError] = yield CallAll(tuple(calls))
+    return answers
+
+
+def now() -> Flow[Instant]:
+    """Return the time."""
+    instant: Instant = yield _NOW
+    return instant
+
+
+def succeeded(reply: Command) -> Command:
+    """Return `reply` when its code is 0.
+
+    Raises:
+        RemoteError: when it carries another code.
+    """
+    if reply.code != 0:
+        raise RemoteError(reply.code, reply.remark or "")
+    return reply

@@ -1,0 +1,51 @@
+"""Which name server is asked: one as long as it answers, then the next."""
+
+from reliable_mq.client.flow import Flow, call
+from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable
+from reliable_mq.wire.command import Command
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses in "host:port;host:port".
+
+    Raises:
+        ConfigurationError: when there is none, or one is no host:port.
+    """
+    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+    if not addresses:
+        raise ConfigurationError("no name server is given: use host:port, several joined by ;")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigurationError(f"name server {address!r} is no host:port")
+    return addresses
+
+
+class NameServers:
+    """Asks the name servers, clinging to the one that answered last."""
+
+    def __init__(self, addresses: tuple[str, ...], timeout: float) -> None:
+        self._addresses = addresses
+        self._timeout = timeout
+        self._current = 0
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All name servers, in the order they were given."""
+        return self._addresses
+
+    def ask(self, command: Command) -> Flow[Command]:
+        """Return the reply of the first name server that answers, whatever its code.
+
+        Raises:
+            Unavailable: when none answers.
+        """
+        reasons: list[str] = []
+        for _ in self._addresses:
+            address = self._addresses[self._current]
+            try:
+                return (yield from call(address, command, self._timeout))
+            except Unavailable as error:
+                reasons.append(f"{address}: {error}")
+                self._current = (self._current + 1) % len(self._addresses)
+        raise ConnectionLost(f"no name server answers ({'; '.join(reasons)})")

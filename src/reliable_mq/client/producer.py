@@ -1,0 +1,265 @@
+"""Sending: flows that put messages into queues, at the next broker when one fails.
+
+A message with an ordering key has one queue and is tried again there only; any other goes to the
+queues in turn. What a broker may refuse now and take a moment later is tried again; the rest is
+raised at once. Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from reliable_mq.client.flow import Flow, Post, Wait, call, now
+from reliable_mq.client.outgoing import (
+    Letter,
+    Sender,
+    letter,
+    read_batch_results,
+    read_result,
+    same_topic,
+)
+from reliable_mq.client.queue_choice import Turns, queue_of_key
+from reliable_mq.client.routes import Route, RouteTable
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import (
+    MessageRefused,
+    NotSent,
+    ReliableMQError,
+    RemoteError,
+    RequestTimeout,
+    Unavailable,
+)
+from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command
+
+#: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+_BACKOFF_SECONDS = 0.05
+
+Bind = Callable[[MessageQueue, int], Command]
+"""Makes the command that sends to a queue, given milliseconds since the epoch."""
+
+
+class Producer:
+    """Sends for one client.
+
+    Args:
+        settings: time-outs, retries, the producer group.
+        routes: the client's routes.
+        random_bytes: returns so many random bytes (message ids, where turns begin).
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        routes: RouteTable,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._random_bytes = random_bytes
+        self._turns = Turns(int.from_bytes(random_bytes(2)))
+        self._sender = Sender(settings.producer_group, settings.new_topic_queues)
+
+    def send(
+        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+    ) -> Flow[SendResult]:
+        """Send one message and return where it is stored.
+
+        Args:
+            message: what to send.
+            timeout: seconds for all tries together.
+            queue: the queue to use; by default the ordering key or the turn chooses.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is.
+            RemoteError: when the broker refuses it.
+            Unavailable: when no broker takes it in time. It may be stored all the same.
+        """
+        instant = yield from now()
+        out = letter(message, instant.epoch_ms, self._random_bytes)
+        message_id = out.message.message_id
+
+        def bind(to: MessageQueue, now_ms: int) -> Command:
+            return self._sender.command(out, to, now_ms)
+
+        reply, stored_in = yield from self._try(
+            message.topic, message.ordering_key, queue, timeout, bind
+        )
+        return read_result(reply, message_id, stored_in)
+
+    def send_oneway(self, message: Message) -> Flow[None]:
+        """Send one message and ask for no answer: nobody will know whether it is stored.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is.
+            Unavailable: when no broker can be reached.
+        """
+        instant = yield from now()
+        out = letter(message, instant.epoch_ms, self._random_bytes)
+        route = yield from self._routes.to_send(message.topic)
+        queue = self._choose(route, message.ordering_key, "")
+        command = self._sender.command(out, queue, instant.epoch_ms, oneway=True)
+        yield Post(self._address(route, queue), command)
+
+    def send_retry(
+        self, message: Message, *, reconsume_times: int, max_reconsume_times: int
+    ) -> Flow[SendResult]:
+        """Send a message to a retry topic, as a broker would that takes a message back."""
+        instant = yield from now()
+        out = letter(message, instant.epoch_ms, self._random_bytes)
+
+        def bind(to: MessageQueue, now_ms: int) -> Command:
+            return self._sender.command(
+                out,
+                to,
+                now_ms,
+                reconsume_times=reconsume_times,
+                max_reconsume_times=max_reconsume_times,
+            )
+
+        reply, stored_in = yield from self._try(
+            message.topic, "", None, self._settings.request_timeout, bind
+        )
+        return read_result(reply, out.message.message_id, stored_in)
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+    ) -> Flow[SendResult]:
+        """Send messages of one topic to one queue in one request, all or none.
+
+        With ordering keys they must all belong to one queue. The result is the first message's;
+        its ids are those of all, joined by commas, as Apache's client returns them.
+
+        Raises:
+            MessageRefused: when they cannot be sent together.
+            RemoteError: when the broker refuses them.
+            Unavailable: when no broker takes them in time.
+        """
+        topic = same_topic(messages)
+        route = yield from self._routes.to_send(topic)
+        keys = {message.ordering_key for message in messages} - {""}
+        homes = {queue_of_key(key, route.writable) for key in keys}
+        if len(homes) > 1 and queue is None:
+            raise MessageRefused("the ordering keys of a batch belong to different queues")
+        instant = yield from now()
+        batch = [letter(message, instant.epoch_ms, self._random_bytes) for message in messages]
+        results = yield from self.send_letters(
+            batch, queue or next(iter(homes), None), timeout=timeout
+        )
+        return msgspec.structs.replace(
+            results[0],
+            message_id=",".join(result.message_id for result in results),
+            offset_message_id=",".join(result.offset_message_id for result in results),
+        )
+
+    def send_letters(
+        self, batch: Sequence[Letter], queue: MessageQueue | None, *, timeout: float
+    ) -> Flow[list[SendResult]]:
+        """Send messages of one topic to `queue`, or to the next one, in one request."""
+        ids = [out.message.message_id for out in batch]
+
+        def bind(to: MessageQueue, now_ms: int) -> Command:
+            if len(batch) == 1:
+                return self._sender.command(batch[0], to, now_ms)
+            return self._sender.batch_command(batch, to, now_ms)
+
+        topic = batch[0].message.topic
+        reply, stored_in = yield from self._try(topic, "", queue, timeout, bind)
+        return read_batch_results(reply, ids, stored_in)
+
+    def send_in_order(
+        self, batches: Sequence[Sequence[Letter]], queue: MessageQueue | None
+    ) -> Flow[list[SendResult | Exception]]:
+        """Send batches one after the other; after one that failed, none is sent.
+
+        The messages of a failed batch carry its error, later ones `NotSent`.
+        """
+        outcomes: list[SendResult | Exception] = []
+        for at, batch in enumerate(batches):
+            try:
+                results = yield from self.send_letters(
+                    batch, queue, timeout=self._settings.request_timeout
+                )
+            except ReliableMQError as error:
+                outcomes += [error] * len(batch)
+                behind = sum(len(later) for later in batches[at + 1 :])
+                reason = NotSent(f"an earlier message of its queue was not sent: {error}")
+                outcomes += [reason] * behind
+                return outcomes
+            outcomes += results
+        return outcomes
+
+    def prepare(self, message: Message, now_ms: int) -> Letter:
+        """Return `message` ready to be sent.
+
+        Raises:
+            MessageRefused: when it cannot be sent as it is.
+        """
+        return letter(message, now_ms, self._random_bytes)
+
+    def _try(
+        self,
+        topic: str,
+        ordering_key: str,
+        queue: MessageQueue | None,
+        timeout: float,
+        bind: Bind,
+    ) -> Flow[tuple[Command, MessageQueue]]:
+        instant = yield from now()
+        deadline = instant.seconds + timeout
+        avoid = ""
+        failure: ReliableMQError = RequestTimeout(f"no time is left to send to topic {topic}")
+        for attempt in range(1 + self._settings.retries):
+            instant = yield from now()
+            if instant.seconds >= deadline:
+                break
+            try:
+                route = yield from self._routes.to_send(topic)
+                chosen = queue or self._choose(route, ordering_key, avoid)
+                avoid = chosen.broker_name
+                address = self._address(route, chosen)
+                command = bind(chosen, instant.epoch_ms)
+                reply = yield from call(address, command, deadline - instant.seconds)
+                if reply.code not in RETRY_CODES:
+                    return reply, chosen
+                failure = RemoteError(reply.code, reply.remark or "")
+            except Unavailable as error:
+                failure = error
+            self._routes.doubt(topic)
+            bound = queue is not None or bool(ordering_key)
+            if attempt < self._settings.retries and (bound or not self._has_other(topic, avoid)):
+                yield Wait(_BACKOFF_SECONDS * 4**attempt)
+        raise failure
+
+    def _choose(self, route: Route, ordering_key: str, avoid: str) -> MessageQueue:
+        if ordering_key:
+            return queue_of_key(ordering_key, route.writable)
+        return self._turns.choose(route.writable, avoid)
+
+    def _has_other(self, topic: str, failed: str) -> bool:
+        """Whether the next try goes to another broker than `failed`, so that it need not wait."""
+        route = self._routes.find(topic)
+        return route is not None and any(q.broker_name != failed for q in route.writable)
+
+    def _address(self, route: Route, queue: MessageQueue) -> str:
+        broker = route.brokers.get(queue.broker_name) or self._routes.broker(queue.broker_name)
+        if broker is None or broker.master is None:
+            raise Unavailable(f"no master of broker {queue.broker_name} is known")
+        return broker.master

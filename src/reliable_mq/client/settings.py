@@ -1,0 +1,78 @@
+"""What a client may be told, with the defaults of Apache's Java client where it has one."""
+
+import msgspec
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import PULL_COUNT_MAX, PULL_SIZE_MAX
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All times are seconds, all sizes bytes.
+
+    Raises:
+        ConfigurationError: when a value cannot work.
+    """
+
+    #: how the broker knows this application when it sends
+    producer_group: str = "reliable_mq_producer"
+
+    request_timeout: float = 3.0
+    connect_timeout: float = 3.0
+    #: tries of a send after the first one
+    retries: int = 2
+    #: how many batches `send_many` keeps on their way
+    batches_in_flight: int = 8
+    batch_count_max: int = 256
+    batch_size_max: int = 1024 * 1024
+    #: the number of queues asked for when a first send creates its topic
+    new_topic_queues: int = 4
+
+    route_refresh_seconds: float = 30.0
+    heartbeat_seconds: float = 30.0
+    rebalance_seconds: float = 20.0
+    #: rebalance again so soon when a queue could not be had or a topic is not there yet
+    rebalance_retry_seconds: float = 1.0
+    offset_commit_seconds: float = 5.0
+
+    lock_renew_seconds: float = 20.0
+    #: how long a granted queue lock is trusted; a broker keeps it for 60 s
+    lock_valid_seconds: float = 30.0
+
+    pull_count: int = PULL_COUNT_MAX
+    pull_size: int = PULL_SIZE_MAX
+    #: how long a broker may hold a pull that finds nothing
+    pull_suspend_seconds: float = 15.0
+    pull_timeout: float = 30.0
+    pull_retry_seconds_max: float = 3.0
+
+    #: flow limits of one queue: pulled and unfinished messages, their bytes, their offset span
+    held_count_max: int = 1000
+    held_size_max: int = 100 * 1024 * 1024
+    held_span_max: int = 2000
+
+    #: the first local delay of a message that failed and is held; it doubles up to the second
+    hold_seconds: float = 1.0
+    hold_seconds_max: float = 30.0
+    #: try again so late when the broker took neither a message back nor a dead letter
+    settle_retry_seconds: float = 5.0
+    #: how long `close` waits for handlers that run
+    close_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name == "producer_group":
+                if not value:
+                    raise ConfigurationError("producer_group is empty: give the group a name")
+            elif value < 0 or (value == 0 and name != "retries"):
+                raise ConfigurationError(f"{name} is {value}: it must be positive")
+        if self.lock_renew_seconds >= self.lock_valid_seconds:
+            raise ConfigurationError(
+                f"lock_renew_seconds ({self.lock_renew_seconds}) must be less than"
+                f" lock_valid_seconds ({self.lock_valid_seconds}), or locks lapse between renewals"
+            )
+        if self.pull_suspend_seconds >= self.pull_timeout:
+            raise ConfigurationError(
+                f"pull_suspend_seconds ({self.pull_suspend_seconds}) must be less than"
+                f" pull_timeout ({self.pull_timeout}), or every idle pull times out"
+            )
