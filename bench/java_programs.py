@@ -5,6 +5,7 @@ The programs print one JSON object a line and write positions as lines `queue of
 """
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,10 @@ SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
 THREAD_STRIDE = 10**12  # a message's number is thread * THREAD_STRIDE + n: NumberedBody.java
+
+
+class JarsUnreachable(ChildError):
+    """Maven could not fetch what is built upon: no fault of the programs."""
 
 
 class Position(NamedTuple):
@@ -64,7 +69,9 @@ def _build(project: Path, stamp: Path, sources: list[Path]) -> None:
         check=False,
     )
     if reply.returncode:
-        raise ChildError(f"mvn in {project} failed:\n{reply.stdout[-2000:]}{reply.stderr}")
+        offline = re.search(r"Could not (resolve|transfer|find)|Unknown host", reply.stdout)
+        failure = JarsUnreachable if offline else ChildError
+        raise failure(f"mvn in {project} failed:\n{reply.stdout[-2000:]}{reply.stderr}")
     stamp.touch()
 
 

@@ -1,0 +1,174 @@
+"""SIGKILL the broker again and again while Apache's Java client sends, and count what was lost.
+
+Every message carries a number that is handed to `send` once, so after the last restart three
+ledgers can be compared: what the client was told (queue, offset, id, number), what explicit pulls
+read, and the order in which each thread sent.
+
+    python -m bench.kill_broker --kills 20 --seed 7
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.child_process import ChildError, LoggedProcess
+from bench.java_programs import Position, read_positions, run_program, start_sender
+from bench.reliable_mq_broker import ReliableMQBroker
+
+ACKNOWLEDGEMENTS_BEFORE_KILL = (200, 6000)  # how many of them after a start: drawn per kill
+PROGRESS_SECONDS_MAX = 60.0
+READ_SECONDS_MAX = 300.0
+POLL_SECONDS = 0.005
+EXAMPLES_MAX = 5
+THREADS = 16
+
+
+@dataclass(slots=True)
+class KillReport:
+    """What the kills did. `violations` is empty when the broker kept its promise (P3)."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    stored: int = 0
+    restart_seconds: list[float] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+class GrowingLines:
+    """Counts the finished lines of a file that another process appends to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.count = 0
+
+    def refresh(self) -> int:
+        """Return the number of lines now."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                news = file.read()
+            self._read += len(news)
+            self.count += news.count(b"\n")
+        return self.count
+
+    def wait_for(self, count: int, writer: LoggedProcess) -> None:
+        """Return when there are `count` lines.
+
+        Raises ChildError after a minute without them, or when the writer has ended.
+        """
+        deadline = time.monotonic() + PROGRESS_SECONDS_MAX
+        while self.refresh() < count:
+            if not writer.alive or time.monotonic() > deadline:
+                raise ChildError(f"{self.count} of {count} acknowledgements:\n{writer.output()}")
+            time.sleep(POLL_SECONDS)
+
+
+def violations(acknowledged: Iterable[Position], stored: Iterable[Position]) -> list[str]:
+    """Return what contradicts the promise, one sentence per kind with a few examples.
+
+    Args:
+        acknowledged: what the client was told, in any order.
+        stored: what the queues hold, each queue in the order of its offsets.
+    """
+    stored = list(stored)
+    at_place = {(each.queue_id, each.queue_offset): each for each in stored}
+    lost = [
+        each for each in acknowledged if at_place.get((each.queue_id, each.queue_offset)) != each
+    ]
+    times = Counter(each.number for each in stored)
+    doubled = [number for number, count in times.items() if count > 1]
+    next_offsets: dict[int, int] = {}
+    last_numbers: dict[tuple[int, int], int] = {}
+    gaps, disorder = [], []
+    for each in stored:
+        if each.queue_offset != next_offsets.get(each.queue_id, 0):
+            gaps.append(each)
+        next_offsets[each.queue_id] = each.queue_offset + 1
+        if each.number <= last_numbers.get((each.queue_id, each.thread), -1):
+            disorder.append(each)
+        last_numbers[each.queue_id, each.thread] = each.number
+    kinds: list[tuple[str, list[Position] | list[int]]] = [
+        ("acknowledged messages are not in their place", lost),
+        ("messages are stored twice", doubled),
+        ("queue offsets do not follow the one before", gaps),
+        ("messages stand before one that their thread sent earlier", disorder),
+    ]
+    return [
+        f"{len(found)} {what}, such as {found[:EXAMPLES_MAX]}" for what, found in kinds if found
+    ]
+
+
+def kill_repeatedly(directory: Path, kills: int, seed: int) -> KillReport:
+    """Run the whole measurement in `directory` and return its report.
+
+    Raises ChildError when a broker does not start again, or no message is acknowledged any more.
+    """
+    rng = random.Random(seed)
+    report = KillReport()
+    broker = ReliableMQBroker(directory)
+    broker.start()
+    acknowledged = directory / "acknowledged"
+    sender = start_sender(
+        directory,
+        namesrv=broker.name_server_address,
+        threads=THREADS,
+        retries=0,  # a number is sent once: then a message stored twice is the broker's doing
+        seconds=86_400,
+        acknowledged=acknowledged,
+    )
+    lines = GrowingLines(acknowledged)
+    try:
+        for _ in range(kills):
+            lines.wait_for(lines.refresh() + rng.randint(*ACKNOWLEDGEMENTS_BEFORE_KILL), sender)
+            broker.kill()
+            killed = time.monotonic()
+            broker.start()
+            report.restart_seconds.append(round(time.monotonic() - killed, 3))
+            report.kills += 1
+        lines.wait_for(lines.refresh() + ACKNOWLEDGEMENTS_BEFORE_KILL[0], sender)
+        broker.kill()
+        broker.start()
+        sender.stop()
+        found = directory / "found"
+        run_program(
+            "PullReader",
+            directory,
+            timeout=READ_SECONDS_MAX,
+            namesrv=broker.name_server_address,
+            found=found,
+        )
+    finally:
+        sender.kill()
+        broker.kill()
+    told = list(read_positions(acknowledged))
+    stored = list(read_positions(found))
+    report.acknowledged, report.stored = len(told), len(stored)
+    report.violations = violations(told, stored)
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="reliable-mq-kills-"))
+    print(f"seed {options.seed}, files in {directory}")
+    report = kill_repeatedly(directory, options.kills, options.seed)
+    for name, value in asdict(report).items():
+        print(f"{name}: {value}")
+    if not report.violations:
+        shutil.rmtree(directory)
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Apache's official Java client (rocketmq-client 5.4.0) against our broker."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.java_programs import (
+    JarsUnreachable,
+    Position,
+    build_client,
+    missing_tools,
+    read_positions,
+    run_program,
+)
+from bench.reliable_mq_broker import ReliableMQBroker
+
+MESSAGES = 10_000
+PROGRAM_SECONDS_MAX = 120
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        build_client()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    return tmp_path_factory.mktemp("java-client")
+
+
+@pytest.fixture(scope="module")
+def broker(directory: Path) -> Iterator[ReliableMQBroker]:
+    with ReliableMQBroker(directory) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def sent(broker: ReliableMQBroker, directory: Path) -> list[Position]:
+    """What the broker acknowledged to 16 threads that share one producer."""
+    acknowledged = directory / "acknowledged"
+    result = run_program(
+        "Sender",
+        directory,
+        timeout=PROGRAM_SECONDS_MAX,
+        namesrv=broker.name_server_address,
+        threads=16,
+        count=MESSAGES,
+        acknowledged=acknowledged,
+    )
+    assert result["errors"] == 0, result
+    return list(read_positions(acknowledged))
+
+
+def consume(broker: ReliableMQBroker, directory: Path, listener: str) -> list[Position]:
+    """Give what a push consumer of a new group got, in the order of its listener's calls."""
+    received = directory / f"received-{listener}"
+    run_program(
+        "PushConsumer",
+        directory,
+        timeout=PROGRAM_SECONDS_MAX,
+        namesrv=broker.name_server_address,
+        group=f"{listener}_listeners",
+        listener=listener,
+        count=MESSAGES,
+        linger=1,
+        received=received,
+    )
+    return list(read_positions(received))
+
+
+def by_queue(positions: list[Position]) -> dict[int, list[Position]]:
+    queues = defaultdict(list)
+    for position in positions:
+        queues[position.queue_id].append(position)
+    return queues
+
+
+def test_every_acknowledged_message_has_a_place_of_its_own(sent: list[Position]) -> None:
+    assert len(sent) == MESSAGES
+    assert len({position.number for position in sent}) == MESSAGES
+    for positions in by_queue(sent).values():
+        offsets = sorted(position.queue_offset for position in positions)
+        assert offsets == list(range(len(positions)))
+
+
+def test_an_ordered_consumer_gets_each_message_once_and_in_queue_order(
+    broker: ReliableMQBroker, directory: Path, sent: list[Position]
+) -> None:
+    received = consume(broker, directory, "ordered")
+    assert sorted(received) == sorted(sent)
+    for positions in by_queue(received).values():
+        assert positions == sorted(positions)
+
+
+def test_a_concurrent_consumer_gets_each_message_once(
+    broker: ReliableMQBroker, directory: Path, sent: list[Position]
+) -> None:
+    assert sorted(consume(broker, directory, "concurrent")) == sorted(sent)
+
+
+def test_explicit_pulls_read_what_was_acknowledged_in_queue_order(
+    broker: ReliableMQBroker, directory: Path, sent: list[Position]
+) -> None:
+    found = directory / "found"
+    run_program(
+        "PullReader",
+        directory,
+        timeout=PROGRAM_SECONDS_MAX,
+        namesrv=broker.name_server_address,
+        found=found,
+    )
+    assert list(read_positions(found)) == sorted(sent)
+
+
+def test_batches_keep_their_order_in_one_queue(broker: ReliableMQBroker, directory: Path) -> None:
+    acknowledged = directory / "acknowledged-batches"
+    found = directory / "found-batches"
+    result = run_program(
+        "Sender",
+        directory,
+        timeout=PROGRAM_SECONDS_MAX,
+        namesrv=broker.name_server_address,
+        topic="batches",
+        threads=4,
+        batch=32,
+        count=32 * 40,
+        acknowledged=acknowledged,
+    )
+    assert result["errors"] == 0, result
+    run_program(
+        "PullReader",
+        directory,
+        timeout=PROGRAM_SECONDS_MAX,
+        namesrv=broker.name_server_address,
+        topic="batches",
+        found=found,
+    )
+    assert list(read_positions(found)) == sorted(read_positions(acknowledged))
