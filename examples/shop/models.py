@@ -1,0 +1,57 @@
+"""The shop's own tables. Nothing here knows of messages."""
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import BigInteger, ForeignKey, Numeric
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+
+class ShopTable(DeclarativeBase):
+    """What the shop's tables have in common: one metadata."""
+
+
+class Order(ShopTable):
+    """One basket that a household paid for at the till."""
+
+    __tablename__ = "shop_order"
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    household_id: Mapped[int] = mapped_column(BigInteger)
+    placed_at: Mapped[datetime]
+    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2))
+    lines: Mapped[list["OrderLine"]] = relationship()
+
+
+class OrderLine(ShopTable):
+    """One product of an order."""
+
+    __tablename__ = "shop_order_line"
+
+    order_id: Mapped[int] = mapped_column(ForeignKey(Order.id), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    product_id: Mapped[int] = mapped_column(BigInteger)
+    quantity: Mapped[int]
+    price: Mapped[Decimal] = mapped_column(Numeric(10, 2))
+
+
+class Payment(ShopTable):
+    """Money taken for an order.
+
+    The order is deliberately not unique here: were a message handled twice, it would show.
+    """
+
+    __tablename__ = "shop_payment"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int] = mapped_column(BigInteger, index=True)
+    amount: Mapped[Decimal] = mapped_column(Numeric(10, 2))
+
+
+class LoyaltyAccount(ShopTable):
+    """The points of a household: a sum, so one message lost or doubled makes it wrong for ever."""
+
+    __tablename__ = "shop_loyalty_account"
+
+    household_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    points: Mapped[int] = mapped_column(BigInteger)
