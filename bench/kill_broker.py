@@ -18,9 +18,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
 from bench.java_programs import Position, read_positions, run_program, start_sender
 from bench.reliable_mq_broker import ReliableMQBroker
+from bench.render import kill_table
 
 ACKNOWLEDGEMENTS_BEFORE_KILL = (200, 6000)  # how many of them after a start: drawn per kill
 PROGRESS_SECONDS_MAX = 60.0
@@ -163,8 +165,9 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-kills-"))
     print(f"seed {options.seed}, files in {directory}")
     report = kill_repeatedly(directory, options.kills, options.seed)
-    for name, value in asdict(report).items():
-        print(f"{name}: {value}")
+    results = raw_results.of_now("kills", vars(options), [asdict(report)])
+    print(f"raw results: {raw_results.write(results)}\n{kill_table(results)}")
+    print(*report.violations, sep="\n")
     if not report.violations:
         shutil.rmtree(directory)
     return 1 if report.violations else 0

@@ -1,0 +1,116 @@
+"""Make the tables of docs/performance.md from the newest raw results; prose is left alone.
+
+A table stands between `<!-- table NAME -->` and `<!-- end NAME -->`.
+
+    python -m bench.render [--check]
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench import raw_results
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+OURS = "reliable_mq"
+
+
+def send_table(results: dict[str, Any]) -> str:
+    """One line per mode: medians of the rounds, ours over Apache's as ratio."""
+    rows = [("send", "Apache msg/s", "ours msg/s", "ratio", "Apache p99 ms", "ours p99 ms")]
+    rounds = results["rounds"]
+    for mode in dict.fromkeys(each["mode"] for each in rounds):
+        ours = [each for each in rounds if each["mode"] == mode and each["broker"] == OURS]
+        theirs = [each for each in rounds if each["mode"] == mode and each["broker"] != OURS]
+        speed, their_speed = _median(ours, "per_second"), _median(theirs, "per_second")
+        rows.append(
+            (
+                mode,
+                _figure(their_speed, ",.0f"),
+                _figure(speed, ",.0f"),
+                _figure(speed / their_speed if speed and their_speed else None, ".2f"),
+                _figure(_median(theirs, "p99_ms"), ".1f"),
+                _figure(_median(ours, "p99_ms"), ".1f"),
+            )
+        )
+    return _markdown(rows) + _origin(results)
+
+
+def kill_table(results: dict[str, Any]) -> str:
+    """One line per run of `kill_broker`."""
+    rows = [("kills", "acknowledged", "stored", "broken promises", "restart s, median", "max")]
+    for each in results["rounds"]:
+        restarts = each["restart_seconds"]
+        rows.append(
+            (
+                str(each["kills"]),
+                f"{each['acknowledged']:,}",
+                f"{each['stored']:,}",
+                str(len(each["violations"])),
+                f"{median(restarts):.2f}",
+                f"{max(restarts):.2f}",
+            )
+        )
+    return _markdown(rows) + _origin(results)
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "send": send_table,
+    "kills": kill_table,
+}
+
+
+def _median(rounds: Iterable[dict[str, Any]], name: str) -> float | None:
+    values = [each[name] for each in rounds]
+    return median(values) if values else None
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
+    head, *body = rows
+    ruler = ("---", *("---:" for _ in head[1:]))
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ruler, *body)) + "\n"
+
+
+def _origin(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    settings = ", ".join(f"{name} {value}" for name, value in results["settings"].items())
+    return (
+        f"\n{results['finished'][:10]}, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}; {settings}.\n"
+    )
+
+
+def render(page: str) -> str:
+    """Return the page with every table made anew that there are results for."""
+    for name, table in TABLES.items():
+        results = raw_results.newest(name)
+        if results is not None:
+            begin, end = f"<!-- table {name} -->\n", f"<!-- end {name} -->"
+            pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+            content = begin + table(results) + end
+            page = pattern.sub(lambda _, content=content: content, page)  # type: ignore[misc]
+    return page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make the tables of docs/performance.md.")
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 when out of date")
+    options = parser.parse_args()
+    before = PAGE.read_text()
+    after = render(before)
+    if options.check:
+        return int(before != after)
+    PAGE.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Messages a second that Apache's Java client can send, to Apache's broker and to ours.
+
+Both brokers run at once on the same two cores as the clients, are warmed up, and then take rounds
+in turn, so that the machine's moods hit both. Only the ratio of one run is a result.
+
+    python -m bench.send_throughput                all modes, some ten minutes, raw results written
+    python -m bench.send_throughput --quick        16 threads, SYNC_FLUSH, a minute, nothing written
+    python -m bench.send_throughput --quick --brokers ours
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench import raw_results
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import WarmSender, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from bench.render import send_table
+
+BODY_BYTES = 1024
+CORES = 2
+MODE_WARMUP_SECONDS = 1  # in every round, after the long warm-up of the process
+
+BROKERS = {"apache": ApacheRocketMQ, "ours": ReliableMQBroker}
+
+
+class Mode(NamedTuple):
+    """One line of the table."""
+
+    flush_disk_type: str
+    threads: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        threads = f"{self.threads} thread" + "s" * (self.threads > 1)
+        batches = f", batches of {self.batch}" if self.batch > 1 else ""
+        return f"{self.flush_disk_type}, {threads}{batches}"
+
+
+BAR = Mode("SYNC_FLUSH", 16, 1)
+LOADS = ((16, 1), (1, 1), (64, 1), (8, 32))
+MODES = [Mode(flush, *load) for flush in ("SYNC_FLUSH", "ASYNC_FLUSH") for load in LOADS]
+
+
+@contextlib.contextmanager
+def warm_senders(
+    directory: Path, flush_disk_type: str, brokers: list[str], warmup: float
+) -> Iterator[dict[str, WarmSender]]:
+    """Start the brokers and a sender for each, and give the senders once they are warm."""
+    with contextlib.ExitStack() as stack:
+        senders = {}
+        for key in brokers:
+            home = directory / f"{key}-{flush_disk_type}"
+            home.mkdir()
+            broker = stack.enter_context(BROKERS[key](home / "broker", flush_disk_type))
+            sender = WarmSender(home, namesrv=broker.name_server_address, body=BODY_BYTES)
+            senders[broker.label] = stack.enter_context(sender)
+            seen = sender.round(threads=BAR.threads, seconds=warmup)
+            print(f"warm: {broker.label}, {flush_disk_type}, {seen['per_second']:,.0f} msg/s")
+        yield senders
+
+
+def measure(
+    modes: list[Mode], brokers: list[str], *, warmup: float, runs: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Run every mode `runs` times, brokers in turn, and return the rounds.
+
+    Args:
+        warmup: seconds of sending before the first round of a broker process.
+        seconds: measured length of one round.
+    """
+    rounds: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="reliable-mq-send-") as directory:
+        for flush in dict.fromkeys(mode.flush_disk_type for mode in modes):
+            with warm_senders(Path(directory), flush, brokers, warmup) as senders:
+                for mode in (mode for mode in modes if mode.flush_disk_type == flush):
+                    for run in range(runs):
+                        for label, sender in senders.items():
+                            seen = sender.round(
+                                threads=mode.threads,
+                                batch=mode.batch,
+                                warmup=MODE_WARMUP_SECONDS,
+                                seconds=seconds,
+                            )
+                            rounds.append({"mode": mode.name, "broker": label, "run": run, **seen})
+                            print(
+                                f"{mode.name}: {label} {seen['per_second']:,.0f} msg/s, "
+                                f"p99 {seen['p99_ms']:.1f} ms, {seen['errors']} errors",
+                                flush=True,
+                            )
+    return rounds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Send throughput, both brokers in one run.")
+    parser.add_argument("--quick", action="store_true", help="the mode of the bar only, short")
+    parser.add_argument("--brokers", nargs="+", choices=BROKERS, default=list(BROKERS))
+    parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
+    parser.add_argument("--runs", type=int, help="rounds per mode and broker (3; quick: 1)")
+    parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 4)")
+    options = parser.parse_args()
+    if reason := missing_tools():
+        print(reason, file=sys.stderr)
+        return 2
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # children inherit it
+    settings: dict[str, Any] = {
+        "warmup": options.warmup or (5 if options.quick else 15),
+        "runs": options.runs or (1 if options.quick else 3),
+        "seconds": options.seconds or (4 if options.quick else 5),
+    }
+    rounds = measure([BAR] if options.quick else MODES, options.brokers, **settings)
+    settings["body"] = BODY_BYTES
+    results = raw_results.of_now("send", settings, rounds)
+    if not options.quick:
+        print(f"raw results: {raw_results.write(results)}")
+    print(send_table(results))
+    return 1 if any(each["errors"] for each in rounds) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
