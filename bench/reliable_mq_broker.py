@@ -1,6 +1,7 @@
 """Our broker as users start it: `reliable-mq broker` in a process of its own."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -8,7 +9,7 @@ from bench.child_process import LoggedProcess
 
 START_SECONDS = 30
 READY_LINE = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
-COMMAND = (sys.executable, "-c", "from reliable_mq.cli.main import run; run()")
+COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 
 
 class ReliableMQBroker:
@@ -19,17 +20,24 @@ class ReliableMQBroker:
     Args:
         directory: holds the store, `store/`, and the log of the n-th start, `broker-n.log`.
         flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
+        command: what stands for `reliable-mq` in the command line.
     """
 
     label = "reliable_mq"
 
-    def __init__(self, directory: Path, flush_disk_type: str = "SYNC_FLUSH") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        flush_disk_type: str = "SYNC_FLUSH",
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self.directory = directory
         self.store = directory / "store"
         self.flush_disk_type = flush_disk_type
         self.address = "127.0.0.1:0"
         self.name_server_address = "127.0.0.1:0"
         self.starts = 0
+        self._command = command
 
     def start(self) -> None:
         """Start the process; returns when its ready line has come."""
@@ -37,7 +45,7 @@ class ReliableMQBroker:
         self.starts += 1
         self.process = LoggedProcess(
             [
-                *COMMAND,
+                *self._command,
                 "broker",
                 *("--store", str(self.store)),
                 *("--port", self.address.rpartition(":")[2]),
