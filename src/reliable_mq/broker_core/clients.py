@@ -1,0 +1,138 @@
+"""Who is connected: producers and consumers by group, known from their heartbeats.
+
+Members are keyed by connection; a client id is listed once. A member that sends no heartbeat for
+120 s, or whose connection closes, is gone.
+Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+EXPIRY_MS = 120_000
+BROADCASTING = "BROADCASTING"
+
+
+class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a group wants of one topic."""
+
+    topic: str
+    sub_string: str = "*"
+    tags_set: list[str] = msgspec.field(default_factory=list)
+    code_set: list[int] = msgspec.field(default_factory=list)
+    sub_version: int = 0
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
+
+
+class Member(msgspec.Struct):
+    """One client of a group."""
+
+    connection: int
+    client_id: str
+    language: str
+    version: int
+    last_seen_ms: int
+
+
+class ConsumerGroup(msgspec.Struct, kw_only=True):
+    """The members of a group and what it subscribes to."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    members: dict[int, Member] = msgspec.field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """Return the client ids, each once, in the order of their arrival."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take a heartbeat's subscriptions; return whether a topic came or went.
+
+        A newer version of a known topic replaces the older silently.
+        """
+        offered = {item.topic: item for item in subscriptions}
+        changed = offered.keys() != self.subscriptions.keys()
+        for topic, item in offered.items():
+            known = self.subscriptions.get(topic)
+            if known is None or item.sub_version >= known.sub_version:
+                self.subscriptions[topic] = item
+        for topic in self.subscriptions.keys() - offered.keys():
+            del self.subscriptions[topic]
+        return changed
+
+
+class ClientTable:
+    """All groups. Invariant C2: a connection is in a group only as long as it is open."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[int, Member]] = {}
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """Return a group that has members, or None."""
+        return self._consumers.get(name)
+
+    def register_producer(self, group: str, member: Member) -> None:
+        """Note a producer's heartbeat."""
+        self._producers.setdefault(group, {})[member.connection] = member
+
+    def register_consumer(self, group: dict[str, Any], member: Member) -> bool:
+        """Note a consumer's heartbeat; return whether the group's members must rebalance."""
+        name = group["groupName"]
+        known = self._consumers.get(name)
+        if known is None:
+            known = self._consumers[name] = ConsumerGroup(name=name)
+        known.consume_type = group.get("consumeType", known.consume_type)
+        known.message_model = group.get("messageModel", known.message_model)
+        known.consume_from_where = group.get("consumeFromWhere", known.consume_from_where)
+        is_new = member.connection not in known.members
+        known.members[member.connection] = member
+        subscriptions = msgspec.convert(
+            group.get("subscriptionDataSet", []), list[SubscriptionData], strict=False
+        )
+        changed = known.update_subscriptions(subscriptions)
+        return is_new or changed
+
+    def unregister_consumer(self, name: str, connection: int) -> bool:
+        """Remove a member; return whether it was one."""
+        group = self._consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return False
+        if not group.members:
+            del self._consumers[name]
+        return True
+
+    def unregister_producer(self, name: str, connection: int) -> None:
+        """Remove a producer."""
+        members = self._producers.get(name, {})
+        members.pop(connection, None)
+        if not members:
+            self._producers.pop(name, None)
+
+    def disconnect(self, connection: int) -> list[str]:
+        """Remove a connection everywhere; return the consumer groups that it leaves."""
+        for name in list(self._producers):
+            self.unregister_producer(name, connection)
+        return [
+            name for name in list(self._consumers) if self.unregister_consumer(name, connection)
+        ]
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Remove the members that fell silent; return the consumer groups that lost one."""
+        deadline = now_ms - EXPIRY_MS
+        for name, members in list(self._producers.items()):
+            for member in [m for m in members.values() if m.last_seen_ms < deadline]:
+                self.unregister_producer(name, member.connection)
+        shrunk: list[str] = []
+        for name, group in list(self._consumers.items()):
+            silent = [m for m in group.members.values() if m.last_seen_ms < deadline]
+            for member in silent:
+                self.unregister_consumer(name, member.connection)
+            if silent:
+                shrunk.append(name)
+        return shrunk

@@ -1,0 +1,141 @@
+"""The broker's settings, under Apache RocketMQ's property names and with its defaults.
+
+The one default that differs: flushDiskType is SYNC_FLUSH here (promise P3).
+Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
+"""
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import (
+    COMMIT_LOG_SEGMENT_SIZE,
+    CONSUME_QUEUE_FILE_SIZE,
+    DELAY_LEVELS_TEXT,
+    MESSAGE_BODY_SIZE_MAX,
+)
+
+SYNC_FLUSH = "SYNC_FLUSH"
+ASYNC_FLUSH = "ASYNC_FLUSH"
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Every property that this broker supports. Times are in milliseconds, sizes in bytes."""
+
+    broker_cluster_name: str = msgspec.field(default="DefaultCluster", name="brokerClusterName")
+    broker_name: str = msgspec.field(default="broker-a", name="brokerName")
+    broker_id: int = msgspec.field(default=0, name="brokerId")
+    broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
+    listen_port: int = msgspec.field(default=10911, name="listenPort")
+    name_servers: str = msgspec.field(default="", name="namesrvAddr")
+    region_id: str = msgspec.field(default="DefaultRegion", name="regionId")
+    trace_on: bool = msgspec.field(default=True, name="traceOn")
+    flush_disk_type: str = msgspec.field(default=SYNC_FLUSH, name="flushDiskType")
+    flush_interval_ms: int = msgspec.field(default=500, name="flushIntervalCommitLog")
+    segment_size: int = msgspec.field(
+        default=COMMIT_LOG_SEGMENT_SIZE, name="mappedFileSizeCommitLog"
+    )
+    queue_file_size: int = msgspec.field(
+        default=CONSUME_QUEUE_FILE_SIZE, name="mappedFileSizeConsumeQueue"
+    )
+    message_size_max: int = msgspec.field(default=MESSAGE_BODY_SIZE_MAX, name="maxMessageSize")
+    delay_levels: str = msgspec.field(default=DELAY_LEVELS_TEXT, name="messageDelayLevel")
+    auto_create_topic: bool = msgspec.field(default=True, name="autoCreateTopicEnable")
+    auto_create_group: bool = msgspec.field(default=True, name="autoCreateSubscriptionGroup")
+    default_topic_queues: int = msgspec.field(default=8, name="defaultTopicQueueNums")
+    long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
+    short_polling_ms: int = msgspec.field(default=1_000, name="shortPollingTimeMills")
+    notify_group_changes: bool = msgspec.field(default=True, name="notifyConsumerIdsChangedEnable")
+    offset_interval_ms: int = msgspec.field(default=5_000, name="flushConsumerOffsetInterval")
+    delay_offset_interval_ms: int = msgspec.field(default=10_000, name="flushDelayOffsetInterval")
+    register_interval_ms: int = msgspec.field(default=30_000, name="registerNameServerPeriod")
+    lock_lifetime_ms: int = msgspec.field(
+        default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
+    )
+
+    @property
+    def delays_ms(self) -> dict[int, int]:
+        """The delay of each level, from level 1."""
+        return parse_delay_levels(self.delay_levels)
+
+
+def parse_delay_levels(text: str) -> dict[int, int]:
+    """Return the delay of each level in milliseconds.
+
+    Raises:
+        ConfigurationError: when a level is no number followed by s, m, h or d.
+    """
+    delays: dict[int, int] = {}
+    for level, word in enumerate(text.split(), start=1):
+        number, unit = word[:-1], word[-1:]
+        if not number.isdigit() or unit not in _UNITS_MS:
+            raise ConfigurationError(
+                f"messageDelayLevel: {word!r} is no delay; write a number and s, m, h or d"
+            )
+        delays[level] = int(number) * _UNITS_MS[unit]
+    if not delays:
+        raise ConfigurationError("messageDelayLevel: at least one delay is needed")
+    return delays
+
+
+def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """Return the settings and a warning for each property that is not supported.
+
+    Raises:
+        ConfigurationError: when a value does not read or is out of range.
+    """
+    known = {field.encode_name: field.name for field in msgspec.structs.fields(BrokerConfig)}
+    warnings = [_unsupported(name, list(known)) for name in properties if name not in known]
+    supported = {name: value for name, value in properties.items() if name in known}
+    try:
+        config = msgspec.convert(supported, BrokerConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(_invalid(supported, str(error))) from error
+    _check(config)
+    return config, warnings
+
+
+def _unsupported(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{name}: this property is not supported and has no effect{hint}"
+
+
+def _invalid(properties: Mapping[str, str], reason: str) -> str:
+    name = reason.rpartition("$.")[2].rstrip("`")
+    return f"{name}={properties.get(name, '')}: {reason.partition(' - at')[0]}"
+
+
+def _check(config: BrokerConfig) -> None:
+    parse_delay_levels(config.delay_levels)
+    if config.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
+        raise ConfigurationError(
+            f"flushDiskType={config.flush_disk_type}: it is {SYNC_FLUSH} or {ASYNC_FLUSH}"
+        )
+    if not 0 <= config.listen_port <= 65535:
+        raise ConfigurationError(f"listenPort={config.listen_port}: a port is 0..65535")
+    if config.broker_id != 0:
+        raise ConfigurationError(f"brokerId={config.broker_id}: only masters (0) are supported")
+    if config.segment_size < 4096 or config.message_size_max + 65_536 > config.segment_size:
+        raise ConfigurationError(
+            f"mappedFileSizeCommitLog={config.segment_size}: a segment must hold a message of "
+            f"maxMessageSize={config.message_size_max} and 64 KiB"
+        )
+    if config.queue_file_size < 20 or config.queue_file_size % 20:
+        raise ConfigurationError(
+            f"mappedFileSizeConsumeQueue={config.queue_file_size}: a multiple of 20 is needed"
+        )
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the `name=value` lines of a broker.conf; # and ! begin comments."""
+    pairs: dict[str, str] = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            name, _, value = stripped.partition("=")
+            pairs[name.strip()] = value.strip()
+    return pairs

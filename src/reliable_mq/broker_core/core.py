@@ -1,0 +1,167 @@
+"""The broker's core: commands and time in, turns out.
+
+The shell calls `receive` for each command of a loop turn, then `take_turn`. It writes the turn's
+batch in another thread and reports with `stored`; `tick` does what is due by the clock.
+B1: a request that is refused changes nothing. S2: a reply leaves only when its record is stored as
+the flush type promises.
+"""
+
+import msgspec
+
+from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.delivery import schedule
+from reliable_mq.broker_core.dispatch import DispatchEntry
+from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.requests.pull import answer_waiting
+from reliable_mq.broker_core.requests.table import HANDLERS
+from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
+from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
+from reliable_mq.errors import ProtocolError, StoreCorrupt
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.record import pack_host
+
+_EXPIRY_INTERVAL_MS = 10_000
+
+
+class BrokerCore:
+    """One broker over one disk."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, *, process_id: int = 0) -> None:
+        self._disk = disk
+        store = MessageStore(
+            disk,
+            segment_size=config.segment_size,
+            queue_file_size=config.queue_file_size,
+            store_host=pack_host(config.broker_ip, config.listen_port),
+            delays_ms=config.delays_ms,
+            process_id=process_id,
+        )
+        self.state = BrokerState(config, store)
+        self._arrived: dict[tuple[str, int], set[int]] = {}
+        self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0}
+
+    def open(self, now_ms: int) -> None:
+        """Recover the store and read the configuration files.
+
+        Raises:
+            StoreCorrupt: when a file says what it cannot say.
+        """
+        state, config = self.state, self.state.config
+        loaders = {
+            TOPICS_PATH: state.topics.load,
+            GROUPS_PATH: state.groups.load,
+            OFFSETS_PATH: state.offsets.load,
+            schedule.PATH: state.schedule.load,
+        }
+        for path, load in loaders.items():
+            text = self._disk.read_text(path)
+            try:
+                if text:
+                    load(text)
+            except (ValueError, AttributeError, msgspec.ValidationError) as error:
+                raise StoreCorrupt(f"{path}: {error}; restore it from a copy") from error
+        state.topics.create_system_topics(
+            config.broker_cluster_name,
+            config.broker_name,
+            auto_create=config.auto_create_topic,
+            queues=config.default_topic_queues,
+            levels=len(config.delays_ms),
+        )
+        state.topics.version.advance(now_ms)
+        state.topics_changed()
+        state.store.open()
+        state.store.on_dispatch = self._note_arrival
+
+    def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
+        """Handle one command; what it wants done leaves with the next turn."""
+        if command.is_reply:
+            return
+        handler = HANDLERS.get(command.code)
+        request = Request(connection, command, now_ms)
+        if handler is None:
+            answer: Command | None = reply(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+        else:
+            try:
+                answer = handler(self.state, request)
+            except (ProtocolError, ValueError, KeyError, msgspec.MsgspecError) as error:
+                answer = reply(
+                    command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+                )
+        if answer is not None and not command.is_oneway:
+            self.state.reply(connection.id, encode_command(answer))
+
+    def disconnected(self, connection_id: int) -> None:
+        """Forget a connection that closed."""
+        self.state.pulls.forget(connection_id)
+        for group in self.state.clients.disconnect(connection_id):
+            self.state.notify_group(group)
+
+    def take_turn(self) -> Turn:
+        """Return what this turn wants done."""
+        return self.state.take_turn()
+
+    def stored(self, end: int, *, durable: bool) -> None:
+        """Note that the log was written (and synced, if `durable`) up to `end`.
+
+        Dispatches what became visible and answers who waited for it.
+        """
+        store = self.state.store
+        if durable:
+            store.log.mark_durable(end)
+        else:
+            store.log.mark_written(end)
+        store.dispatch_up_to(end)
+        self.state.release(end)
+        self.state.schedule.stored(end)
+        self._wake_pulls()
+
+    def _note_arrival(self, entry: DispatchEntry) -> None:
+        self._arrived.setdefault((entry.topic, entry.queue_id), set()).add(entry.tags_code)
+
+    def _wake_pulls(self) -> None:
+        for (topic, queue_id), tags in self._arrived.items():
+            for tags_code in tags:
+                for pull in self.state.pulls.arrived(topic, queue_id, tags_code):
+                    self._answer(pull.connection, answer_waiting(self.state, pull))
+        self._arrived.clear()
+
+    def _answer(self, connection_id: int, answer: Command) -> None:
+        self.state.reply(connection_id, encode_command(answer))
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: delays, held pulls, silent clients, files."""
+        state, config = self.state, self.state.config
+        for pull in state.pulls.due(now_ms):
+            self._answer(pull.connection, answer_waiting(state, pull))
+        if self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS):
+            state.schedule.deliver_due(state.store, now_ms)
+        if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
+            state.save(OFFSETS_PATH, state.offsets.dump())
+        if self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms):
+            state.save(schedule.PATH, state.schedule.dump())
+        if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
+            for group in state.clients.expire(now_ms):
+                state.notify_group(group)
+
+    def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
+        if now_ms < self._due_ms[what]:
+            return False
+        self._due_ms[what] = now_ms + interval_ms
+        return True
+
+    def close(self) -> None:
+        """Save everything and let go of the store. All batches must be written before."""
+        state = self.state
+        state.save(OFFSETS_PATH, state.offsets.dump())
+        state.save(schedule.PATH, state.schedule.dump())
+        for path, text in state.take_turn().files.items():
+            self._disk.write_text(path, text)
+        state.store.close()

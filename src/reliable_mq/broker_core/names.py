@@ -1,0 +1,88 @@
+"""Topic and group names: what is legal, what is the system's own, what is derived.
+
+Source: Apache RocketMQ `TopicValidator`, `MixAll`.
+"""
+
+import re
+
+from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+DEFAULT_TOPIC = "TBW102"  # the template of topics that are created when first sent to
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+_NO_SEND_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic in which a group's failed messages wait for their next attempt."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of the messages that a group gave up."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether the topic is a group's retry topic."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the topic is the broker's own, so that nobody may create or delete it."""
+    return topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+
+
+def is_send_forbidden(topic: str) -> bool:
+    """Whether clients may not send to this system topic."""
+    return topic in _NO_SEND_TOPICS
+
+
+def topic_fault(topic: str) -> str:
+    """Return what is wrong with a topic's name in Apache's words; empty when it is legal."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _LEGAL.fullmatch(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    limit = RETRY_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
+    if len(topic) > limit:
+        return f"The specified topic is longer than topic max length {limit}."
+    return ""
+
+
+def group_fault(group: str) -> str:
+    """Return what is wrong with a group's name in Apache's words; empty when it is legal."""
+    if not group.strip():
+        return "The specified group is blank."
+    if not _LEGAL.fullmatch(group):
+        return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > GROUP_LENGTH_MAX:
+        return f"The specified group is longer than group max length {GROUP_LENGTH_MAX}."
+    return ""

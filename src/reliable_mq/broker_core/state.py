@@ -1,0 +1,185 @@
+"""What a broker knows, and the outbox of what it wants done at the end of a turn.
+
+Receives changes from the request families; hands on a `Turn`; refuses to do anything itself.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from reliable_mq.broker_core.clients import ClientTable
+from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
+from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
+from reliable_mq.broker_core.delivery.order_lock import OrderLocks
+from reliable_mq.broker_core.delivery.schedule import DelaySchedule
+from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.groups import GroupTable
+from reliable_mq.broker_core.names import dead_letter_topic, retry_topic
+from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.store.commit_log import Batch
+from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
+from reliable_mq.broker_core.topics import READ, WRITE, TopicConfig, TopicTable
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.record import pack_host
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """One peer: `host` is packed as in records, `address` is "ip:port"."""
+
+    id: int
+    host: bytes
+    address: str
+
+
+class Request(msgspec.Struct):
+    """A command, who sent it and when it came."""
+
+    connection: Connection
+    command: Command
+    now_ms: int
+
+
+class Turn(msgspec.Struct):
+    """What one turn of the event loop wants done.
+
+    `batch` is written (and synced) first; afterwards the core is told, and further replies leave.
+    `replies` may leave at once. `files` are configuration texts by path.
+    """
+
+    batch: Batch | None
+    replies: list[tuple[int, bytes]]
+    files: dict[str, str]
+
+
+class BrokerState:
+    """Tables, store and outbox of one broker.
+
+    Invariant B2: a reply that waits for the log leaves only when the log has come to its offset,
+    and replies that wait leave in the order of their offsets.
+    """
+
+    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+        self.config = config
+        self.store = store
+        self.host = pack_host(config.broker_ip, config.listen_port)
+        self.topics = TopicTable()
+        self.groups = GroupTable(auto_create=config.auto_create_group)
+        self.offsets = OffsetTable()
+        self.clients = ClientTable()
+        self.locks = OrderLocks(config.lock_lifetime_ms)
+        self.pulls = WaitingPulls()
+        self.schedule = DelaySchedule(config.delays_ms)
+        self.needs_registration = True
+        self._replies: list[tuple[int, bytes]] = []
+        self._withheld: deque[tuple[int, int, bytes]] = deque()
+        self._files: dict[str, str] = {}
+
+    @property
+    def is_sync_flush(self) -> bool:
+        """Whether an acknowledgement waits for the medium."""
+        return self.config.flush_disk_type == SYNC_FLUSH
+
+    def append(self, message: StoredMessage, now_ms: int) -> Place:
+        """Store a message; it becomes visible when it is durable."""
+        return self.store.append(message, now_ms)
+
+    def reply(self, connection: int, frame: bytes) -> None:
+        """Answer at the end of this turn."""
+        self._replies.append((connection, frame))
+
+    def reply_when_stored(self, connection: int, end: int, frame: bytes) -> None:
+        """Answer when everything before log offset `end` is as safe as the flush type promises."""
+        self._withheld.append((end, connection, frame))
+
+    def release(self, end: int) -> None:
+        """Let the replies go that waited for log offsets up to `end`."""
+        withheld = self._withheld
+        while withheld and withheld[0][0] <= end:
+            _, connection, frame = withheld.popleft()
+            self._replies.append((connection, frame))
+
+    def save(self, path: str, text: str) -> None:
+        """Write a configuration file at the end of this turn."""
+        self._files[path] = text
+
+    def take_turn(self) -> Turn:
+        """Return what this turn wants done, and begin the next."""
+        turn = Turn(self.store.take_batch(), self._replies, self._files)
+        self._replies = []
+        self._files = {}
+        return turn
+
+    def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
+        """Add or replace a topic, save the table and tell the name servers."""
+        self.topics.put(topic, now_ms)
+        self.topics_changed()
+
+    def topics_changed(self) -> None:
+        """Save the topics and tell the name servers."""
+        self.save(TOPICS_PATH, self.topics.dump())
+        self.needs_registration = True
+
+    def groups_changed(self) -> None:
+        """Save the groups."""
+        self.save(GROUPS_PATH, self.groups.dump())
+
+    def ensure_retry_topic(self, group: str, queues: int, now_ms: int) -> TopicConfig:
+        """Return the group's retry topic; it is created when it is not there."""
+        return self._ensure_topic(retry_topic(group), queues, now_ms)
+
+    def ensure_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
+        """Return the group's dead-letter topic; it is created when it is not there."""
+        return self._ensure_topic(dead_letter_topic(group), 1, now_ms)
+
+    def _ensure_topic(self, name: str, queues: int, now_ms: int) -> TopicConfig:
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=READ | WRITE,
+            )
+            self.put_topic(topic, now_ms)
+        return topic
+
+    def notify_group(self, name: str) -> None:
+        """Tell the members of a consumer group to rebalance now."""
+        group = self.clients.consumer_group(name)
+        config = self.groups.get(name)
+        if group is None or group.message_model == "BROADCASTING":
+            return
+        is_wanted = config is None or config.notify_consumer_ids_changed_enable
+        if self.config.notify_group_changes and is_wanted:
+            notice = request(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}, oneway=True
+            )
+            frame = encode_command(notice)
+            for connection in group.members:
+                self.reply(connection, frame)
+
+    def registration(self) -> tuple[Mapping[str, str], dict[str, object]]:
+        """Return header and body with which the broker registers at a name server."""
+        config = self.config
+        header = {
+            "brokerName": config.broker_name,
+            "brokerAddr": f"{config.broker_ip}:{config.listen_port}",
+            "clusterName": config.broker_cluster_name,
+            "haServerAddr": f"{config.broker_ip}:{config.listen_port + 1}",
+            "brokerId": str(config.broker_id),
+            "compressed": "false",
+            "bodyCrc32": "0",
+        }
+        body: dict[str, object] = {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                **self.topics.to_json(),
+                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            },
+        }
+        return header, body

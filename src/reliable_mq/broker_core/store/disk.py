@@ -1,0 +1,64 @@
+"""The port to a disk: what the store asks of files.
+
+`runtime.file_disk.FileDisk` is the real one; `testing.memory_disk.MemoryDisk` forgets what was not
+synced. Paths are relative to the store's root, with forward slashes.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class DiskFile(Protocol):
+    """A file of fixed size, zero where nothing was written."""
+
+    @property
+    def size(self) -> int:
+        """How long the file is, in bytes."""
+        ...
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return `size` bytes from `at`; fewer at the end of the file."""
+        ...
+
+    def write(self, at: int, parts: Sequence[bytes]) -> None:
+        """Write `parts` one after another, from `at`. Durable only after `sync`."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written before is on the medium."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; what was written is kept, durable or not."""
+        ...
+
+
+class Disk(Protocol):
+    """The folder that holds a store."""
+
+    def open(self, path: str, size: int) -> DiskFile:
+        """Open a file, or create it with `size` zero bytes, folders included.
+
+        A file that exists keeps the size it has.
+        """
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in `folder`; none when it does not exist."""
+        ...
+
+    def size_of(self, path: str) -> int:
+        """Return the size of a file, or -1 when there is none."""
+        ...
+
+    def read_text(self, path: str) -> str:
+        """Return the text of a file; empty when there is none."""
+        ...
+
+    def write_text(self, path: str, text: str) -> None:
+        """Replace the text of a file, durably and whole: readers see the old or the new text."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file or an empty folder; one that is not there is no error."""
+        ...

@@ -1,0 +1,143 @@
+"""The topics a broker has, and their file `config/topics.json`.
+
+Source: Apache RocketMQ `TopicConfigManager`, `TopicConfig`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from reliable_mq.broker_core.names import DEFAULT_TOPIC, SCHEDULE_TOPIC
+from reliable_mq.wire import fastjson
+
+PATH = "config/topics.json"
+
+INHERIT = 1
+WRITE = 2
+READ = 4
+
+
+class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
+    """One topic: how many queues, and what is allowed (`perm`: READ | WRITE | INHERIT)."""
+
+    topic_name: str
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: int = READ | WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues exist: the larger of the two counts."""
+        return max(self.read_queue_nums, self.write_queue_nums)
+
+
+class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
+    """Tells a name server whether a table changed."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+    def advance(self, now_ms: int) -> None:
+        """Note a change."""
+        self.timestamp = now_ms
+        self.counter += 1
+
+
+class TopicTable:
+    """The topics by name. `version` moves with every change."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+
+    def create_system_topics(
+        self, cluster: str, broker: str, *, auto_create: bool, queues: int, levels: int
+    ) -> None:
+        """Add the topics that every broker has; those that are there stay as they are."""
+        system = [
+            TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1),
+            TopicConfig(topic_name=cluster, read_queue_nums=16, write_queue_nums=16, perm=7),
+            TopicConfig(topic_name=broker, read_queue_nums=1, write_queue_nums=1, perm=7),
+            TopicConfig(topic_name="OFFSET_MOVED_EVENT", read_queue_nums=1, write_queue_nums=1),
+            TopicConfig(topic_name=SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels),
+        ]
+        if auto_create:
+            system.append(
+                TopicConfig(
+                    topic_name=DEFAULT_TOPIC,
+                    read_queue_nums=queues,
+                    write_queue_nums=queues,
+                    perm=READ | WRITE | INHERIT,
+                )
+            )
+        for topic in system:
+            self._topics.setdefault(topic.topic_name, topic)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """Return the topic, or None."""
+        return self._topics.get(name)
+
+    def put(self, topic: TopicConfig, now_ms: int) -> None:
+        """Add or replace a topic."""
+        self._topics[topic.topic_name] = topic
+        self.version.advance(now_ms)
+
+    def remove(self, name: str, now_ms: int) -> bool:
+        """Remove a topic; return whether it was there."""
+        removed = self._topics.pop(name, None)
+        if removed:
+            self.version.advance(now_ms)
+        return removed is not None
+
+    def all(self) -> dict[str, TopicConfig]:
+        """Return the topics by name."""
+        return dict(self._topics)
+
+    def create_from_default(
+        self, name: str, default_name: str, queues: int, now_ms: int
+    ) -> TopicConfig | None:
+        """Create a topic as a copy of a template that allows it; None when it does not.
+
+        The new topic has the queues that were asked for, but no more than the template.
+        """
+        default = self._topics.get(default_name)
+        if default is None or not default.perm & INHERIT:
+            return None
+        count = max(0, min(queues, default.write_queue_nums))
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=default.perm & ~INHERIT,
+            topic_sys_flag=default.topic_sys_flag,
+            topic_filter_type=default.topic_filter_type,
+        )
+        self.put(topic, now_ms)
+        return topic
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as the file and the registration have it."""
+        return {
+            "dataVersion": msgspec.to_builtins(self.version),
+            "topicConfigTable": msgspec.to_builtins(self._topics),
+        }
+
+    def dump(self) -> str:
+        """Return the text of the file."""
+        return fastjson.dumps(self.to_json(), indent=True).decode()
+
+    def load(self, text: str) -> None:
+        """Take the topics from the text of the file.
+
+        Raises:
+            ValueError: when the text is no such file.
+        """
+        loaded = fastjson.loads(text)
+        table = loaded.get("topicConfigTable", {})
+        self._topics.update(msgspec.convert(table, dict[str, TopicConfig]))
+        self.version = msgspec.convert(loaded.get("dataVersion", {}), DataVersion)

@@ -1,0 +1,32 @@
+"""`reliable-mq namesrv`: a name server as a process."""
+
+import asyncio
+import logging
+import signal
+from typing import Annotated
+
+import typer
+import uvloop
+
+from reliable_mq.runtime.name_server import NameServer
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 9876,
+) -> None:
+    """Run a name server."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    uvloop.run(_serve(host, port))
+
+
+async def _serve(host: str, port: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = NameServer()
+    await server.start(host, port)
+    print(f"ready namesrv={host}:{server.port}", flush=True)
+    await stop.wait()
+    await server.close()

@@ -1,0 +1,238 @@
+"""The bundled broker over sockets, a disk and the clock.
+
+One event loop, and one thread that writes and syncs. All commands of a loop turn make one batch;
+while a batch is being synced the next one gathers, so that the slower the disk, the more messages
+share a sync.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from reliable_mq.broker_core.config import BrokerConfig, broker_config
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.errors import Unavailable
+from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.link import Link, Links
+from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.02
+_REGISTER_TIMEOUT = 6.0
+_CHECKPOINT_SECONDS = 10.0
+
+
+class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How to run a broker.
+
+    Without `name_servers` ("host:port;host:port") it runs one of its own on `name_server_port`.
+    Port 0 lets the system choose. `properties` are Apache RocketMQ's, see `broker_config`.
+    """
+
+    store: Path
+    host: str = "127.0.0.1"
+    port: int = 10911
+    name_server_port: int = 9876
+    name_servers: str = ""
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class BrokerServer:
+    """One broker, and a name server unless others are named."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self._options = options
+        self._listener = Listener(self)
+        self._name_server: NameServer | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="reliable-mq-writer")
+        self._writing: asyncio.Future[None] | None = None
+        self._waiting: list[Batch] = []
+        self._files: dict[str, str] = {}
+        self._turn_is_due = False
+        self._timers: list[asyncio.Task[None]] = []
+        self._links: Links
+        self._core: BrokerCore
+        self._disk: FileDisk
+        self._config: BrokerConfig
+
+    @property
+    def address(self) -> str:
+        """Where clients find the broker, "host:port"."""
+        return f"{self._options.host}:{self._listener.port}"
+
+    @property
+    def name_server_address(self) -> str:
+        """Where clients find the route to it, "host:port" or a list of these."""
+        if self._name_server is None:
+            return self._options.name_servers
+        return f"{self._options.host}:{self._name_server.port}"
+
+    async def start(self) -> None:
+        """Recover the store, listen, and register; returns when a client can find the broker.
+
+        Raises:
+            ConfigurationError: when an option is wrong or a port is taken.
+            StoreError: when the store cannot be used.
+        """
+        options = self._options
+        await self._listener.start(options.host, options.port)
+        properties = {
+            "brokerIP1": options.host,
+            **options.properties,
+            "listenPort": str(self._listener.port),
+        }
+        self._config, warnings = broker_config(properties)
+        for warning in warnings:
+            log.warning("%s", warning)
+        self._disk = FileDisk(options.store)
+        self._core = BrokerCore(self._config, self._disk, process_id=os.getpid())
+        self._core.open(now_ms())
+        if not options.name_servers:
+            self._name_server = NameServer()
+            await self._name_server.start(options.host, options.name_server_port)
+        self._links = Links(
+            connect_timeout=_REGISTER_TIMEOUT,
+            on_request=lambda _address, _command: None,
+            greet=_no_greeting,
+            on_lost=lambda _address: None,
+        )
+        await self._register()
+        self._timers = [
+            asyncio.create_task(self._tick_forever()),
+            asyncio.create_task(self._register_forever()),
+            asyncio.create_task(self._checkpoint_forever()),
+        ]
+
+    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        """Handle what one read brought; answers and writes leave at the end of the loop turn."""
+        now = now_ms()
+        for command in commands:
+            self._core.receive(connection, command, now)
+        self._schedule_turn()
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._core.disconnected(connection.id)
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._turn_is_due = False
+        turn = self._core.take_turn()
+        by_connection: dict[int, list[bytes]] = {}
+        for connection_id, frame in turn.replies:
+            by_connection.setdefault(connection_id, []).append(frame)
+        for connection_id, frames in by_connection.items():
+            self._listener.send(connection_id, frames)
+        if turn.batch:
+            self._waiting.append(turn.batch)
+        self._files.update(turn.files)
+        self._write_next()
+
+    def _write_next(self) -> None:
+        """Hand everything that waits to the writer, unless it is at work."""
+        if self._writing is not None or not (self._waiting or self._files):
+            return
+        batches, self._waiting = self._waiting, []
+        files, self._files = self._files, {}
+        loop = asyncio.get_running_loop()
+        self._writing = loop.run_in_executor(self._writer, self._write, batches, files)
+        self._writing.add_done_callback(lambda done: self._written(done, batches))
+
+    def _write(self, batches: list[Batch], files: Mapping[str, str]) -> None:
+        for batch in batches:
+            CommitLog.write(batch)
+        if batches and self._core.state.is_sync_flush:
+            for batch in batches[:-1]:
+                if batch.writes[-1].segment is not batches[-1].writes[-1].segment:
+                    CommitLog.sync(batch)
+            CommitLog.sync(batches[-1])
+        for path, text in files.items():
+            self._disk.write_text(path, text)
+
+    def _written(self, done: asyncio.Future[None], batches: list[Batch]) -> None:
+        self._writing = None
+        error = done.exception()
+        if error is not None:
+            log.critical("the store cannot be written, the broker stops: %s", error)
+            os._exit(1)  # an acknowledgement can no longer be kept; recovery knows what is there
+        if batches:
+            self._core.stored(batches[-1].end, durable=self._core.state.is_sync_flush)
+        self._run_turn()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            self._core.tick(now_ms())
+            if self._core.state.needs_registration:
+                await self._register()
+            self._run_turn()
+
+    async def _checkpoint_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            await loop.run_in_executor(self._writer, self._core.state.store.checkpoint)
+
+    async def _register_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.register_interval_ms / 1000)
+            await self._register()
+
+    async def _register(self) -> None:
+        """Tell every name server which topics there are."""
+        self._core.state.needs_registration = False
+        header, body = self._core.state.registration()
+        for address in self.name_server_address.split(";"):
+            command = request(RequestCode.REGISTER_BROKER, header, fastjson.dumps(body))
+            try:
+                await self._links.call(address, command, _REGISTER_TIMEOUT)
+            except Unavailable as error:
+                log.warning("cannot register at %s: %s", address, error)
+
+    async def close(self) -> None:
+        """Finish what was begun, save everything, and stop."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        await self._unregister()
+        self._run_turn()
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+            await asyncio.sleep(0)
+        await self._listener.close()
+        self._core.close()
+        self._disk.close()
+        self._writer.shutdown()
+        await self._links.close()
+        if self._name_server:
+            await self._name_server.close()
+
+    async def _unregister(self) -> None:
+        header, _ = self._core.state.registration()
+        for address in self.name_server_address.split(";"):
+            command = request(RequestCode.UNREGISTER_BROKER, header)
+            try:
+                await self._links.call(address, command, 1.0)
+            except Unavailable as error:
+                log.info("cannot unregister at %s: %s", address, error)
+
+
+async def _no_greeting(_address: str, _link: Link) -> None:
+    """A name server needs no introduction."""

@@ -1,0 +1,290 @@
+"""A connection to one broker or name server, shared by everything that talks to it.
+
+Requests of both sides cross on it. A reply finds its waiter by `opaque`, the sender's counter.
+C1: one opaque, one waiter; a waiter ends with its reply, its time-out, or the connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from reliable_mq.errors import (
+    ConnectionLost,
+    FrameError,
+    InvariantBroken,
+    RequestTimeout,
+    Unavailable,
+)
+from reliable_mq.wire.command import Command, decode_command, encode_command
+from reliable_mq.wire.frame import FrameReader
+
+log = logging.getLogger(__name__)
+
+_OPAQUE_MASK = 0x7FFFFFFF
+
+OnRequest = Callable[[str, Command], Command | None]
+"""Gets the peer's address and its request, returns the reply when one is wanted."""
+
+
+class Link(asyncio.Protocol):
+    """One open connection.
+
+    Args:
+        address: the peer, "host:port".
+        on_request: called for each request of the peer.
+        on_lost: called once, when the connection has ended for whatever reason.
+    """
+
+    def __init__(
+        self, address: str, on_request: OnRequest, on_lost: Callable[["Link"], None]
+    ) -> None:
+        self.address = address
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._waiters: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
+        self._opaque = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._why_lost = "the connection is not open"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._transport is not None
+
+    async def call(self, command: Command, timeout: float) -> Command:
+        """Send a request and return its reply.
+
+        Raises:
+            RequestTimeout: when no reply comes within `timeout` seconds.
+            ConnectionLost: when the connection ends first.
+        """
+        await self._writable.wait()
+        transport = self._open_transport()
+        opaque = self._next_opaque()
+        command.opaque = opaque
+        waiter: asyncio.Future[Command] = self._loop.create_future()
+        timer = self._loop.call_later(timeout, self._time_out, opaque, command.code, timeout)
+        self._waiters[opaque] = (waiter, timer)
+        try:
+            transport.write(encode_command(command))
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiters.pop(opaque, None)
+
+    async def post(self, command: Command) -> None:
+        """Send a request that wants no reply.
+
+        Raises:
+            ConnectionLost: when the connection has ended.
+        """
+        await self._writable.wait()
+        command.opaque = self._next_opaque()
+        self._open_transport().write(encode_command(command))
+
+    def close(self) -> None:
+        """End the connection once what was written has left; calls that wait are ended at once."""
+        self._lose("this client closed it")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the open connection."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
+
+    def data_received(self, data: bytes) -> None:
+        """Hand replies to their waiters and requests to the client."""
+        try:
+            for frame in self._reader.feed(data):
+                self._take(decode_command(frame))
+        except FrameError as error:
+            log.warning("%s sent what is no command, the connection is closed: %s", self, error)
+            self._lose(f"{self.address} sent what is no command")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End every call that waits."""
+        self._lose(f"{self.address} closed the connection" + (f": {exc}" if exc else ""))
+
+    def pause_writing(self) -> None:
+        """Let further requests wait: the peer reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let requests go on."""
+        self._writable.set()
+
+    def invariants(self) -> None:
+        """Hold C1: nobody waits on a connection that is gone."""
+        if not self.is_open and any(not waiter.done() for waiter, _ in self._waiters.values()):
+            raise InvariantBroken(f"C1: a call waits on the lost connection to {self.address}")
+
+    def _take(self, command: Command) -> None:
+        if command.is_reply:
+            entry = self._waiters.get(command.opaque)
+            if entry is not None and not entry[0].done():
+                entry[0].set_result(command)
+            return
+        answer = self._on_request(self.address, command)
+        if answer is not None and not command.is_oneway and self._transport is not None:
+            self._transport.write(encode_command(answer))
+
+    def _time_out(self, opaque: int, code: int, timeout: float) -> None:
+        waiter, _ = self._waiters[opaque]
+        if not waiter.done():
+            waiter.set_exception(
+                RequestTimeout(f"{self.address} did not answer request {code} in {timeout:.3g} s")
+            )
+
+    def _lose(self, why: str) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        self._why_lost = why
+        transport.close()
+        self._writable.set()
+        for waiter, timer in self._waiters.values():
+            timer.cancel()
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(why))
+        self._on_lost(self)
+
+    def _open_transport(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise ConnectionLost(self._why_lost)
+        return self._transport
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        return self._opaque
+
+    def __repr__(self) -> str:
+        return f"Link({self.address})"
+
+
+Greet = Callable[[str, Link], Awaitable[None]]
+"""Introduces this client on a link that has just opened, before anybody else uses it."""
+
+
+class Links:
+    """One link for each address, opened when it is needed and again after it was lost.
+
+    An address that cannot be reached is left alone for a while that doubles with each failure;
+    meanwhile calls to it fail at once, so that the flows can turn to another.
+
+    Args:
+        connect_timeout: seconds to wait for a connection, and for the greeting.
+        on_request: called for each request of a peer.
+        greet: called with each new link.
+        on_lost: called with the address of each link that was lost.
+    """
+
+    BACKOFF_SECONDS = 0.05
+    BACKOFF_SECONDS_MAX = 1.0
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float,
+        on_request: OnRequest,
+        greet: Greet,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._on_request = on_request
+        self._greet = greet
+        self._on_lost = on_lost
+        self._links: dict[str, Link] = {}
+        self._opening: dict[str, asyncio.Task[Link]] = {}
+        self._failures: dict[str, tuple[int, float, str]] = {}
+        self._closed = False
+
+    async def call(self, address: str, command: Command, timeout: float) -> Command:
+        """Send a request to `address` and return its reply.
+
+        Raises:
+            RequestTimeout: when no reply comes within `timeout` seconds.
+            ConnectionLost: when the address cannot be reached, or the connection ends first.
+        """
+        link = self._links.get(address) or await self._opened(address)
+        return await link.call(command, timeout)
+
+    async def post(self, address: str, command: Command) -> None:
+        """Send a request that wants no reply.
+
+        Raises:
+            ConnectionLost: when the address cannot be reached.
+        """
+        link = self._links.get(address) or await self._opened(address)
+        await link.post(command)
+
+    def open_links(self) -> list[Link]:
+        """Return the links that are open now."""
+        return list(self._links.values())
+
+    async def close(self) -> None:
+        """Close every link; later calls fail."""
+        self._closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for link in self.open_links():
+            link.close()
+        await asyncio.sleep(0)  # one turn of the loop, so that the transports can close
+
+    async def _opened(self, address: str) -> Link:
+        if self._closed:
+            raise ConnectionLost("this client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            failure = self._failures.get(address)
+            if failure is not None and asyncio.get_running_loop().time() < failure[1]:
+                raise ConnectionLost(failure[2])
+            task = asyncio.create_task(self._open(address))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opening_ended(address, done))
+        return await asyncio.shield(task)
+
+    async def _open(self, address: str) -> Link:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, link = await loop.create_connection(
+                    lambda: Link(address, self._on_request, self._lost),
+                    host.strip("[]"),
+                    int(port),
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            raise self._failed(address, str(error) or "no answer") from error
+        try:
+            await self._greet(address, link)
+        except Unavailable as error:
+            link.close()
+            raise self._failed(address, str(error)) from error
+        if not link.is_open:
+            raise self._failed(address, "it closed the connection at once")
+        self._failures.pop(address, None)
+        self._links[address] = link
+        return link
+
+    def _opening_ended(self, address: str, task: asyncio.Task[Link]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # looked at, so that a failure nobody waited for is not reported
+
+    def _failed(self, address: str, why: str) -> ConnectionLost:
+        count = self._failures.get(address, (0, 0.0, ""))[0] + 1
+        pause = min(self.BACKOFF_SECONDS * 2 ** (count - 1), self.BACKOFF_SECONDS_MAX)
+        text = f"{address} cannot be reached: {why}"
+        self._failures[address] = (count, asyncio.get_running_loop().time() + pause, text)
+        return ConnectionLost(text)
+
+    def _lost(self, link: Link) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+            if not self._closed:
+                self._on_lost(link.address)
