@@ -1,0 +1,174 @@
+"""The acts of the demo: replay, drain, lose, reconcile, repair, check.
+
+Each receives the stage and the screen; hands on whether it held, or raises `DemoFailed` where
+going on makes no sense.
+"""
+
+import json
+import random
+import time
+from collections import Counter as Tally
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from reliable_mq.cli.demo.checks import check_outcome
+from reliable_mq.cli.demo.counts import Counter
+from reliable_mq.cli.demo.faults import Action, Fault, Target
+from reliable_mq.cli.demo.loss import StoredMessage, delete_message, unconsumed_messages
+from reliable_mq.cli.demo.processes import DemoFailed
+from reliable_mq.cli.demo.screen import Screen
+from reliable_mq.cli.demo.stage import Stage
+from reliable_mq.cli.demo.supervisor import Supervisor
+
+TICK_SECONDS = 0.1
+STALLED_SECONDS = 120.0
+EXTRA_ORDERS_OF_A_LOSS = 10  # the messages that are deleted are chosen among so many each
+NEEDS_BOTH_WORKERS = (Target.WORKER_1, Target.WORKER_2)
+
+
+class DemoOptions(NamedTuple):
+    """What the command line said."""
+
+    orders: int
+    rate: float
+    lose: int
+    rng: random.Random
+
+
+def replay_orders(
+    stage: Stage, options: DemoOptions, faults: Sequence[Fault], screen: Screen
+) -> Tally[tuple[str, Action]]:
+    """Place the orders, do the faults, and wait until every order has had both effects.
+
+    Raises:
+        DemoFailed: when nothing moves for two minutes, or a process ended that nobody killed.
+    """
+    stage.start_producer(options.orders, options.rate, faults)
+    supervisor = Supervisor(stage, faults, lambda text: screen.line(text, style="yellow"))
+    _run_until_drained(stage, supervisor, options.orders, screen)
+    return supervisor.done
+
+
+def drain(stage: Stage, orders: int, screen: Screen) -> None:
+    """Wait until every order has had both effects and its message is confirmed."""
+    supervisor = Supervisor(stage, (), screen.line)
+    supervisor.producer_finished = True
+    _run_until_drained(stage, supervisor, orders, screen)
+
+
+def _run_until_drained(stage: Stage, supervisor: Supervisor, orders: int, screen: Screen) -> None:
+    counter = Counter(stage.postgres.url)
+    last, moved_at = None, time.monotonic()
+    with screen.bars(orders) as bars:
+        while True:
+            progress = counter.progress()
+            now = time.monotonic()
+            supervisor.tick(progress.orders, now)
+            bars.show(progress)
+            if supervisor.is_finished and progress.is_drained(orders):
+                break
+            if progress != last:
+                last, moved_at = progress, now
+            elif now - moved_at > STALLED_SECONDS:
+                raise DemoFailed(f"nothing has moved for {STALLED_SECONDS:.0f} s: {progress}")
+            time.sleep(TICK_SECONDS)
+    counter.close()
+
+
+def lose_messages(stage: Stage, options: DemoOptions, screen: Screen) -> tuple[int, set[str]]:
+    """Delete stored messages that nobody has consumed; return all orders and the lost ids.
+
+    Workers and scheduler stand still meanwhile, so that the loss is the reconciliation's to find.
+    """
+    for target in (*NEEDS_BOTH_WORKERS, Target.SCHEDULER):
+        stage.processes[target].stop()
+    screen.line("workers and scheduler are stopped")
+    orders = options.orders + EXTRA_ORDERS_OF_A_LOSS * options.lose
+    stage.start_producer(orders, options.rate)
+    waiting = _wait_for_stored(stage, orders - options.orders)
+    chosen = options.rng.sample(waiting, options.lose)
+    for message in chosen:
+        offset = delete_message(stage.store, message)
+        screen.line(
+            f"deleted {message.message_id}: queue {message.queue_id}, "
+            f"queue offset {message.queue_offset}, log offset {offset}",
+            style="red",
+        )
+    for target in NEEDS_BOTH_WORKERS:
+        stage.processes[target].start()
+    screen.line("workers are started again; the scheduler is not")
+    _wait_for_the_rest(stage, orders - options.lose)
+    return orders, {message.message_id for message in chosen}
+
+
+def _wait_for_stored(stage: Stage, count: int) -> list[StoredMessage]:
+    deadline = time.monotonic() + STALLED_SECONDS
+    while time.monotonic() < deadline:
+        waiting = unconsumed_messages(stage.postgres.url)
+        if len(waiting) == count and not stage.processes[Target.PRODUCER].is_running:
+            return waiting
+        time.sleep(TICK_SECONDS)
+    raise DemoFailed(f"the broker did not acknowledge all of {count} messages")
+
+
+def _wait_for_the_rest(stage: Stage, orders: int) -> None:
+    counter = Counter(stage.postgres.url)
+    deadline = time.monotonic() + STALLED_SECONDS
+    while not (progress := counter.progress()).has_effects(orders):
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"the workers did not consume what is left: {progress}")
+        time.sleep(TICK_SECONDS)
+    counter.close()
+
+
+def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) -> bool:
+    """Run the reconciliation, print its table, and say whether it named exactly the lost."""
+    began = time.monotonic()
+    code = stage.reconcile(stage.output / name, "--json")
+    summary = _summary(stage, name)
+    screen.table(
+        f"{name} ({time.monotonic() - began:.0f} s)",
+        ("verdict", "messages x groups"),
+        summary["verdicts"].items(),
+    )
+    for finding in summary["findings"]:
+        screen.plain(f"  {json.dumps(finding)}")
+    screen.line(f"report: {summary['report']}")
+    named = {finding["message_id"] for finding in summary["findings"]}
+    if named == set(lost) and code == (2 if lost else 0):
+        return True
+    screen.line(f"WRONG: expected findings {sorted(lost)}, got {sorted(named)}", style="bold red")
+    return False
+
+
+def _summary(stage: Stage, name: str) -> dict[str, Any]:
+    log = stage.log_of(f"reconcile-{name}").read_text()
+    summary: dict[str, Any] = json.loads(log[log.index("{") :])
+    return summary
+
+
+def repair(stage: Stage, screen: Screen) -> bool:
+    """Let the reconciliation repair what it finds, and the scheduler send it again."""
+    stage.reconcile(stage.output / "repair", "--repair", "apply", "--json")
+    screen.line("repair applied")
+    stage.processes[Target.SCHEDULER].start()
+    return True
+
+
+def check(stage: Stage, orders: int, screen: Screen) -> bool:
+    """Compare the shop's tables with the parquet file; say whether everything holds."""
+    answers = check_outcome(stage.postgres.url, orders)
+    for answer in answers:
+        verdict = "yes" if answer.holds else f"NO: {answer.broken} wrong, e.g. {answer.sample}"
+        style = "green" if answer.holds else "bold red"
+        screen.line(f"{answer.claim} ({answer.counted}): {verdict}", style=style)
+    return all(answer.holds for answer in answers)
+
+
+def print_what_it_took(stage: Stage, done: Tally[tuple[str, Action]], screen: Screen) -> None:
+    """Print the faults and what the framework did about them."""
+    counter = Counter(stage.postgres.url)
+    progress = counter.progress()
+    counter.close()
+    rows = [(f"{target} {action}", count) for (target, action), count in sorted(done.items())]
+    screen.table("What it took", ("", "times"), [*rows, ("resends", progress.resends)])

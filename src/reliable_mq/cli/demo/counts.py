@@ -1,0 +1,57 @@
+"""How far it is: counted in the database, where the truth is, not in anybody's memory."""
+
+from typing import NamedTuple
+
+import psycopg
+
+_PROGRESS = """
+SELECT
+    (SELECT count(*) FROM shop_order),
+    (SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NOT NULL),
+    (SELECT count(*) FROM rmq_message_stub WHERE status = 1),
+    (SELECT count(*) FROM rmq_consume_log WHERE consumer_group = 'payments' AND state = 1),
+    (SELECT count(*) FROM rmq_consume_log WHERE consumer_group = 'loyalty' AND state = 1),
+    (SELECT coalesce(sum(greatest(count - 1, 0)), 0) FROM rmq_message_stub)
+"""
+
+
+class Progress(NamedTuple):
+    """Counts of orders committed, messages acknowledged and confirmed, and effects committed."""
+
+    orders: int
+    sent: int
+    confirmed: int
+    payments: int
+    loyalty: int
+    resends: int
+
+    def has_effects(self, orders: int) -> bool:
+        """Say whether at least so many orders have had both effects."""
+        return min(self.payments, self.loyalty) >= orders
+
+    def is_drained(self, orders: int) -> bool:
+        """Say whether every one of `orders` has had both effects and is confirmed."""
+        return min(self[:5]) >= orders
+
+
+class Counter:
+    """Asks for the progress over a connection of its own."""
+
+    def __init__(self, database: str) -> None:
+        self._connection = psycopg.connect(database.replace("+psycopg", ""), autocommit=True)
+
+    def progress(self) -> Progress:
+        row = self._connection.execute(_PROGRESS).fetchone()
+        assert row is not None
+        return Progress(*map(int, row))
+
+    def unsent(self) -> int:
+        """Return how many committed messages no broker has acknowledged."""
+        row = self._connection.execute(
+            "SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NULL AND status = 0"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        self._connection.close()

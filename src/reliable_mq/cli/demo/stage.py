@@ -1,0 +1,132 @@
+"""Everything that runs: PostgreSQL, Valkey, broker, two workers, the scheduler, the producer.
+
+Receives a directory for output; hands on processes that find each other by `RELIABLE_MQ_*`.
+All of them listen on free ports of 127.0.0.1 only, and all of them end with the demo.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
+from reliable_mq.cli.demo.processes import Process, run_to_the_end
+from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
+
+APPLICATION = "examples.shop:mq"
+READY_SECONDS_MAX = 20.0
+TOOL_SECONDS_MAX = 300.0
+PACKAGE = Path(__file__).resolve().parent
+
+
+def examples_root() -> Path:
+    """Return what holds `examples/`: in a wheel the directory of this file, else the checkout."""
+    return PACKAGE if (PACKAGE / "examples").is_dir() else PACKAGE.parents[3]
+
+
+class Stage:
+    """The servers and processes of one run.
+
+    Invariant: whatever was started is stopped when the context ends, on an error and Ctrl-C too.
+
+    Args:
+        output: emptied and filled: `store/` (the broker's), `logs/`, `reconcile/`.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.output = output.resolve()
+        self.store = self.output / "store"
+        self._logs = self.output / "logs"
+        # PostgreSQL runs as another user where we are root; below /tmp it can reach its data.
+        self._data = Path(tempfile.mkdtemp(prefix="reliable-mq-demo-"))
+        self.postgres = LocalPostgres(self._data / "postgres")
+        self.valkey = LocalValkey(self._data / "valkey")
+        self._broker_ports = (free_port(), free_port())
+        self.processes: dict[Target, Process] = {}
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.output, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        self._data.chmod(0o755)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(list(self.processes.values())):
+            if kind is None:
+                process.stop()
+            else:
+                process.kill()
+        self.valkey.stop()
+        self.postgres.stop()
+        shutil.rmtree(self._data, ignore_errors=True)
+
+    @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self._broker_ports[1]}"
+
+    def start(self) -> None:
+        """Start the servers, the broker, the workers and the scheduler; create the tables."""
+        self.postgres.start()
+        self.valkey.start()
+        broker_port, name_server_port = self._broker_ports
+        broker = self._add(
+            Target.BROKER,
+            *self._verb("broker", "--store", str(self.store)),
+            *("--port", str(broker_port), "--namesrv-port", str(name_server_port)),
+        )
+        broker.start()
+        broker.wait_for_line("ready ", READY_SECONDS_MAX)
+        self.run_tool("create-tables", *self._verb("create-tables", APPLICATION))
+        self.run_tool("shop-tables", "-m", "examples.shop.models")
+        self._add(Target.WORKER_1, *self._verb("run", APPLICATION)).start()
+        self._add(Target.WORKER_2, *self._verb("run", APPLICATION)).start()
+        self._add(Target.SCHEDULER, *self._verb("resend", APPLICATION)).start()
+
+    def start_producer(self, orders: int, rate: float, faults: Sequence[Fault] = ()) -> None:
+        """Start the process that places orders until the first `orders` are in the database."""
+        deaths = [word for order in orders_to_die_at(faults) for word in ("--die-at", str(order))]
+        self._add(
+            Target.PRODUCER,
+            *("-m", "reliable_mq.cli.demo.producer"),
+            *("--orders", str(orders), "--rate", str(rate), *deaths),
+        ).start()
+
+    def reconcile(self, out: Path, *options: str) -> int:
+        """Run the reconciliation; return its exit code, 0: nothing found, 1: findings."""
+        return self.run_tool(
+            f"reconcile-{out.name}",
+            *self._verb("reconcile", "--db", self.postgres.url, "--store", str(self.store)),
+            *("--out", str(out), *options),
+            exit_codes=(0, 1, 2),
+        )
+
+    def run_tool(self, name: str, *arguments: str, exit_codes: Sequence[int] = (0,)) -> int:
+        """Run a process of this stage to its end; its log is `logs/NAME.log`."""
+        return run_to_the_end(self._process(name, *arguments), TOOL_SECONDS_MAX, exit_codes)
+
+    def log_of(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def _add(self, target: Target, *arguments: str) -> Process:
+        self.processes[target] = self._process(target, *arguments)
+        return self.processes[target]
+
+    def _process(self, name: str, *arguments: str) -> Process:
+        environment = {
+            "PYTHONPATH": str(examples_root()),
+            "RELIABLE_MQ_BROKER": self.name_server,
+            "RELIABLE_MQ_DATABASE": self.postgres.url,
+            "RELIABLE_MQ_REDIS": self.valkey.url,
+        }
+        return Process(name, arguments, environment, self.log_of(name))
+
+    @staticmethod
+    def _verb(*words: str) -> tuple[str, ...]:
+        return ("-m", "reliable_mq.cli.main", *words)

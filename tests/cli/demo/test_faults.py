@@ -1,0 +1,61 @@
+"""The plan of faults: from a seed, complete, and inside the traffic."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from reliable_mq.cli.demo.faults import (
+    DOWN_SECONDS_MAX,
+    Action,
+    Fault,
+    Target,
+    orders_to_die_at,
+    plan_faults,
+)
+
+
+def plan(seed: int, orders: int = 2_000, kills: int = 3) -> tuple[Fault, ...]:
+    return plan_faults(orders, kills, random.Random(seed))
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_plan_holds_every_kind_of_fault(seed: int) -> None:
+    counted = Counter((fault.target.partition("-")[0], fault.action) for fault in plan(seed))
+
+    assert counted == {
+        ("broker", Action.KILL): 3,
+        ("worker", Action.KILL): 3,
+        ("producer", Action.KILL_AFTER_COMMIT): 3,
+        ("scheduler", Action.KILL): 1,
+        ("redis", Action.STOP): 1,
+        ("redis", Action.FLUSH): 1,
+    }
+
+
+@pytest.mark.parametrize("orders", [50, 150, 2_000, 155_848])
+def test_faults_come_in_order_and_fall_into_the_traffic(orders: int) -> None:
+    faults = plan(3, orders)
+
+    assert [fault.at_order for fault in faults] == sorted(fault.at_order for fault in faults)
+    assert faults[0].at_order >= 1
+    assert faults[-1].at_order < orders
+    assert all(0 < fault.down_seconds <= DOWN_SECONDS_MAX for fault in faults)
+
+
+def test_the_producer_dies_at_different_orders() -> None:
+    deaths = orders_to_die_at(plan(11, orders=50))
+
+    assert len(set(deaths)) == 3
+
+
+def test_a_fault_says_what_it_does() -> None:
+    assert str(Fault(7, Target.BROKER, Action.KILL, 1.25)) == (
+        "order 7: broker SIGKILL, back after 1.2 s"
+    )
+    assert str(Fault(7, Target.REDIS, Action.FLUSH, 1.25)) == "order 7: redis flushed"

@@ -1,0 +1,90 @@
+"""The command line as a whole: quick to start, one line for a failure, the right exit code."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from reliable_mq.cli.main import BAD_USAGE, EXTRA_OF_MODULE, FAILED, VERBS, build_app, explain
+from reliable_mq.errors import ConfigurationError, ConnectionLost
+
+HEAVY = ("pyspark", "sqlalchemy", "pandas", "pyarrow", "redis")
+
+
+def reliable_mq(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reliable_mq.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_lists_every_verb() -> None:
+    shown = reliable_mq("--help")
+
+    assert shown.returncode == 0
+    assert all(f"\n  {verb} " in shown.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("words", [("nosuchverb",), ("broker", "--nosuchoption")])
+def test_bad_usage_is_told_without_a_traceback_and_exits_with_2(words: tuple[str, ...]) -> None:
+    refused = reliable_mq(*words)
+
+    assert refused.returncode == BAD_USAGE
+    assert "Error: No such" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_broker_does_not_wait_for_what_it_does_not_need() -> None:
+    code = (
+        "import sys; from reliable_mq.cli.main import build_app; build_app(['broker']);"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_a_module_that_offers_it(name: str) -> None:
+    build_app([name])
+
+
+def test_a_failure_is_one_line_and_says_whose_fault_it_was() -> None:
+    assert explain(ConnectionLost("the broker\nwent away")) == ("the broker went away", FAILED)
+    assert explain(ConfigurationError("broker: no port")) == ("broker: no port", BAD_USAGE)
+    assert explain(ZeroDivisionError("a bug")) is None
+
+
+def test_a_missing_extra_is_named() -> None:
+    error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")
+
+    assert explain(error) == (
+        "pyspark.sql is not installed; pip install 'reliable-mq[spark]'",
+        FAILED,
+    )
+    assert explain(ModuleNotFoundError("No module named 'bug'", name="bug")) is None
+
+
+@pytest.mark.parametrize("module", EXTRA_OF_MODULE)
+def test_every_module_of_an_extra_exists(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
+
+
+def test_a_database_that_is_down_is_told_in_the_drivers_words(postgres_url: str) -> None:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(postgres_url.replace("/test_", "/nosuch_"))
+    with pytest.raises(sqlalchemy.exc.OperationalError) as caught:
+        engine.connect()
+    explained = explain(caught.value)
+
+    assert explained is not None
+    assert explained[0].startswith("database: ")
+    assert "does not exist" in explained[0]
+    assert "\n" not in explained[0]
