@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from reliable_mq.client.flow import Flow, now
 from reliable_mq.client.outgoing import Letter
+from reliable_mq.client.producer import Producer
 from reliable_mq.client.queue_choice import queue_of_key
-from reliable_mq.message import MessageQueue
+from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import MessageRefused, ReliableMQError
+from reliable_mq.message import Message, MessageQueue
 
 SPREAD_COUNT_MIN = 32  # fewer unkeyed messages than this are not worth a request of their own
 
@@ -89,3 +94,48 @@ def _cut(row: Sequence[Item], count_max: int, size_max: int) -> list[list[Item]]
         batches[-1].append(item)
         size += out.batch_size
     return batches
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What `send_many` is going to do: groups to send, and messages that failed already."""
+
+    groups: list[Group]
+    failures: dict[int, Exception]
+
+
+def plan_many(
+    producer: Producer, routes: RouteTable, settings: ClientSettings, messages: Sequence[Message]
+) -> Flow[Plan]:
+    """Return how to send `messages` in as few requests as their order allows.
+
+    A message that is refused, or whose topic has no route, fails without holding up the others.
+    """
+    instant = yield from now()
+    items: list[Item] = []
+    failures: dict[int, Exception] = {}
+    queues: dict[str, tuple[MessageQueue, ...]] = {}
+    unreachable: dict[str, ReliableMQError] = {}
+    for position, message in enumerate(messages):
+        try:
+            out = producer.prepare(message, instant.epoch_ms)
+        except MessageRefused as error:
+            failures[position] = error
+            continue
+        topic = message.topic
+        if topic not in queues and topic not in unreachable:
+            try:
+                route = yield from routes.to_send(topic)
+                queues[topic] = route.writable
+            except ReliableMQError as error:
+                unreachable[topic] = error
+        if topic in unreachable:
+            failures[position] = unreachable[topic]
+        else:
+            items.append((position, out))
+    groups = plan(
+        items,
+        queues.__getitem__,
+        count_max=settings.batch_count_max,
+        size_max=settings.batch_size_max,
+    )
+    return Plan(groups, failures)

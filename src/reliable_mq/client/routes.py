@@ -39,7 +39,9 @@ class Broker(msgspec.Struct, frozen=True):
     def to_read_from(self, broker_id: int) -> str | None:
         """Return the address of `broker_id`, or else of the master, or else of any slave."""
         return (
-            self.addresses.get(broker_id) or self.master or next(iter(self.addresses.values()), None)
+            self.addresses.get(broker_id)
+            or self.master
+            or next(iter(self.addresses.values()), None)
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import ReceivedMessage
 
@@ -119,3 +119,17 @@ def tags_of(expression: str) -> frozenset[str]:
     if expression.strip() in ("", EVERY_TAG):
         return frozenset()
     return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+
+
+def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
+    """Return what a handler returned, when it is one outcome for each of `count` messages.
+
+    Raises:
+        UsageError: when it is something else.
+    """
+    if not isinstance(outcomes, Sequence) or len(outcomes) != count:
+        raise UsageError(f"a handler got {count} messages and returned {outcomes!r:.200}")
+    for outcome in outcomes:
+        if not isinstance(outcome, Consumed | Later | Dead):
+            raise UsageError(f"a handler returned {outcome!r:.200}, which is no outcome")
+    return outcomes

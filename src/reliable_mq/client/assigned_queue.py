@@ -1,0 +1,263 @@
+"""One queue that this client reads: what was pulled from it and is not finished.
+
+    pulled --> WAITING --+--> READY --take--> RUNNING --finish--> gone
+               (behind   |      ^                |
+               its key)  |      +--due-- HELD <--hold
+                         +-- when it is the first of its key, or has none
+
+K1: the commit offset is never beyond an unfinished message. K2: of one ordering key at most one
+message is ready, running or held, and it is the oldest. K3: without a lock that it needs, a queue
+starts nothing.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+NEVER = float("-inf")
+OFFSET_UNKNOWN = -1
+
+
+class Stage(Enum):
+    """Where an unfinished message is."""
+
+    WAITING = 0
+    READY = 1
+    RUNNING = 2
+    HELD = 3
+
+
+class _Entry(msgspec.Struct):
+    message: ReceivedMessage
+    key: str
+    stage: Stage
+
+
+class AssignedQueue:
+    """The unfinished messages of one queue, in the order of their offsets.
+
+    Args:
+        queue: which queue.
+        ordered: whether ordering keys count; without, every message is ready at once.
+        needs_lock: whether messages may start only under a queue lock.
+        settings: the flow limits.
+    """
+
+    def __init__(
+        self, queue: MessageQueue, *, ordered: bool, needs_lock: bool, settings: ClientSettings
+    ) -> None:
+        self.queue = queue
+        self.needs_lock = needs_lock
+        self.leaving = False  # taken away by a rebalance, or closing: starts nothing more
+        self.next_offset = OFFSET_UNKNOWN
+        self.committed_offset = OFFSET_UNKNOWN
+        self.read_from = 0  # the broker id that the broker suggests
+        self.failures = 0  # pulls that failed in a row
+        self._ordered = ordered
+        self._settings = settings
+        self._lock_expires = NEVER
+        self._frozen_offset: int | None = None
+        self._entries: dict[int, _Entry] = {}
+        self._offsets: deque[int] = deque()  # ascending; finished ones leave when they are first
+        self._lanes: dict[str, deque[int]] = {}  # unfinished offsets of each key, oldest first
+        self._ready: deque[int] = deque()
+        self._held: list[tuple[float, int]] = []
+        self._running = 0
+        self._size = 0
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it is known where to read."""
+        return self.next_offset != OFFSET_UNKNOWN
+
+    @property
+    def running(self) -> int:
+        """How many messages are in the hands of the handler."""
+        return self._running
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a message could be taken, the lock aside."""
+        return bool(self._ready)
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages are pulled and not finished."""
+        return len(self._entries)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the flow limits allow another pull."""
+        span = self.next_offset - self.commit_offset
+        return (
+            len(self._entries) < self._settings.held_count_max
+            and self._size < self._settings.held_size_max
+            and span < self._settings.held_span_max
+        )
+
+    @property
+    def commit_offset(self) -> int:
+        """The offset up to which everything is finished (K1), or that a broker demanded."""
+        if self._frozen_offset is not None:
+            return self._frozen_offset
+        while self._offsets and self._offsets[0] not in self._entries:
+            self._offsets.popleft()
+        return self._offsets[0] if self._offsets else self.next_offset
+
+    def holds_lock(self, now: float) -> bool:
+        """Whether messages may start, as far as locks go (K3)."""
+        return not self.needs_lock or now < self._lock_expires
+
+    def lock_until(self, expires: float) -> None:
+        """Trust the queue lock until `expires`."""
+        self._lock_expires = expires
+
+    def lose_lock(self) -> None:
+        """Start nothing more until the queue is locked again."""
+        self._lock_expires = NEVER
+
+    def start_at(self, offset: int) -> None:
+        """Read from `offset` on; a queue that has started is left as it is."""
+        if not self.is_started:
+            self.next_offset = offset
+
+    def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
+        """Take what a pull brought, in the order of offsets, and read on at `next_offset`."""
+        for message in messages:
+            offset = message.queue_offset
+            if offset < self.next_offset:  # asked for before `forget_below`
+                continue
+            key = message.ordering_key if self._ordered else ""
+            entry = _Entry(message, key, Stage.READY)
+            self._entries[offset] = entry
+            self._offsets.append(offset)
+            self._size += len(message.body)
+            if key:
+                lane = self._lanes.setdefault(key, deque())
+                lane.append(offset)
+                if len(lane) > 1:
+                    entry.stage = Stage.WAITING
+                    continue
+            self._ready.append(offset)
+        self.next_offset = max(next_offset, self.next_offset)
+
+    def take(self, count: int, now: float) -> list[ReceivedMessage]:
+        """Return up to `count` messages of one topic to be handled now, each of another key."""
+        taken: list[ReceivedMessage] = []
+        if self.leaving or not self.holds_lock(now):
+            return taken
+        while self._ready and len(taken) < count:
+            entry = self._entries[self._ready[0]]
+            if taken and entry.message.topic != taken[0].topic:
+                break
+            self._ready.popleft()
+            entry.stage = Stage.RUNNING
+            taken.append(entry.message)
+        self._running += len(taken)
+        return taken
+
+    def finish(self, offset: int) -> None:
+        """Let a running message go: it is handled, sent back or a dead letter."""
+        entry = self._running_entry(offset)
+        del self._entries[offset]
+        self._running -= 1
+        self._size -= len(entry.message.body)
+        if entry.key:
+            lane = self._lanes[entry.key]
+            lane.popleft()
+            if lane:
+                self._make_ready(lane[0])
+            else:
+                del self._lanes[entry.key]
+
+    def hold(self, offset: int, until: float, *, counts: bool) -> None:
+        """Hand a running message out again at `until`, as the next attempt when it `counts`."""
+        entry = self._running_entry(offset)
+        entry.stage = Stage.HELD
+        self._running -= 1
+        if counts:
+            entry.message = msgspec.structs.replace(
+                entry.message, reconsume_times=entry.message.reconsume_times + 1
+            )
+        heapq.heappush(self._held, (until, offset))
+
+    def wake(self, now: float) -> None:
+        """Make held messages ready whose time has come."""
+        while self._held and self._held[0][0] <= now:
+            _, offset = heapq.heappop(self._held)
+            self._make_ready(offset)
+
+    def next_due(self) -> float | None:
+        """Return when the next held message is ready, or None."""
+        return self._held[0][0] if self._held else None
+
+    def forget_below(self, offset: int) -> None:
+        """Drop what another owner has finished meanwhile; running messages stay."""
+        gone = [
+            at
+            for at, entry in self._entries.items()
+            if at < offset and entry.stage is not Stage.RUNNING
+        ]
+        for at in gone:
+            entry = self._entries.pop(at)
+            self._size -= len(entry.message.body)
+            if entry.key:
+                self._lanes[entry.key].remove(at)
+        self._lanes = {key: lane for key, lane in self._lanes.items() if lane}
+        self._ready = deque(at for at in self._ready if at in self._entries)
+        self._held = [(due, at) for due, at in self._held if at in self._entries]
+        heapq.heapify(self._held)
+        for lane in self._lanes.values():
+            if self._entries[lane[0]].stage is Stage.WAITING:
+                self._make_ready(lane[0])
+        self.next_offset = max(self.next_offset, offset)
+
+    def jump_to(self, offset: int) -> bool:
+        """Read on at `offset`, which the broker demands, and return whether that was possible.
+
+        With unfinished messages it is not: the queue then commits `offset`, starts nothing more
+        and must be given back, so that it is assigned anew.
+        """
+        if self._entries:
+            self._frozen_offset = offset
+            self.leaving = True
+            return False
+        self.next_offset = offset
+        return True
+
+    def invariants(self) -> None:
+        """Hold K1, K2 and the sums.
+
+        Raises:
+            InvariantBroken: when one does not hold; a bug.
+        """
+        lowest = min(self._entries, default=self.next_offset)
+        if self._frozen_offset is None and self.commit_offset > lowest:
+            raise InvariantBroken(f"K1: {self.commit_offset} is beyond the unfinished {lowest}")
+        active: set[str] = set()
+        for at, entry in self._entries.items():
+            if entry.key and entry.stage is not Stage.WAITING:
+                if entry.key in active or self._lanes[entry.key][0] != at:
+                    raise InvariantBroken(f"K2: {at} overtakes its ordering key {entry.key!r}")
+                active.add(entry.key)
+        running = sum(entry.stage is Stage.RUNNING for entry in self._entries.values())
+        size = sum(len(entry.message.body) for entry in self._entries.values())
+        if (running, size) != (self._running, self._size):
+            raise InvariantBroken("the sums of running messages and held bytes are wrong")
+
+    def _running_entry(self, offset: int) -> _Entry:
+        entry = self._entries.get(offset)
+        if entry is None or entry.stage is not Stage.RUNNING:
+            raise InvariantBroken(f"message {offset} of {self.queue} is not running")
+        return entry
+
+    def _make_ready(self, offset: int) -> None:
+        self._entries[offset].stage = Stage.READY
+        self._ready.append(offset)

@@ -1,0 +1,294 @@
+"""The asyncio shell: drives flows over connections, keeps routes fresh and hearts beating.
+
+Everything that decides lives in the flows; here are only the loop, the links and the clocks.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+from reliable_mq.client import admin
+from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.batching import Group, plan_many
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Post, Step, call_all
+from reliable_mq.client.membership import heartbeat, unregister_calls
+from reliable_mq.client.name_servers import NameServers, parse_addresses
+from reliable_mq.client.producer import Producer
+from reliable_mq.client.routes import Route, RouteTable
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.subscription import Handler, Subscription
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.runtime.link import Link, Links
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_SETTINGS = ClientSettings()
+
+
+class AsyncClient:
+    """Sends and consumes on one event loop; everything in it shares its connections.
+
+    Use it as `async with AsyncClient(...) as client`, or call `start` and `close`.
+
+    Args:
+        name_servers: "host:port", several joined by ";".
+        settings: time-outs, limits and intervals.
+
+    Raises:
+        ConfigurationError: when `name_servers` does not read.
+    """
+
+    def __init__(self, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
+        self.settings = settings
+        unique = f"{os.getpid()}#{os.urandom(6).hex()}"
+        self.client_id = f"{platform.node() or 'client'}@{unique}"
+        self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
+        self._routes = RouteTable(
+            self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
+        )
+        self._producer = Producer(settings, self._routes, os.urandom)
+        self._consumers: dict[str, AsyncPushConsumer] = {}
+        self._links: Links | None = None
+        self._daemons: list[asyncio.Task[None]] = []
+        self._in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        self._has_sent = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Make the client ready; connections open when they are needed.
+
+        Raises:
+            UsageError: when it was started before.
+        """
+        if self._links is not None:
+            raise UsageError("this client was started before: make a new one")
+        self._links = Links(
+            connect_timeout=self.settings.connect_timeout,
+            on_request=self._answer_request,
+            greet=self._greet,
+            on_lost=self._broker_lost,
+        )
+        self._daemons = [
+            asyncio.create_task(self._repeat(self.settings.route_refresh_seconds, self._refresh)),
+            asyncio.create_task(self._repeat(self.settings.heartbeat_seconds, self.heartbeat)),
+        ]
+
+    async def close(self) -> None:
+        """Close the consumers gracefully, leave the producer group, end the connections."""
+        links = self._started()
+        await asyncio.gather(*(consumer.close() for consumer in list(self._consumers.values())))
+        for daemon in self._daemons:
+            daemon.cancel()
+        await asyncio.gather(*self._daemons, return_exceptions=True)
+        if self._has_sent:
+            open_now = {link.address for link in links.open_links()} & self._broker_addresses()
+            await self.run(call_all(self._farewells(open_now)))
+        await links.close()
+
+    async def send(
+        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send one message and return where it is stored; see `Producer.send`."""
+        self._has_sent = True
+        return await self.run(self._producer.send(message, timeout=timeout, queue=queue))
+
+    async def send_oneway(self, message: Message) -> None:
+        """Send one message without asking for an answer; see `Producer.send_oneway`."""
+        self._has_sent = True
+        await self.run(self._producer.send_oneway(message))
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; see `Producer.send_batch`."""
+        self._has_sent = True
+        return await self.run(self._producer.send_batch(messages, timeout=timeout, queue=queue))
+
+    async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        """Send messages of any topics in few requests, several on their way at once.
+
+        The order of each ordering key is kept: when a message cannot be sent, later ones of its
+        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
+        place in the result holds the error.
+        """
+        self._has_sent = True
+        plan = await self.run(plan_many(self._producer, self._routes, self.settings, messages))
+        outcomes: dict[int, SendResult | Exception] = dict(plan.failures)
+        for group, results in zip(
+            plan.groups, await asyncio.gather(*map(self._send_group, plan.groups)), strict=True
+        ):
+            outcomes.update(zip(group.positions, results, strict=True))
+        return [outcomes[position] for position in range(len(messages))]
+
+    async def consume(self, subscription: Subscription, handler: Handler) -> AsyncPushConsumer:
+        """Begin to read for a consumer group and return the running consumer.
+
+        Raises:
+            UsageError: when this client consumes for the group already.
+        """
+        self._started()
+        if subscription.group in self._consumers:
+            raise UsageError(f"this client consumes for group {subscription.group} already")
+        group = ConsumerGroup(
+            subscription,
+            int(time.time() * 1000),
+            self.client_id,
+            settings=self.settings,
+            routes=self._routes,
+            producer=self._producer,
+        )
+        consumer = AsyncPushConsumer(self, group, handler)
+        self._consumers[subscription.group] = consumer
+        await consumer.start()
+        return consumer
+
+    async def create_topic(self, topic: str, queues: int = 8) -> None:
+        """Create a topic at every broker; see `admin.create_topic`."""
+        await self.run(admin.create_topic(self._name_servers, self.settings, topic, queues))
+
+    async def consumer_progress(
+        self, group: str, topic: str
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Return (committed, maximum) offsets by queue; see `admin.consumer_progress`."""
+        return await self.run(admin.consumer_progress(self._routes, self.settings, group, topic))
+
+    async def topic_route(self, topic: str) -> Route:
+        """Return where `topic` is, asked from the name servers now; see `RouteTable.look_up`."""
+        return await self.run(self._routes.look_up(topic))
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end over the connections of this client."""
+        answer: Any = None
+        failure: ReliableMQError | None = None
+        try:
+            while True:
+                step = flow.throw(failure) if failure is not None else flow.send(answer)
+                failure = None
+                try:
+                    answer = await self._answer(step)
+                except ReliableMQError as error:
+                    failure = error
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            flow.close()
+
+    async def heartbeat(self) -> None:
+        """Tell every broker that any route names which groups this client belongs to."""
+        addresses = self._broker_addresses() if self._consumers else self._master_addresses()
+        if self._consumers or self._has_sent:
+            await self.run(call_all([self._heartbeat_call(address) for address in addresses]))
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        """Take a consumer that has ended out of its group at every broker it is connected to."""
+        self._consumers.pop(group.name, None)
+        open_now = {link.address for link in self._started().open_links()}
+        calls = unregister_calls(
+            self.client_id,
+            open_now & self._broker_addresses(),
+            self.settings.request_timeout,
+            consumer_group=group.name,
+        )
+        await self.run(call_all(calls))
+
+    async def _answer(self, step: Step) -> Any:
+        if isinstance(step, Now):
+            return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+        if isinstance(step, Call):
+            return await self._started().call(step.address, step.command, step.timeout)
+        if isinstance(step, CallAll):
+            return await asyncio.gather(*map(self._call_or_failure, step.calls))
+        if isinstance(step, Post):
+            return await self._started().post(step.address, step.command)
+        return await asyncio.sleep(step.seconds)
+
+    async def _call_or_failure(self, step: Call) -> Command | ReliableMQError:
+        try:
+            return await self._started().call(step.address, step.command, step.timeout)
+        except ReliableMQError as error:
+            return error
+
+    async def _send_group(self, group: Group) -> list[SendResult | Exception]:
+        async with self._in_flight:
+            return await self.run(self._producer.send_in_order(group.batches, group.queue))
+
+    async def _refresh(self) -> None:
+        for topic in self._routes.topics():
+            try:
+                await self.run(self._routes.look_up(topic))
+            except ReliableMQError as error:
+                log.info("the route of topic %s was not refreshed: %s", topic, error)
+
+    async def _greet(self, address: str, link: Link) -> None:
+        """Register with a broker on a new connection, before anything else goes over it."""
+        if address in self._broker_addresses() and (self._consumers or self._has_sent):
+            step = self._heartbeat_call(address)
+            await link.call(step.command, step.timeout)
+
+    def _heartbeat_call(self, address: str) -> Call:
+        group = self.settings.producer_group if self._has_sent else ""
+        groups = [consumer.group for consumer in self._consumers.values()]
+        command = heartbeat(self.client_id, group, groups)
+        return Call(address, command, self.settings.request_timeout)
+
+    def _farewells(self, addresses: Iterable[str]) -> list[Call]:
+        return unregister_calls(
+            self.client_id,
+            addresses,
+            self.settings.request_timeout,
+            producer_group=self.settings.producer_group,
+        )
+
+    def _broker_lost(self, address: str) -> None:
+        names = {b.name for b in self._routes.brokers() if address in b.addresses.values()}
+        for consumer in self._consumers.values():
+            consumer.broker_lost(names)
+
+    def _answer_request(self, address: str, command: Command) -> Command | None:
+        """Answer what a broker asks of this client."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            consumer = self._consumers.get(command.ext_fields.get("consumerGroup", ""))
+            if consumer is not None:
+                consumer.rebalance_soon()
+            return None
+        log.debug("%s asked for %d, which this client does not do", address, command.code)
+        remark = f" request type {command.code} not supported"
+        return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _broker_addresses(self) -> set[str]:
+        return {a for broker in self._routes.brokers() for a in broker.addresses.values()}
+
+    def _master_addresses(self) -> set[str]:
+        return {broker.master for broker in self._routes.brokers() if broker.master}
+
+    def _started(self) -> Links:
+        if self._links is None:
+            raise UsageError("this client is not started: use it in `async with`, or call start()")
+        return self._links
+
+    @staticmethod
+    async def _repeat(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()

@@ -1,0 +1,250 @@
+"""The push consumer on asyncio: one task per queue that pulls, one per handler call that runs.
+
+Which messages may run, what becomes of them and what is committed is decided by the flows and by
+`ConsumerGroup`; here is when they are asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Flow
+from reliable_mq.client.offsets import commit
+from reliable_mq.client.pulling import pull_once
+from reliable_mq.client.settling import settle
+from reliable_mq.client.subscription import (
+    Consumed,
+    Handler,
+    Later,
+    Outcome,
+    checked_outcomes,
+)
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class FlowRunner(Protocol):
+    """What the consumer needs of its client."""
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end."""
+
+    async def heartbeat(self) -> None:
+        """Tell the brokers which groups this client belongs to."""
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        """Take a consumer that has ended out of its group."""
+
+
+class AsyncPushConsumer:
+    """Hands the messages of a consumer group to a handler. Made by `AsyncClient.consume`.
+
+    Args:
+        client: runs the flows.
+        group: what is consumed, and its state.
+        handler: gets the messages.
+    """
+
+    def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: Handler) -> None:
+        self.group = group
+        self._client = client
+        self._handler = handler
+        self._daemons: list[asyncio.Task[None]] = []
+        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._givers: set[asyncio.Task[None]] = set()
+        self._room: dict[MessageQueue, asyncio.Event] = {}
+        self._rebalance = asyncio.Event()
+        self._handled = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def queues(self) -> set[MessageQueue]:
+        """The queues that this consumer reads now, its retry topic's included."""
+        return {assigned.queue for assigned in self.group.assigned if assigned.is_started}
+
+    async def start(self) -> None:
+        """Begin to read, as soon as a broker assigns queues."""
+        settings = self.group.settings
+        self._daemons = [
+            asyncio.create_task(self._coordinate()),
+            asyncio.create_task(self._repeat(settings.lock_renew_seconds, self._keep_ready)),
+            asyncio.create_task(self._repeat(settings.offset_commit_seconds, self._commit)),
+        ]
+
+    async def close(self) -> None:
+        """Start nothing more, let what runs finish, commit, unlock and leave the group.
+
+        Handlers that run longer than the setting `close_timeout` are cancelled; their messages
+        are delivered again, to another member or later.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        coordinator, *others = self._daemons
+        coordinator.cancel()
+        for puller in self._pullers.values():
+            puller.cancel()
+        for assigned in self.group.assigned:
+            self.group.leave(assigned.queue)
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=self.group.settings.close_timeout)
+        self._cancel([*self._handlers, *self._givers, *others])
+        if self._timer is not None:
+            self._timer.cancel()
+        ended = [coordinator, *others, *self._pullers.values(), *self._handlers, *self._givers]
+        await asyncio.gather(*ended, return_exceptions=True)
+        try:
+            await self._client.run(give_all_back(self.group))
+        finally:
+            await self._client.leave_group(self.group)
+
+    def rebalance_soon(self) -> None:
+        """Compute the share of queues anew, now."""
+        self._rebalance.set()
+
+    def broker_lost(self, broker_names: Iterable[str]) -> None:
+        """Start nothing more under locks of brokers whose connection was lost."""
+        self.group.broker_lost(broker_names)
+        self.rebalance_soon()
+
+    async def _coordinate(self) -> None:
+        settings = self.group.settings
+        await self._introduce()
+        while True:
+            self._rebalance.clear()
+            changes = await self._client.run(rebalance(self.group))
+            for assigned in changes.left:
+                self._leave(assigned)
+            ready = await self._keep_ready()
+            well = changes.settled and ready
+            pause = settings.rebalance_seconds if well else settings.rebalance_retry_seconds
+            try:
+                async with asyncio.timeout(pause):
+                    await self._rebalance.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(0)
+
+    async def _introduce(self) -> None:
+        """Register with the brokers of the topics, so that the first rebalance counts this member."""
+        for topic in self.group.subscription.topics:
+            try:
+                await self._client.run(self.group.routes.of(topic))
+            except ReliableMQError as error:
+                log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
+        await self._client.heartbeat()
+
+    async def _keep_ready(self) -> bool:
+        well = await self._client.run(keep_ready(self.group))
+        for assigned in self.group.assigned:
+            if assigned.is_started and assigned.queue not in self._pullers:
+                self._room[assigned.queue] = asyncio.Event()
+                self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
+        self._pump()
+        return well
+
+    async def _commit(self) -> None:
+        await self._client.run(commit(self.group, self.group.all_queues))
+
+    async def _pull(self, assigned: AssignedQueue) -> None:
+        room = self._room[assigned.queue]
+        while not assigned.leaving:
+            if not assigned.has_room:
+                room.clear()
+                await room.wait()
+                continue
+            pause = await self._client.run(pull_once(self.group, assigned))
+            self._pump()
+            if pause:
+                await asyncio.sleep(pause)
+        if not self.group.is_leaving(assigned.queue):  # the broker wants it read from elsewhere
+            self.group.leave(assigned.queue)
+            self._leave(assigned)
+
+    def _leave(self, assigned: AssignedQueue) -> None:
+        puller = self._pullers.pop(assigned.queue, None)
+        if puller is not None and puller is not asyncio.current_task():
+            puller.cancel()
+        giver = asyncio.create_task(self._give_back(assigned))
+        self._givers.add(giver)
+        giver.add_done_callback(self._givers.discard)
+
+    async def _give_back(self, assigned: AssignedQueue) -> None:
+        while assigned.running:
+            self._handled.clear()
+            await self._handled.wait()
+        await self._client.run(give_back(self.group, assigned))
+        self.rebalance_soon()
+
+    def _pump(self) -> None:
+        """Start handler calls while there are messages and hands for them."""
+        now = asyncio.get_running_loop().time()
+        concurrency = self.group.subscription.concurrency
+        while len(self._handlers) < concurrency and (messages := self.group.take(now)):
+            task = asyncio.create_task(self._handle(messages))
+            self._handlers.add(task)
+            task.add_done_callback(self._handler_ended)
+
+    def _handler_ended(self, task: asyncio.Task[None]) -> None:
+        self._handlers.discard(task)
+        self._handled.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error(
+                "group %s: a delivery was not settled", self.group.name, exc_info=task.exception()
+            )
+        if not self._closed:
+            self._pump()
+
+    async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
+        for message, outcome in zip(messages, await self._outcomes(messages), strict=True):
+            assigned = self.group.find(message.queue)
+            if assigned is None:  # closed meanwhile
+                continue
+            if isinstance(outcome, Consumed):
+                assigned.finish(message.queue_offset)
+            else:
+                await self._client.run(settle(self.group, assigned, message, outcome))
+                self._wake()
+            room = self._room.get(message.queue)
+            if room is not None and not room.is_set():
+                room.set()
+
+    async def _outcomes(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        try:
+            return checked_outcomes(await self._handler(messages), len(messages))
+        except Exception:
+            log.exception("group %s: the handler failed", self.group.name)
+            return [Later()] * len(messages)
+
+    def _wake(self) -> None:
+        """Make held messages ready that are due, and come back when the next one is."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.group.wake(loop.time())
+        if due is not None and not self._closed:
+            self._timer = loop.call_at(due, self._wake)
+        if not self._closed:
+            self._pump()
+
+    @staticmethod
+    def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+
+    @staticmethod
+    async def _repeat(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()

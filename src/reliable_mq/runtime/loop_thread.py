@@ -1,0 +1,78 @@
+"""An event loop in a thread of its own, for callers that have none."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import uvloop
+
+from reliable_mq.errors import UsageError
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines on a uvloop loop in a background thread.
+
+    The thread is a daemon: it never keeps a program alive that forgot to close it.
+
+    Args:
+        name: the thread's name, as debuggers show it.
+    """
+
+    def __init__(self, name: str = "reliable-mq") -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop and return a future of its result.
+
+        Raises:
+            UsageError: when the loop is closed.
+        """
+        if self._closed:
+            coroutine.close()
+            raise UsageError("this client is closed: make a new one")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and return its result; it is cancelled when the wait is.
+
+        Raises:
+            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
+                for itself.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancel what still runs, stop the loop and end the thread; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
