@@ -55,11 +55,13 @@ class Theatre:
 
     def __init__(self, *faults: Fault) -> None:
         targets = [target for target in Target if target is not Target.REDIS]
-        self.processes = {target: ToldProcess(target) for target in targets}
+        self.processes: dict[Target, ToldProcess] = {
+            target: ToldProcess(target) for target in targets
+        }
         self.valkey = ToldValkey()
         self.story: list[str] = []
         stage = SimpleNamespace(processes=self.processes, valkey=self.valkey, output=Path())
-        self.supervisor = Supervisor(cast(Stage, stage), faults, self.story.append)
+        self.supervisor = Supervisor(cast("Stage", stage), faults, self.story.append)
 
 
 KILL_BROKER = Fault(10, Target.BROKER, Action.KILL, 1.0)
