@@ -136,7 +136,7 @@ class AsyncPushConsumer:
             await asyncio.sleep(0)
 
     async def _introduce(self) -> None:
-        """Register with the brokers of the topics, so that the first rebalance counts this member."""
+        """Register with the brokers, so that the first rebalance counts this member."""
         for topic in self.group.subscription.topics:
             try:
                 await self._client.run(self.group.routes.of(topic))
