@@ -101,6 +101,7 @@ class BrokerCore:
     def disconnected(self, connection_id: int) -> None:
         """Forget a connection that closed."""
         self.state.pulls.forget(connection_id)
+        self.state.locks.disconnect(connection_id)
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
 

@@ -73,6 +73,7 @@ def _lock_command(
             for assigned in queues
         ],
         "onlyThisBroker": False,
+        "untilDisconnected": True,  # to the bundled broker; Apache's does not know it
     }
     return request(code, None, msgspec.json.encode(body))
 

@@ -78,9 +78,11 @@ def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
 
 
 def lock_batch_mq(state: BrokerState, request: Request) -> Command:
-    """LOCK_BATCH_MQ."""
+    """LOCK_BATCH_MQ. `untilDisconnected` is ours: clients of Apache never send it."""
     group, client_id, queues = _lock_body(request)
-    held = state.locks.lock(group, client_id, queues, request.now_ms)
+    bound = fastjson.loads(request.command.body).get("untilDisconnected") is True
+    connection = request.connection.id if bound else None
+    held = state.locks.lock(group, client_id, queues, request.now_ms, connection)
     body = {"lockOKMQSet": [_queue_json(queue) for queue in held]}
     return reply(request.command, body=msgspec.json.encode(body))
 
