@@ -17,12 +17,14 @@ from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupTable
 from reliable_mq.broker_core.names import dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.store.commit_log import Batch
 from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import READ, WRITE, TopicConfig, TopicTable
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
+from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TRACE_ON, encode_properties
 from reliable_mq.wire.record import pack_host
 
 
@@ -65,6 +67,16 @@ class BrokerState:
         self.config = config
         self.store = store
         self.host = pack_host(config.broker_ip, config.listen_port)
+        self.send_reply = SendReply(
+            self.host[:-4], config.listen_port, config.region_id, trace_on=config.trace_on
+        )
+        self.broker_properties = encode_properties(
+            {
+                MSG_REGION: config.region_id,
+                TRACE_ON: "true" if config.trace_on else "false",
+                CLUSTER: config.broker_cluster_name,
+            }
+        )
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()

@@ -1,8 +1,11 @@
 """Sends: a message comes in, gets its place, and is answered when it is stored.
 
+The stored properties are the client's bytes and the broker's behind them; they are taken apart
+only when they name something that the broker itself decides.
 Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +13,7 @@ import msgspec
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
     RETRY_PREFIX,
+    dead_letter_topic,
     is_retry_topic,
     is_send_forbidden,
     topic_fault,
@@ -20,14 +24,14 @@ from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.java_hash import tags_code
-from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import (
     CLUSTER,
     DELAY,
     MSG_REGION,
+    PROPERTY_SEPARATOR,
     TAGS,
     TRACE_ON,
     TRANSACTION_PREPARED,
@@ -41,38 +45,32 @@ class _Refusal(NamedTuple):
     remark: str
 
 
+_END = PROPERTY_SEPARATOR.encode()
+_TAGS = f"{TAGS}\x01".encode()
+_PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
+_TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
+_DECIDED_HERE = re.compile(f"(?:{DELAY}|{MSG_REGION}|{TRACE_ON}|{CLUSTER})\x01".encode())
+
+
 def send_message(state: BrokerState, request: Request) -> Command | None:
     """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     command = request.command
     is_v1 = command.code == RequestCode.SEND_MESSAGE
-    header_type = SendMessageHeader if is_v1 else SendMessageHeaderV2
-    header = header_type.decode(command.ext_fields)
+    header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
+    properties = (header.properties or "").encode()
     topic = _topic_for(state, header, request.now_ms)
     if isinstance(topic, _Refusal):
         return reply(command, topic.code, topic.remark)
-    refusal = _refusal(state, header, topic, command.body)
+    refusal = _refusal(state, header, topic, command.body, properties)
     if refusal:
         return reply(command, refusal.code, refusal.remark)
-    queue_id = header.queue_id
-    if queue_id < 0:
-        queue_id = request.now_ms % topic.write_queue_nums
+    message = _message(state, request, header, topic)
     if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-        places = _append_batch(state, request, header, queue_id)
+        places = _append_batch(state, message, command.body, request.now_ms)
     else:
-        places = [_append_one(state, request, header, queue_id)]
-    ids = ",".join(
-        encode_offset_message_id(state.host[:-4], state.config.listen_port, p.commit_log_offset)
-        for p in places
-    )
-    ext = {
-        "msgId": ids,
-        "queueId": str(queue_id),
-        "queueOffset": str(places[0].queue_offset),
-        MSG_REGION: state.config.region_id,
-        TRACE_ON: "true" if state.config.trace_on else "false",
-    }
+        places = [_append_one(state, message, properties, request.now_ms)]
     if not command.is_oneway:
-        frame = encode_command(reply(command, ext=ext))
+        frame = state.send_reply.encode(command, message.queue_id, places)
         state.reply_when_stored(request.connection.id, places[-1].end, frame)
     return None
 
@@ -80,32 +78,50 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
 def _topic_for(
     state: BrokerState, header: SendMessageHeader, now_ms: int
 ) -> TopicConfig | _Refusal:
-    topic = state.topics.get(header.topic)
-    if topic is not None and not is_send_forbidden(header.topic):
+    """Return the topic to store in; it may be created, or be the group's dead letters."""
+    name = header.topic
+    topic = state.topics.get(name)
+    if topic is not None and name[0] != "%" and not is_send_forbidden(name):
         return topic
-    fault = topic_fault(header.topic)
+    fault = topic_fault(name)
     if fault:
         return _Refusal(ResponseCode.INVALID_PARAMETER, fault)
-    if is_send_forbidden(header.topic):
+    if is_send_forbidden(name):
         return _Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"Sending message to topic[{header.topic}] is forbidden.",
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
         )
-    topic = state.topics.create_from_default(
-        header.topic, header.default_topic, header.default_topic_queue_nums, now_ms
-    )
-    if topic is not None:
+    if is_retry_topic(name):
+        return _retry_topic(state, header, now_ms)
+    if topic is None:
+        topic = state.topics.create_from_default(
+            name, header.default_topic, header.default_topic_queue_nums, now_ms
+        )
+        if topic is None:
+            return _Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
+            )
         state.topics_changed()
-        return topic
-    if is_retry_topic(header.topic):
-        return state.ensure_retry_topic(header.topic.removeprefix(RETRY_PREFIX), 1, now_ms)
-    return _Refusal(
-        ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
-    )
+    return topic
+
+
+def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+    """Return where a consumer's own retry goes: a client may retry by sending."""
+    group_name = header.topic.removeprefix(RETRY_PREFIX)
+    group = state.groups.find(group_name, now_ms)
+    attempts_max = header.max_reconsume_times
+    if attempts_max is None and group is not None:
+        attempts_max = group.retry_max_times
+    if attempts_max is not None and (header.reconsume_times or 0) > attempts_max:
+        return state.ensure_dead_letter_topic(group_name, now_ms)
+    return state.ensure_retry_topic(group_name, group.retry_queue_nums if group else 1, now_ms)
 
 
 def _refusal(
-    state: BrokerState, header: SendMessageHeader, topic: TopicConfig, body: bytes
+    state: BrokerState,
+    header: SendMessageHeader,
+    topic: TopicConfig,
+    body: bytes,
+    properties: bytes,
 ) -> _Refusal | None:
     """Return why a message is not taken, in Apache's words; None when it is."""
     if header.queue_id >= topic.queue_count:
@@ -113,67 +129,35 @@ def _refusal(
             ResponseCode.INVALID_PARAMETER,
             f"request queueId[{header.queue_id}] is illegal, {topic} Producer: ",
         )
-    properties = header.properties or ""
-    if len(body) > state.config.message_size_max or len(properties.encode()) > PROPERTIES_SIZE_MAX:
+    if len(body) > state.config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
         return _Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal, maybe msg body or properties length not matched. "
             f"msg body length limit {state.config.message_size_max}B, "
             f"msg properties length limit {PROPERTIES_SIZE_MAX}B.",
         )
-    if f"{TRANSACTION_PREPARED}\x01true" in properties:
+    if _PREPARED in properties:
         return _Refusal(
             ResponseCode.NO_PERMISSION,
             f"the broker[{state.config.broker_ip}] sending transaction message is forbidden",
         )
+    if _TIMED in properties and DELAY not in decode_properties(properties):
+        return _Refusal(ResponseCode.SYSTEM_ERROR, "accurate timed message is not enabled")
     return None
 
 
-def _append_one(
-    state: BrokerState, request: Request, header: SendMessageHeader, queue_id: int
-) -> Place:
-    properties = decode_properties((header.properties or "").encode())
-    properties[MSG_REGION] = state.config.region_id
-    properties[TRACE_ON] = "true" if state.config.trace_on else "false"
-    properties[CLUSTER] = state.config.broker_cluster_name
-    message = _message(request, header, queue_id, request.command.body)
-    message.tags_code = tags_code(properties.get(TAGS, ""))
-    level = int(properties.get(DELAY, "0") or "0")
-    if level > 0:
-        level = state.schedule.level(level)
-        properties[DELAY] = str(level)
-        due_ms = request.now_ms + state.schedule.delays_ms[level]
-        message, properties = delayed(message, level, properties, due_ms)
-    message.properties = encode_properties(properties)
-    return state.append(message, request.now_ms)
-
-
-def _append_batch(
-    state: BrokerState, request: Request, header: SendMessageHeader, queue_id: int
-) -> list[Place]:
-    template = _message(request, header, queue_id, b"")
-    return [
-        state.append(
-            msgspec.structs.replace(
-                template,
-                body=item.body,
-                flag=item.flag,
-                properties=item.properties,
-                tags_code=tags_code(decode_properties(item.properties).get(TAGS, "")),
-            ),
-            request.now_ms,
-        )
-        for item in decode_batch(request.command.body)
-    ]
-
-
 def _message(
-    request: Request, header: SendMessageHeader, queue_id: int, body: bytes
+    state: BrokerState, request: Request, header: SendMessageHeader, topic: TopicConfig
 ) -> StoredMessage:
+    queue_id = header.queue_id
+    if topic.topic_name != header.topic:
+        queue_id = 0  # the dead-letter topic has one queue
+    elif queue_id < 0:
+        queue_id = state.store.log.end % topic.write_queue_nums
     return StoredMessage(
-        topic=header.topic,
+        topic=topic.topic_name,
         queue_id=queue_id,
-        body=body,
+        body=request.command.body,
         properties=b"",
         flag=header.flag,
         sys_flag=header.sys_flag,
@@ -181,3 +165,65 @@ def _message(
         born_host=request.connection.host,
         reconsume_times=header.reconsume_times or 0,
     )
+
+
+def _append_one(
+    state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
+) -> Place:
+    if properties and not properties.endswith(_END):
+        properties += _END
+    if message.topic[0] == "%" or _DECIDED_HERE.search(properties):
+        return _append_rewritten(state, message, properties, now_ms)
+    message.properties = properties + state.broker_properties
+    message.tags_code = _tags_code(properties)
+    return state.append(message, now_ms)
+
+
+def _append_rewritten(
+    state: BrokerState, message: StoredMessage, stored_properties: bytes, now_ms: int
+) -> Place:
+    """Store a message whose properties name what the broker itself decides."""
+    properties = decode_properties(stored_properties + state.broker_properties)
+    message.tags_code = tags_code(properties.get(TAGS, ""))
+    level = int(properties.get(DELAY, "0"))
+    is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
+    if is_dead:
+        properties.pop(DELAY, None)
+    elif level > 0:
+        level = state.schedule.level(level)
+        properties[DELAY] = str(level)
+        due_ms = now_ms + state.schedule.delays_ms[level]
+        message, properties = delayed(message, level, properties, due_ms)
+    message.properties = encode_properties(properties)
+    return state.append(message, now_ms)
+
+
+def _tags_code(properties: bytes) -> int:
+    """Return the tag's hash, found in properties that end with 0x02 without decoding them all."""
+    if properties.startswith(_TAGS):
+        begin = len(_TAGS)
+    else:
+        before = properties.find(_END + _TAGS)
+        if before < 0:
+            return 0
+        begin = before + 1 + len(_TAGS)
+    return tags_code(properties[begin : properties.index(_END, begin)].decode())
+
+
+def _append_batch(
+    state: BrokerState, template: StoredMessage, body: bytes, now_ms: int
+) -> list[Place]:
+    """Store each message of a batch; all of it is read before anything is stored."""
+    return [
+        state.append(
+            msgspec.structs.replace(
+                template,
+                body=item.body,
+                flag=item.flag,
+                properties=item.properties,
+                tags_code=_tags_code(item.properties + _END),
+            ),
+            now_ms,
+        )
+        for item in decode_batch(body)
+    ]

@@ -1,0 +1,55 @@
+"""The answer to a send, made from a template: the broker writes it once for every message."""
+
+from collections.abc import Sequence
+
+from reliable_mq.broker_core.store.message_store import Place
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.frame import JSON, encode_frame
+from reliable_mq.wire.message_id import encode_offset_message_id
+from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
+
+_MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "@message-id@", -11, -12, -13
+
+
+class SendReply:
+    """Encodes the success reply of a send.
+
+    The JSON template is cut from a reply that was encoded in general, so both are the same bytes.
+
+    Args:
+        ip: the broker's packed address, 4 or 16 bytes.
+        port: the broker's port.
+        region_id: told to producers, for message traces.
+        trace_on: whether producers may trace messages.
+    """
+
+    def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
+        self._host = encode_offset_message_id(ip, port, 0)[:-16]
+        self._ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
+        self._template = self._cut_template()
+
+    def _cut_template(self) -> bytes:
+        sample = self._reply(Command(code=0, opaque=_OPAQUE), _MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET)
+        template = encode_command(sample)[8:].replace(b"%", b"%%")
+        for mark in (_MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE):
+            form = b"%s" if mark == _MESSAGE_ID else b"%d"
+            template = template.replace(str(mark).encode(), form)
+        return template
+
+    def _reply(self, to: Command, message_id: str, queue_id: int, queue_offset: int) -> Command:
+        ext = {
+            **self._ext,
+            "msgId": message_id,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+        }
+        return reply(to, ext=ext)
+
+    def encode(self, command: Command, queue_id: int, places: Sequence[Place]) -> bytes:
+        """Return the frame that answers `command`, whose messages went to `places`."""
+        message_id = ",".join([f"{self._host}{place.commit_log_offset:016X}" for place in places])
+        queue_offset = places[0].queue_offset
+        if command.serialize_type == JSON:
+            header = self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
+            return encode_frame(JSON, header)
+        return encode_command(self._reply(command, message_id, queue_id, queue_offset))
