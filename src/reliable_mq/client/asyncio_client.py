@@ -8,11 +8,12 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from reliable_mq.client import admin
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.batching import Group, plan_many
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Post, Step, call_all
@@ -85,8 +86,12 @@ class AsyncClient:
             on_lost=self._broker_lost,
         )
         self._daemons = [
-            asyncio.create_task(self._repeat(self.settings.route_refresh_seconds, self._refresh)),
-            asyncio.create_task(self._repeat(self.settings.heartbeat_seconds, self.heartbeat)),
+            asyncio.create_task(
+                repeat(self.settings.route_refresh_seconds, self._refresh, "the refresh of routes")
+            ),
+            asyncio.create_task(
+                repeat(self.settings.heartbeat_seconds, self.heartbeat, "a heartbeat")
+            ),
         ]
 
     async def close(self) -> None:
@@ -286,9 +291,3 @@ class AsyncClient:
         if self._links is None:
             raise UsageError("this client is not started: use it in `async with`, or call start()")
         return self._links
-
-    @staticmethod
-    async def _repeat(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await work()

@@ -5,12 +5,14 @@ Which messages may run, what becomes of them and what is committed is decided by
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.offsets import commit
@@ -65,6 +67,7 @@ class AsyncPushConsumer:
         self._rebalance = asyncio.Event()
         self._handled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_settled = False
         self._closed = False
 
     @property
@@ -75,10 +78,15 @@ class AsyncPushConsumer:
     async def start(self) -> None:
         """Begin to read, as soon as a broker assigns queues."""
         settings = self.group.settings
+        name = f"group {self.group.name}"
         self._daemons = [
             asyncio.create_task(self._coordinate()),
-            asyncio.create_task(self._repeat(settings.lock_renew_seconds, self._keep_ready)),
-            asyncio.create_task(self._repeat(settings.offset_commit_seconds, self._commit)),
+            asyncio.create_task(
+                repeat(settings.lock_renew_seconds, self._keep_ready, f"{name}: renewing locks")
+            ),
+            asyncio.create_task(
+                repeat(settings.offset_commit_seconds, self._commit, f"{name}: a commit")
+            ),
         ]
 
     async def close(self) -> None:
@@ -119,21 +127,23 @@ class AsyncPushConsumer:
 
     async def _coordinate(self) -> None:
         settings = self.group.settings
-        await self._introduce()
+        await attempt(self._introduce, f"group {self.group.name}: the first heartbeat")
         while True:
             self._rebalance.clear()
-            changes = await self._client.run(rebalance(self.group))
-            for assigned in changes.left:
-                self._leave(assigned)
-            ready = await self._keep_ready()
-            well = changes.settled and ready
-            pause = settings.rebalance_seconds if well else settings.rebalance_retry_seconds
-            try:
+            self._is_settled = False
+            await attempt(self._rebalance_once, f"group {self.group.name}: a rebalance")
+            pause = (
+                settings.rebalance_seconds if self._is_settled else settings.rebalance_retry_seconds
+            )
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._rebalance.wait()
-            except TimeoutError:
-                continue
-            await asyncio.sleep(0)
+
+    async def _rebalance_once(self) -> None:
+        changes = await self._client.run(rebalance(self.group))
+        for assigned in changes.left:
+            self._leave(assigned)
+        self._is_settled = await self._keep_ready() and changes.settled
 
     async def _introduce(self) -> None:
         """Register with the brokers, so that the first rebalance counts this member."""
@@ -163,13 +173,17 @@ class AsyncPushConsumer:
                 room.clear()
                 await room.wait()
                 continue
-            pause = await self._client.run(pull_once(self.group, assigned))
-            self._pump()
-            if pause:
-                await asyncio.sleep(pause)
+            if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
+                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
         if not self.group.is_leaving(assigned.queue):  # the broker wants it read from elsewhere
             self.group.leave(assigned.queue)
             self._leave(assigned)
+
+    async def _pull_once(self, assigned: AssignedQueue) -> None:
+        pause = await self._client.run(pull_once(self.group, assigned))
+        self._pump()
+        if pause:
+            await asyncio.sleep(pause)
 
     def _leave(self, assigned: AssignedQueue) -> None:
         puller = self._pullers.pop(assigned.queue, None)
@@ -242,9 +256,3 @@ class AsyncPushConsumer:
     def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
-
-    @staticmethod
-    async def _repeat(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await work()

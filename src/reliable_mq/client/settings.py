@@ -43,7 +43,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: how long a broker may hold a pull that finds nothing
     pull_suspend_seconds: float = 15.0
     pull_timeout: float = 30.0
-    pull_retry_seconds_max: float = 3.0
+    #: pauses after pulls that failed grow up to this (Apache's client: always 3 s)
+    pull_retry_seconds_max: float = 1.0
 
     #: flow limits of one queue: pulled and unfinished messages, their bytes, their offset span
     held_count_max: int = 1000
