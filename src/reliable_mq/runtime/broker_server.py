@@ -1,15 +1,13 @@
 """The bundled broker over sockets, a disk and the clock.
 
-One event loop, and one thread that writes and syncs. All commands of a loop turn make one batch;
-while a batch is being synced the next one gathers, so that the slower the disk, the more messages
-share a sync.
+One event loop, and one thread that writes and syncs (`log_writer`). All commands of a loop turn
+make one batch and one write to each connection.
 """
 
 import asyncio
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -17,11 +15,11 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.errors import Unavailable
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.link import Link, Links
 from reliable_mq.runtime.listener import Listener, now_ms
+from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -56,16 +54,13 @@ class BrokerServer:
         self._options = options
         self._listener = Listener(self)
         self._name_server: NameServer | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="reliable-mq-writer")
-        self._writing: asyncio.Future[None] | None = None
-        self._waiting: list[Batch] = []
-        self._files: dict[str, str] = {}
         self._turn_is_due = False
         self._timers: list[asyncio.Task[None]] = []
         self._links: Links
         self._core: BrokerCore
         self._disk: FileDisk
         self._config: BrokerConfig
+        self._log_writer: LogWriter
 
     @property
     def address(self) -> str:
@@ -99,6 +94,10 @@ class BrokerServer:
         self._disk = FileDisk(options.store)
         self._core = BrokerCore(self._config, self._disk, process_id=os.getpid())
         self._core.open(now_ms())
+        sync_interval = (
+            0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
+        )
+        self._log_writer = LogWriter(self._disk, sync_interval, self._stored)
         if not options.name_servers:
             self._name_server = NameServer()
             await self._name_server.start(options.host, options.name_server_port)
@@ -140,40 +139,10 @@ class BrokerServer:
             by_connection.setdefault(connection_id, []).append(frame)
         for connection_id, frames in by_connection.items():
             self._listener.send(connection_id, frames)
-        if turn.batch:
-            self._waiting.append(turn.batch)
-        self._files.update(turn.files)
-        self._write_next()
+        self._log_writer.take(turn)
 
-    def _write_next(self) -> None:
-        """Hand everything that waits to the writer, unless it is at work."""
-        if self._writing is not None or not (self._waiting or self._files):
-            return
-        batches, self._waiting = self._waiting, []
-        files, self._files = self._files, {}
-        loop = asyncio.get_running_loop()
-        self._writing = loop.run_in_executor(self._writer, self._write, batches, files)
-        self._writing.add_done_callback(lambda done: self._written(done, batches))
-
-    def _write(self, batches: list[Batch], files: Mapping[str, str]) -> None:
-        for batch in batches:
-            CommitLog.write(batch)
-        if batches and self._core.state.is_sync_flush:
-            for batch in batches[:-1]:
-                if batch.writes[-1].segment is not batches[-1].writes[-1].segment:
-                    CommitLog.sync(batch)
-            CommitLog.sync(batches[-1])
-        for path, text in files.items():
-            self._disk.write_text(path, text)
-
-    def _written(self, done: asyncio.Future[None], batches: list[Batch]) -> None:
-        self._writing = None
-        error = done.exception()
-        if error is not None:
-            log.critical("the store cannot be written, the broker stops: %s", error)
-            os._exit(1)  # an acknowledgement can no longer be kept; recovery knows what is there
-        if batches:
-            self._core.stored(batches[-1].end, durable=self._core.state.is_sync_flush)
+    def _stored(self, end: int, is_durable: bool) -> None:
+        self._core.stored(end, durable=is_durable)
         self._run_turn()
 
     async def _tick_forever(self) -> None:
@@ -185,10 +154,9 @@ class BrokerServer:
             self._run_turn()
 
     async def _checkpoint_forever(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
-            await loop.run_in_executor(self._writer, self._core.state.store.checkpoint)
+            await self._log_writer.run(self._core.state.store.checkpoint)
 
     async def _register_forever(self) -> None:
         while True:
@@ -212,14 +180,13 @@ class BrokerServer:
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
         await self._unregister()
+        self._listener.stop_reading()
         self._run_turn()
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
-            await asyncio.sleep(0)
+        await self._log_writer.drain()
         await self._listener.close()
+        self._log_writer.close()
         self._core.close()
         self._disk.close()
-        self._writer.shutdown()
         await self._links.close()
         if self._name_server:
             await self._name_server.close()

@@ -86,6 +86,13 @@ class Listener:
         if self._open.pop(connection.id, None) is not None:
             self._owner.disconnected(connection)
 
+    def stop_reading(self) -> None:
+        """Take no more commands; answers to those that came can still be sent."""
+        if self._server is not None:
+            self._server.close()
+        for connection in self._open.values():
+            connection.stop_reading()
+
     async def close(self) -> None:
         """Stop listening and close the connections; what was written to them still leaves."""
         if self._idle_check:
@@ -150,6 +157,10 @@ class _ServerConnection(asyncio.Protocol):
         if self._last_read < silent_since:
             log.info("%s: closed, silent for %d s", self._connection.address, _IDLE_SECONDS)
             self._transport.close()
+
+    def stop_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def close(self) -> None:
         self._transport.close()
