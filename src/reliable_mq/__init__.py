@@ -1,0 +1,56 @@
+"""Reliable messaging for Python: broker, outbox, idempotency, resend and reconciliation.
+
+Read the packages in the order in which a message passes them, see ARCHITECTURE.md:
+
+     1  outbox                a business transaction commits a stub, the relay sends it
+     2  client                messages and subscriptions become commands for a broker
+     3  wire                  commands and records become bytes, and back
+     4  name_server           where is which topic
+     5  broker_core.requests  a command becomes a record and a reply that waits for it
+     6  broker_core.store     a record is kept
+     7  broker_core.dispatch  a durable record becomes visible
+     8  broker_core.delivery  a record goes out, when it is due
+     9  idempotency           a delivery has its effect once
+    10  resend                what nobody confirmed is sent again, or a person is told
+    11  reconcile             three ledgers, one verdict per message and consumer group
+
+What an application needs is here; it is imported when it is first used, because a broker must not
+wait for a database library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reliable_mq.app.application import ReliableMQ
+    from reliable_mq.app.consumer import Reject, Retry
+    from reliable_mq.message import Message, ReceivedMessage, SendResult
+    from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
+
+_HOMES = {
+    "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
+    "Message": "reliable_mq.message",
+    "ReceivedMessage": "reliable_mq.message",
+    "Reject": "reliable_mq.app.consumer",
+    "ReliableMQ": "reliable_mq.app.application",
+    "Retry": "reliable_mq.app.consumer",
+    "SendResult": "reliable_mq.message",
+    "Transaction": "reliable_mq.outbox.sql_transaction",
+}
+
+__all__ = [
+    "AsyncTransaction",
+    "Message",
+    "ReceivedMessage",
+    "Reject",
+    "ReliableMQ",
+    "Retry",
+    "SendResult",
+    "Transaction",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

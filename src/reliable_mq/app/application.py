@@ -1,0 +1,230 @@
+"""`ReliableMQ`: the object an application declares its messaging on."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_signals import run_until_signal
+from reliable_mq.client.subscription import check_name
+from reliable_mq.errors import UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.settings import Settings, load_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SPARE_CONNECTIONS = 4
+_PRODUCER_CONNECTIONS = 16
+
+
+class ReliableMQ:
+    """Reliable messaging for one application.
+
+    Nothing is connected before it is needed: declare it at module level, import it everywhere.
+
+    Args:
+        name: the application's name; it names its relay and its producer group.
+        broker: name servers "host:port;host:port" of the bundled broker or of Apache RocketMQ, or
+            "embedded:DIR": the bundled broker inside this process, its store in DIR.
+        database: SQLAlchemy URL of PostgreSQL or SQLite.
+        redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
+        settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
+        **more: single settings by name, see `reliable_mq.settings.Settings`.
+
+    Raises:
+        ConfigurationError: when a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        broker: str | None = None,
+        database: str | None = None,
+        redis: str | None = None,
+        settings: Settings | None = None,
+        **more: Any,
+    ) -> None:
+        check_name("application", name, GROUP_LENGTH_MAX)
+        self.name = name
+        given = {} if settings is None else settings.model_dump()
+        chosen = {"broker": broker, "database": database, "redis": redis, **more}
+        given |= {field: value for field, value in chosen.items() if value is not None}
+        self.settings = load_settings(**given)
+        self._policy = ResendPolicy(
+            waits=self.settings.resend_waits,
+            count_max=self.settings.resend_count_max,
+            backlog_wait=self.settings.resend_backlog_wait,
+        )
+        self._connections = Connections(name, self.settings, self._policy)
+        self._database: Database | None = None
+        self._outbox: SqlOutbox | None = None
+        self._topics: dict[str, tuple[str, ...]] = {}
+        self._consumers: dict[str, Consumer] = {}
+
+    @property
+    def database(self) -> Database:
+        """The database; its engine, sessions and our tables."""
+        if self._database is None:
+            handlers = sum(each.concurrency for each in self._consumers.values())
+            wanted = max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
+            self._database = Database(
+                self.settings.database,
+                prefix=self.settings.table_prefix,
+                connections=self.settings.database_connections or wanted,
+            )
+        return self._database
+
+    def topic(self, name: str, *, groups: Sequence[str] = ()) -> str:
+        """Declare a managed topic and the consumer groups its messages must reach.
+
+        Groups of consumers that other applications run are named here; those of this application
+        are known by themselves. Returns the name.
+
+        Raises:
+            ConfigurationError: when a name is not legal.
+        """
+        check_name("topic", name, TOPIC_LENGTH_MAX)
+        for group in groups:
+            check_name("consumer group", group, GROUP_LENGTH_MAX)
+        self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *groups}))
+        return name
+
+    def groups_of(self, topic: str) -> tuple[str, ...]:
+        """Return the consumer groups that a message of `topic` must reach to be confirmed."""
+        own = {each.group for each in self._consumers.values() if each.topic == topic}
+        return tuple(sorted(own.union(self._topics.get(topic, ()))))
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        group: str,
+        tag: str = "*",
+        ordered: bool = True,
+        batch: int = 1,
+        max_attempts: int = RETRY_ATTEMPTS_MAX,
+        log_receipt: bool = False,
+        lease: float | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as the handler of a consumer group.
+
+        The function's effect in the database and the row that says "consumed" are one commit: the
+        effect happens exactly once per message and group. Its parameters are filled by annotation:
+        a `Session` (in an `async def`: an `AsyncSession`) whose transaction is committed when the
+        function returns, a `ReceivedMessage`, and the payload: a pydantic model, dataclass, dict,
+        str or bytes. A `def` runs in a thread, an `async def` as a task.
+
+        Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
+        exception is a failed attempt.
+
+        Args:
+            topic: the topic.
+            group: the consumer group; one handler each.
+            tag: "*", or tags joined by "||".
+            ordered: messages with one ordering key are handled one at a time and in order.
+            batch: handle up to so many messages in one database transaction, a savepoint each.
+            max_attempts: attempts after which a message becomes a dead letter. An attempt during
+                which the process died counts.
+            log_receipt: commit a row that says RECEIVED before the function runs. For effects
+                outside this database: after a crash `message.in_doubt` is set.
+            lease: seconds for which a claim holds that is not renewed; default the setting
+                `claim_lease`.
+            concurrency: how many calls run at once.
+
+        Raises:
+            UsageError: when a parameter cannot be filled or the group has a handler already.
+            ConfigurationError: when a name or number is not legal.
+        """
+
+        def register(function: F) -> F:
+            if group in self._consumers:
+                raise UsageError(f"consumer group {group} has a handler already")
+            self._consumers[group] = Consumer(
+                plan=plan_of(function),
+                topic=topic,
+                group=group,
+                tag=tag,
+                ordered=ordered,
+                batch=batch,
+                max_attempts=max_attempts,
+                log_receipt=log_receipt,
+                lease=self.settings.claim_lease if lease is None else lease,
+                concurrency=concurrency,
+            )
+            return function
+
+        return register
+
+    def transaction(self, session: Session | AsyncSession | None = None) -> TransactionScope:
+        """Return a block in which messages and business rows are committed together.
+
+        `with mq.transaction() as tx` (or `async with`) makes a session and commits it at the end of
+        the block. Given a session, see `TransactionScope` for who commits.
+        """
+        if self._outbox is None:
+            stubs = SqlStubs(self.database.engine, self.database.stubs)
+            self._connections.relay(stubs)
+            self._outbox = SqlOutbox(
+                stubs,
+                self._connections,
+                owner=self._connections.owner,
+                lease=self.settings.relay_lease,
+                groups_of_topic=self.groups_of,
+            )
+        return TransactionScope(
+            self._outbox, self.database.session, self.database.async_session, session
+        )
+
+    def create_tables(self) -> list[str]:
+        """Create the tables that are missing; return the names of all of ours."""
+        return self.database.create_tables()
+
+    def start(self) -> None:
+        """Start this application's consumers in this process; returns when they have subscribed.
+
+        Raises:
+            UsageError: when it has no consumers.
+            ConfigurationError: when a table is missing.
+        """
+        if not self._consumers:
+            raise UsageError(f"application {self.name} has no consumers: decorate one")
+        self.database.check_tables()
+        self._connections.start_worker(tuple(self._consumers.values()), self.database)
+
+    def run(self) -> None:
+        """Run the consumers until SIGTERM or SIGINT, then finish what runs and close.
+
+        Raises:
+            UsageError: when there are no consumers, or this is not the main thread.
+            ConfigurationError: when a table is missing.
+        """
+        run_until_signal(self.start, self.close)
+
+    def close(self) -> None:
+        """Let handlers finish, send what is in hand, close all connections."""
+        self._connections.close()
+        self._outbox = None
+        if self._database is not None:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

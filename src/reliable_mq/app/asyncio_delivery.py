@@ -1,0 +1,179 @@
+"""One consumer's deliveries: claim, run, settle. The seam between client, Redis and database.
+
+Receives messages from the client's loop; hands on one outcome for each. Which step follows which
+is `idempotency.claim`'s to say.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from msgspec.structs import replace
+
+from reliable_mq.app import asyncio_handling, thread_handling
+from reliable_mq.app.consumer import Reject
+from reliable_mq.app.payload import PayloadInvalid
+from reliable_mq.app.sql_attempts import Attempt, Attempts, Results, Settled
+from reliable_mq.client.subscription import CONSUMED, Later, Outcome
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Step, first_step
+from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
+from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.message import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+HELD_SECONDS_MIN = 0.05
+_PROCESS = f"{os.getpid()}-{os.urandom(6).hex()}"
+_numbers = itertools.count(1)
+
+
+class Deliveries:
+    """Handles what the client delivers to one consumer.
+
+    Invariant: every delivery gets exactly one outcome; a token is in `running` exactly while its
+    handler may be running.
+
+    Args:
+        attempts: the database's part.
+        leases: Redis's part; None: the database decides alone.
+        threads: where `def` handlers run.
+    """
+
+    def __init__(self, attempts: Attempts, leases: RedisLeases | None, threads: Executor) -> None:
+        self._attempts = attempts
+        self._consumer = attempts.consumer
+        self._leases = leases
+        self._threads = threads
+        self._running: dict[str, tuple[float, Attempt]] = {}
+        self._renewer: asyncio.Task[None] | None = None
+
+    async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
+        """Handle 1..batch messages; the client's `Handler`."""
+        entries = [self._entry(message) for message in messages]
+        results: Results = {}
+        attempts = []
+        for message, entry, claim in zip(
+            messages, entries, await self._claim(entries), strict=True
+        ):
+            attempt = await self._attempt(message, entry, claim, results)
+            if attempt is not None:
+                attempts.append(attempt)
+        if attempts:
+            results.update(await self._run(attempts))
+        if len(results) != len(entries):
+            raise InvariantBroken(f"{len(entries)} deliveries, {len(results)} outcomes")
+        for entry in entries:
+            fate = results[entry.token].fate
+            if self._leases is not None and fate is not None:
+                key = key_of(entry.group, entry.message_id)
+                self._leases.settle(key, entry.token, fate)
+        return [results[entry.token].outcome for entry in entries]
+
+    def start(self) -> None:
+        """Begin to renew the leases of handlers that take long. Needs a running loop."""
+        self._renewer = asyncio.create_task(self._renew_forever())
+
+    async def close(self) -> None:
+        """Stop renewing leases."""
+        if self._renewer is not None:
+            self._renewer.cancel()
+            await asyncio.wait([self._renewer])
+
+    def _entry(self, message: ReceivedMessage) -> Entry:
+        return Entry(
+            group=self._consumer.group,
+            message_id=message.message_id or message.offset_message_id,
+            topic=message.topic,
+            broker_name=message.queue.broker_name,
+            queue_id=message.queue.queue_id,
+            offset=message.queue_offset,
+            token=f"{_PROCESS}-{next(_numbers)}",
+        )
+
+    async def _claim(self, entries: Sequence[Entry]) -> list[Claim]:
+        if self._leases is None:
+            return [UNREACHABLE] * len(entries)
+        return await self._leases.claim(
+            [(key_of(entry.group, entry.message_id), entry.token) for entry in entries]
+        )
+
+    async def _attempt(
+        self, message: ReceivedMessage, entry: Entry, claim: Claim, results: Results
+    ) -> Attempt | None:
+        """Return the attempt that a claim allows, or settle the delivery without one."""
+        consumer = self._consumer
+        step = first_step(
+            claim, attempts_max=consumer.max_attempts, log_receipt=consumer.log_receipt
+        )
+        if step is Step.ACKNOWLEDGE:
+            results[entry.token] = Settled(CONSUMED)
+            return None
+        if step is Step.LATER:
+            wait = max(claim.wait, HELD_SECONDS_MIN)
+            results[entry.token] = Settled(Later(wait, counts=False))
+            return None
+        if claim.attempt > 1:
+            entry = replace(entry, attempt=claim.attempt)
+        if claim.in_doubt:
+            message = replace(message, in_doubt=True)
+        attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
+        if step is Step.GIVE_UP:
+            unread = Reject(f"{consumer.max_attempts} attempts did not finish")
+        else:
+            try:
+                return replace(attempt, payload=consumer.plan.decode(message.body))
+            except PayloadInvalid as error:
+                unread = Reject(f"the payload does not validate: {error}")
+        loop = asyncio.get_running_loop()
+        results[entry.token] = await loop.run_in_executor(
+            self._threads, self._attempts.fail, attempt, unread
+        )
+        return None
+
+    async def _run(self, attempts: Sequence[Attempt]) -> Results:
+        """Run the attempts of different messages; a second copy of one comes again later."""
+        by_id: dict[str, Attempt] = {}
+        copies: Results = {}
+        for attempt in attempts:
+            if by_id.setdefault(attempt.entry.message_id, attempt) is not attempt:
+                again = Later(HELD_SECONDS_MIN, counts=False)
+                copies[attempt.entry.token] = Settled(again, "back")
+        wanted = list(by_id.values())
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        self._running |= {each.entry.token: (started, each) for each in wanted}
+        try:
+            if self._consumer.plan.is_async:
+                results = await asyncio_handling.handle(self._attempts, wanted)
+            else:
+                results = await loop.run_in_executor(
+                    self._threads, thread_handling.handle, self._attempts, wanted
+                )
+        finally:
+            for each in wanted:
+                self._running.pop(each.entry.token, None)
+        return results | copies
+
+    async def _renew_forever(self) -> None:
+        pause = self._consumer.lease / 3
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._renew(asyncio.get_running_loop().time() - pause / 2)
+            except Exception:
+                log.exception("group %s: leases were not renewed", self._consumer.group)
+
+    async def _renew(self, started_before: float) -> None:
+        """Renew the leases of handlers that run longer than a moment."""
+        long = [each for started, each in self._running.values() if started < started_before]
+        for each in long:
+            if self._leases is not None:
+                key = key_of(each.entry.group, each.entry.message_id)
+                self._leases.settle(key, each.entry.token, "renew")
+        received = [each for each in long if each.receipt]
+        if received:
+            await asyncio.to_thread(self._attempts.renew, received)

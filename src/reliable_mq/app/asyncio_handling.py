@@ -1,0 +1,99 @@
+"""Runs an `async def` handler for some attempts, as part of the calling task.
+
+The same steps as `thread_handling`; what touches the database runs on the session's own greenlet.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, Results
+from reliable_mq.errors import UsageError
+
+
+async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
+    """Run the handler for all, many in one transaction; return how each ended, by token.
+
+    Never raises: a delivery whose fate is unknown is handed out again.
+    """
+    results: Results = {}
+    try:
+        receipts = [each for each in wanted if each.receipt]
+        ready = await _receive(attempts, receipts, results)
+        ready += [each for each in wanted if not each.receipt]
+        while ready:
+            conflicts = await _run(attempts, ready, results)
+            ready = await _receive(attempts, conflicts, results)
+    except Exception as error:  # noqa: BLE001 - told by `unhandled`
+        for each in wanted:
+            results.setdefault(each.entry.token, attempts.unhandled(error))
+    return results
+
+
+async def _receive(
+    attempts: Attempts, wanted: Sequence[Attempt], results: Results
+) -> list[Attempt]:
+    return await asyncio.to_thread(attempts.receive, wanted, results) if wanted else []
+
+
+async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
+    """Run attempts in one transaction; return those that must be received first."""
+    if len(ready) == 1:
+        return await _run_one(attempts, ready[0], results)
+    ended: Results = {}
+    try:
+        async with attempts.database.async_session() as session:
+            to_run, conflicts = await session.run_sync(attempts.begin, ready, ended)
+            done = []
+            for each in to_run:
+                savepoint = await session.begin_nested()
+                try:
+                    await _call(attempts, session, each)
+                    await savepoint.commit()
+                except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
+                    await savepoint.rollback()
+                    ended[each.entry.token] = await session.run_sync(
+                        attempts.fail_inside, each, error
+                    )
+                else:
+                    done.append(each)
+                    ended[each.entry.token] = DONE
+            await session.run_sync(attempts.commit, done)
+    except Exception:  # noqa: BLE001 - one by one it shows whose it was
+        # The transaction of all is gone, with everything that was recorded in it.
+        lists = [await _run_one(attempts, each, results) for each in ready]
+        return [conflict for each in lists for conflict in each]
+    results.update(ended)
+    return conflicts
+
+
+async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
+    """Run one attempt in a transaction of its own."""
+    async with attempts.database.async_session() as session:
+        try:
+            to_run, conflicts = await session.run_sync(attempts.begin, [attempt], results)
+        except Exception as error:  # noqa: BLE001 - told by `unhandled`
+            await session.rollback()
+            results[attempt.entry.token] = attempts.unhandled(error)
+            return []
+        if not to_run:
+            return conflicts
+        try:
+            await _call(attempts, session, attempt)
+            await session.run_sync(attempts.commit, [attempt])
+        except Exception as error:  # noqa: BLE001 - judged by `fail`
+            await session.rollback()
+            results[attempt.entry.token] = await asyncio.to_thread(attempts.fail, attempt, error)
+        else:
+            results[attempt.entry.token] = DONE
+    return []
+
+
+async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
+    plan = attempts.consumer.plan
+    transaction = session.sync_session.get_transaction()
+    await plan.function(**plan.arguments(attempt.payload, session, attempt.message))
+    if transaction is not None and session.sync_session.get_transaction() is not transaction:
+        raise UsageError("a handler must not commit or roll back its session; raise instead")
+    await session.run_sync(attempts.finish, attempt)

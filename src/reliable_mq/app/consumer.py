@@ -1,0 +1,154 @@
+"""What an application says about a consumer, and what its handler may raise. Values only."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.app.payload import Decoder, decoder_of
+from reliable_mq.client.subscription import Subscription
+from reliable_mq.errors import UsageError
+from reliable_mq.limits import RETRY_ATTEMPTS_MAX
+from reliable_mq.message import ReceivedMessage
+
+DEFAULT_CONCURRENCY = 8
+
+
+class Retry(Exception):
+    """Raise it in a handler: undo this attempt and hand the message out again.
+
+    Args:
+        after: seconds until then; None: the usual wait.
+    """
+
+    def __init__(self, after: float | None = None) -> None:
+        super().__init__("again" if after is None else f"again after {after} s")
+        if after is not None and after < 0:
+            raise UsageError(f"Retry(after={after}): it must not be negative")
+        self.after = after
+
+
+class Reject(Exception):
+    """Raise it in a handler: undo this attempt; the message goes to the dead letters at once."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CallPlan(NamedTuple):
+    """How a handler is called: the names of its parameters by what they are given."""
+
+    function: Callable[..., Any]
+    payload: str | None
+    session: str | None
+    message: str | None
+    decode: Decoder
+    is_async: bool
+
+    def arguments(self, payload: Any, session: Any, message: ReceivedMessage) -> dict[str, Any]:
+        """Return the keyword arguments of one call."""
+        given = {}
+        if self.payload is not None:
+            given[self.payload] = payload
+        if self.session is not None:
+            given[self.session] = session
+        if self.message is not None:
+            given[self.message] = message
+        return given
+
+
+def plan_of(function: Callable[..., Any]) -> CallPlan:
+    """Read a handler's parameters: the payload, a `Session` or `AsyncSession`, a `ReceivedMessage`.
+
+    Raises:
+        UsageError: when a parameter cannot be filled or an annotation cannot be read.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        raise UsageError(f"handler {name}: {error}; import it at module level") from error
+    is_async = inspect.iscoroutinefunction(function)
+    wanted = AsyncSession if is_async else Session
+    found: dict[str, str] = {}
+    payload_type: Any = Any
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        is_class = isinstance(hint, type)
+        if is_class and issubclass(hint, Session | AsyncSession):
+            if not issubclass(hint, wanted):
+                raise UsageError(
+                    f"handler {name}: {'an async def' if is_async else 'a def'} takes "
+                    f"{'an AsyncSession' if is_async else 'a Session'}, not {hint.__name__}"
+                )
+            role = "session"
+        elif hint is ReceivedMessage:
+            role = "message"
+        elif parameter.default is not parameter.empty and "payload" in found:
+            continue
+        else:
+            role, payload_type = "payload", hint
+        if role in found:
+            raise UsageError(
+                f"handler {name}: {found[role]!r} and {parameter.name!r} would both get the {role}"
+            )
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UsageError(f"handler {name}: *args and **kwargs cannot be filled")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(f"handler {name}: {parameter.name!r} must not be positional-only")
+        found[role] = parameter.name
+    return CallPlan(
+        function,
+        found.get("payload"),
+        found.get("session"),
+        found.get("message"),
+        decoder_of(payload_type, name),
+        is_async,
+    )
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """One registered handler and how it is to be fed; see `ReliableMQ.consumer`."""
+
+    plan: CallPlan
+    topic: str
+    group: str
+    tag: str = "*"
+    ordered: bool = True
+    batch: int = 1
+    max_attempts: int = RETRY_ATTEMPTS_MAX
+    log_receipt: bool = False
+    lease: float
+    concurrency: int = DEFAULT_CONCURRENCY
+
+    def __post_init__(self) -> None:
+        if self.lease <= 0:
+            raise UsageError(f"lease={self.lease}: it must be positive seconds")
+        if self.max_attempts < 1:
+            raise UsageError(f"max_attempts={self.max_attempts}: it must be 1 or more")
+        self.subscription()
+
+    def subscription(self) -> Subscription:
+        """Return what the client is asked for.
+
+        Attempts are counted by the claim, where a crash counts too; so the client itself never
+        gives a message up.
+
+        Raises:
+            ConfigurationError: when a name or number is not legal.
+        """
+        return Subscription(
+            group=self.group,
+            topics={self.topic: self.tag},
+            ordered=self.ordered,
+            max_attempts=_NEVER,
+            concurrency=self.concurrency,
+            batch=self.batch,
+        )
+
+
+_NEVER = 2**31 - 1

@@ -1,0 +1,184 @@
+"""The application's database: engines that keep the promises, and what their errors mean."""
+
+import asyncio
+import sqlite3
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.outbox.sql_tables import message_stub_table
+
+_SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
+_ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
+_BUSY_TIMEOUT_MS = 10_000
+_MISSING_TABLE = "42P01"
+
+
+class Database:
+    """One database and our tables in it. Makes no connection before one is needed.
+
+    An asynchronous engine belongs to the event loop that first asked for it, so each loop has its
+    own.
+
+    Raises:
+        ConfigurationError: when the URL is missing, malformed or of a database we do not know.
+    """
+
+    def __init__(self, url: str, *, prefix: str, connections: int) -> None:
+        self.url = _checked_url(url)
+        self.dialect = self.url.get_backend_name()
+        self._connections = connections
+        self.metadata = MetaData()
+        self.stubs = message_stub_table(self.metadata, prefix)
+        self.logs = consume_log_table(self.metadata, prefix)
+        self.engine = self._make_engine()
+        self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
+        self._async_engines = WeakKeyDictionary()
+
+    def _pool(self) -> dict[str, Any]:
+        return {"pool_size": self._connections, "max_overflow": 4, "pool_recycle": 1800}
+
+    def _make_engine(self) -> Engine:
+        url = self.url.set(drivername=_SYNC_DRIVERS[self.dialect])
+        try:
+            engine = create_engine(url, **self._pool())
+        except (ArgumentError, NoSuchDriver) as error:
+            raise ConfigurationError(f"database={self.url}: {error}") from error
+        if self.dialect == "sqlite":
+            _make_sqlite_keep_promises(engine)
+        return engine
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        """The asynchronous engine of the running event loop."""
+        loop = asyncio.get_running_loop()
+        engine = self._async_engines.get(loop)
+        if engine is None:
+            url = self.url.set(drivername=_ASYNC_DRIVERS[self.dialect])
+            engine = create_async_engine(url, **self._pool())
+            if self.dialect == "sqlite":
+                _make_sqlite_keep_promises(engine.sync_engine)
+            self._async_engines[loop] = engine
+        return engine
+
+    def session(self) -> Session:
+        """Return a new session."""
+        return Session(self.engine)
+
+    def async_session(self) -> AsyncSession:
+        """Return a new asynchronous session of the running event loop."""
+        return AsyncSession(self.async_engine, expire_on_commit=False)
+
+    def create_tables(self) -> list[str]:
+        """Create the tables that are missing; return the names of all of ours."""
+        self.metadata.create_all(self.engine)
+        return sorted(self.metadata.tables)
+
+    def check_tables(self) -> None:
+        """Raise when a table of ours is missing.
+
+        Raises:
+            ConfigurationError: names the table and what to do.
+        """
+        there = set(inspect(self.engine).get_table_names())
+        for name in sorted(self.metadata.tables):
+            if name not in there:
+                raise ConfigurationError(missing_table_text(name))
+
+    def close(self) -> None:
+        """Close the connections of the synchronous engine."""
+        self.engine.dispose()
+
+    async def close_async(self) -> None:
+        """Close the connections of the running loop's engine."""
+        engine = self._async_engines.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.dispose()
+
+
+def missing_table_text(name: str) -> str:
+    """Return what to tell somebody whose table is missing."""
+    return (
+        f"table {name} is missing: call mq.create_tables() "
+        "or run reliable-mq create-tables MODULE:OBJECT"
+    )
+
+
+def _checked_url(url: str) -> URL:
+    if not url:
+        raise ConfigurationError(
+            "no database is set: give database=… or RELIABLE_MQ_DATABASE, "
+            "for example postgresql+psycopg://user@host/name or sqlite:///file.db"
+        )
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
+    if parsed.get_backend_name() not in _SYNC_DRIVERS:
+        raise ConfigurationError(
+            f"database {parsed.get_backend_name()!r} is not supported; "
+            "use postgresql+psycopg://… or sqlite:///…"
+        )
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigurationError(
+            "an SQLite database in memory is gone with its connection; give a file"
+        )
+    return parsed
+
+
+def _make_sqlite_keep_promises(engine: Engine) -> None:
+    """Let SQLite begin transactions where SQLAlchemy does, and sync what it commits.
+
+    The driver's own BEGIN comes too late for savepoints. IMMEDIATE takes the write lock at the
+    start: a transaction that reads first and writes later would fail when another one wrote in
+    between, and ours always write.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")  # a commit survives the loss of power
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def is_database_down(error: BaseException) -> bool:
+    """Say whether the database could not be reached, or not be had, rather than said no."""
+    if isinstance(error, NoConnectionFree):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
+    # What the server itself refused carries a SQLSTATE; a connection that was never made has none.
+    state = getattr(cause, "sqlstate", None)
+    if state is None:
+        return isinstance(error, OperationalError | InterfaceError)
+    return str(state).startswith(("08", "57P", "53"))
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Say whether a statement failed because its table is not there."""
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return state == _MISSING_TABLE or "no such table" in str(error.orig)

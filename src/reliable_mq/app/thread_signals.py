@@ -1,0 +1,39 @@
+"""Runs something until the system asks this process to stop."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from reliable_mq.errors import UsageError
+
+
+def stop_on_signal() -> threading.Event:
+    """Return an event that SIGTERM or SIGINT sets; a second signal acts as it would without us.
+
+    Raises:
+        UsageError: when this is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("run() belongs into the main thread; elsewhere call start() and close()")
+    stopped = threading.Event()
+    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        stopped.set()
+
+    for number in usual:
+        signal.signal(number, stop)
+    return stopped
+
+
+def run_until_signal(start: Callable[[], None], close: Callable[[], None]) -> None:
+    """Start, wait for SIGTERM or SIGINT, close."""
+    stopped = stop_on_signal()
+    try:
+        start()
+        stopped.wait()
+    finally:
+        close()

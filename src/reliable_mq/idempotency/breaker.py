@@ -1,0 +1,97 @@
+"""A circuit breaker, as a table. Pure: the caller brings the time and reports what happened.
+
+    CLOSED    --failure--> OPEN        --time passes--> HALF_OPEN
+    HALF_OPEN --success--> CLOSED      --failure------> OPEN, for longer
+
+While it is open nobody asks the thing that does not answer; after a wait one caller tries.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from tenacity import RetryCallState, Retrying, wait_exponential_jitter
+from tenacity.wait import wait_base
+
+from reliable_mq.errors import InvariantBroken
+
+
+class Circuit(Enum):
+    """Whether calls may pass."""
+
+    CLOSED = "closed"  # all pass
+    OPEN = "open"  # none passes
+    HALF_OPEN = "half open"  # one is on its way to try; the others wait for what it finds
+
+
+class CircuitEvent(Enum):
+    """What moves the circuit."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TRY = "try"
+
+
+TRANSITIONS: Mapping[tuple[Circuit, CircuitEvent], Circuit] = {
+    (Circuit.CLOSED, CircuitEvent.SUCCESS): Circuit.CLOSED,
+    (Circuit.CLOSED, CircuitEvent.FAILURE): Circuit.OPEN,
+    (Circuit.OPEN, CircuitEvent.TRY): Circuit.HALF_OPEN,
+    (Circuit.OPEN, CircuitEvent.FAILURE): Circuit.OPEN,  # was on its way before the circuit opened
+    (Circuit.OPEN, CircuitEvent.SUCCESS): Circuit.CLOSED,
+    (Circuit.HALF_OPEN, CircuitEvent.SUCCESS): Circuit.CLOSED,
+    (Circuit.HALF_OPEN, CircuitEvent.FAILURE): Circuit.OPEN,
+}
+
+DEFAULT_WAIT = wait_exponential_jitter(initial=0.5, max=15.0, jitter=0.25)
+
+
+class CircuitBreaker:
+    """Says whether a call may pass at `now` (seconds on any clock that does not go back).
+
+    Invariant: `open` has a time at which it ends, the other states have none.
+
+    Args:
+        wait: how long the circuit stays open after the n-th failure in a row, one of tenacity's
+            waits.
+    """
+
+    def __init__(self, wait: wait_base = DEFAULT_WAIT) -> None:
+        self._wait = wait
+        self._failures = 0
+        self._open_until: float | None = None
+        self.state = Circuit.CLOSED
+
+    def allows(self, now: float) -> bool:
+        """Say whether a call may be made; in an open circuit past its wait, exactly one may."""
+        if self.state is Circuit.OPEN and self._open_until is not None and now >= self._open_until:
+            self._move(CircuitEvent.TRY)
+            self._open_until = None
+            return True
+        return self.state is Circuit.CLOSED
+
+    def succeeded(self) -> None:
+        """Report that a call was answered."""
+        self._failures = 0
+        self._open_until = None
+        self._move(CircuitEvent.SUCCESS)
+
+    def failed(self, now: float) -> None:
+        """Report that a call was not answered."""
+        was_open = self.state is Circuit.OPEN
+        self._move(CircuitEvent.FAILURE)
+        if was_open:  # the calls of one outage count once
+            return
+        self._failures += 1
+        self._open_until = now + self._seconds()
+
+    def _move(self, event: CircuitEvent) -> None:
+        self.state = TRANSITIONS[self.state, event]
+
+    def _seconds(self) -> float:
+        state = RetryCallState(Retrying(), None, (), {})
+        state.attempt_number = self._failures
+        return self._wait(state)
+
+    def invariants(self) -> None:
+        """Check what the class promises of itself."""
+        if (self.state is Circuit.OPEN) != (self._open_until is not None):
+            raise InvariantBroken("an open circuit has a time at which it ends, no other has")

@@ -1,0 +1,49 @@
+-- Claim a batch of messages for one owner, in one call.
+--
+-- KEYS[i]   string, one per (consumer group, message): "rmq:{group}:{message id}" (no braces)
+--             absent                            nobody has it
+--             "done"                            consumed; TTL is the duplicate window
+--             "<attempt>:<until>:<owner>"       a lease: number of the attempt, Redis time in ms
+--                                               until which it holds, token of its owner
+--             "<attempt>:0:"                    given back by its owner; the attempt is kept
+-- ARGV[1]   lease, milliseconds
+-- ARGV[2]   how long an attempt is remembered, milliseconds (TTL of the key)
+-- ARGV[2+i] token of the owner that claims KEYS[i]
+--
+-- Returns one array per key: { word, attempt, in doubt 0/1, ms left of another's lease }.
+-- A lease that has passed stays as a key, so that the attempt of a process that died is counted.
+-- The same token may ask again (its first answer was lost): it gets the same attempt.
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local lease, memory = tonumber(ARGV[1]), ARGV[2]
+local answers = {}
+
+for i, key in ipairs(KEYS) do
+  local token = ARGV[2 + i]
+  local value = redis.call('GET', key)
+  if value == 'done' then
+    answers[i] = { 'done', 0, 0, 0 }
+  else
+    local attempt, doubt, ours, wait = 0, 0, false, 0
+    if value then
+      local seen, till, owner = string.match(value, '^(%d+):(%d+):(.*)$')
+      if seen then  -- a value of a foreign hand is treated as absent: the consume log decides
+        attempt = tonumber(seen)
+        ours = owner == token
+        if owner ~= '' and not ours then
+          doubt = 1
+          wait = tonumber(till) - now
+        end
+      end
+    end
+    if wait > 0 then
+      answers[i] = { 'held', attempt, 0, wait }
+    else
+      if not ours then attempt = attempt + 1 end
+      redis.call('SET', key, attempt .. ':' .. string.format('%.0f', now + lease) .. ':' .. token, 'PX', memory)
+      answers[i] = { attempt > 1 and 'again' or 'first', attempt, doubt, 0 }
+    end
+  end
+end
+return answers

@@ -1,0 +1,162 @@
+"""The consumer's protocol, as tables. Pure: it knows neither Redis nor the database.
+
+A *claim* is the right of one owner, named by a token, to run the handler for one (consumer group,
+message). It lives twice: as a lease in Redis, which makes it cheap, and as a row of the consume
+log, which decides. Redis may be lost, flushed or cut off at any moment; the tables below say what
+happens then. The rule behind them all: a message is acknowledged only after a row that says
+CONSUMED was committed together with the effect, and that row is never taken back.
+
+Life of the row (the columns `state`, `owner`, `lease_until`):
+
+    ABSENT   --consume--> CONSUMED                      the hot path: one commit
+    ABSENT   --receive--> RUNNING --consume--> CONSUMED the two-step form
+    RUNNING  --fail-----> FAILED  --receive--> RUNNING  the next attempt
+    RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
+
+FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
+anything outside the database (promise P5).
+"""
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+
+import msgspec
+
+from reliable_mq.errors import UsageError
+
+
+class LogState(IntEnum):
+    """What the column `state` of the consume log holds."""
+
+    RECEIVED = 0
+    CONSUMED = 1
+
+
+class Row(Enum):
+    """What a consume-log row says at one moment; the first three are told apart by owner, lease."""
+
+    ABSENT = "absent"
+    RUNNING = "running"  # RECEIVED, an owner, its lease lies ahead
+    IN_DOUBT = "in doubt"  # RECEIVED, an owner, its lease has passed
+    FAILED = "failed"  # RECEIVED, no owner
+    CONSUMED = "consumed"
+
+
+class RowEvent(Enum):
+    """What can happen to a row."""
+
+    RECEIVE = "receive"  # an owner begins an attempt, committed before the handler runs
+    CONSUME = "consume"  # committed with the effect
+    FAIL = "fail"  # the attempt ended without an effect, and we know
+    EXPIRE = "expire"  # the lease passed
+
+
+ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
+    (Row.ABSENT, RowEvent.CONSUME): Row.CONSUMED,
+    (Row.ABSENT, RowEvent.RECEIVE): Row.RUNNING,
+    (Row.ABSENT, RowEvent.FAIL): Row.FAILED,
+    (Row.RUNNING, RowEvent.CONSUME): Row.CONSUMED,
+    (Row.RUNNING, RowEvent.FAIL): Row.FAILED,
+    (Row.RUNNING, RowEvent.EXPIRE): Row.IN_DOUBT,
+    (Row.IN_DOUBT, RowEvent.RECEIVE): Row.RUNNING,
+    # Late but ours: the lease passed, nobody took over, the token still matches.
+    (Row.IN_DOUBT, RowEvent.CONSUME): Row.CONSUMED,
+    (Row.IN_DOUBT, RowEvent.FAIL): Row.FAILED,
+    (Row.FAILED, RowEvent.RECEIVE): Row.RUNNING,
+    (Row.FAILED, RowEvent.FAIL): Row.FAILED,
+}
+
+
+def next_row(row: Row, event: RowEvent) -> Row:
+    """Return the row after `event`.
+
+    Raises:
+        UsageError: when the event is illegal for this row; nothing has changed then.
+    """
+    after = ROW_TRANSITIONS.get((row, event))
+    if after is None:
+        raise UsageError(f"a consume log that is {row.value} cannot take {event.value!r}")
+    return after
+
+
+def row_of(state: int | None, owner: str | None, lease_until: float | None, now: float) -> Row:
+    """Return what the columns of a row say at `now`; `state` None means that there is no row."""
+    if state is None:
+        return Row.ABSENT
+    if state == LogState.CONSUMED:
+        return Row.CONSUMED
+    if owner is None:
+        return Row.FAILED
+    return Row.RUNNING if lease_until is not None and lease_until > now else Row.IN_DOUBT
+
+
+class Lease(Enum):
+    """What Redis answered to a claim; the first four are the words of `claim.lua`."""
+
+    DONE = "done"  # consumed, and remembered
+    HELD = "held"  # another owner's lease lies ahead
+    FIRST = "first"  # ours, and no attempt before it is known
+    AGAIN = "again"  # ours, after an attempt that failed or vanished
+    UNREACHABLE = "unreachable"  # no answer: the database decides alone
+
+
+class Step(Enum):
+    """What to do with a delivery."""
+
+    ACKNOWLEDGE = "acknowledge"  # a suppressed duplicate
+    LATER = "later"  # somebody else is at it; not an attempt
+    ONE_COMMIT = "one commit"  # CONSUMED and the effect together; no row is there yet
+    RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
+    GIVE_UP = "give up"  # attempts used up: dead letter
+
+
+STEP_OF_LEASE: Mapping[Lease, Step] = {
+    Lease.DONE: Step.ACKNOWLEDGE,
+    Lease.HELD: Step.LATER,
+    Lease.FIRST: Step.ONE_COMMIT,
+    Lease.AGAIN: Step.RECEIVE_FIRST,
+    Lease.UNREACHABLE: Step.RECEIVE_FIRST,
+}
+
+# What is found where our own row should have gone.
+STEP_OF_ROW: Mapping[Row, Step] = {
+    Row.CONSUMED: Step.ACKNOWLEDGE,
+    Row.RUNNING: Step.LATER,
+    Row.IN_DOUBT: Step.RECEIVE_FIRST,
+    Row.FAILED: Step.RECEIVE_FIRST,
+}
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Redis's answer for one message.
+
+    `attempt` counts this attempt (0 when Redis does not know); `in_doubt` says that the attempt
+    before it began and was never heard of again; `wait`: what is left of another's lease, seconds.
+    """
+
+    lease: Lease
+    attempt: int = 0
+    in_doubt: bool = False
+    wait: float = 0.0
+
+
+UNREACHABLE = Claim(Lease.UNREACHABLE)
+
+
+def first_step(claim: Claim, *, attempts_max: int, log_receipt: bool) -> Step:
+    """Decide what follows a claim.
+
+    `log_receipt` asks for the two-step form always, as handlers with external effects need it.
+    """
+    step = STEP_OF_LEASE[claim.lease]
+    if step in (Step.ONE_COMMIT, Step.RECEIVE_FIRST) and claim.attempt > attempts_max:
+        return Step.GIVE_UP
+    if step is Step.ONE_COMMIT and log_receipt:
+        return Step.RECEIVE_FIRST
+    return step
+
+
+def attempt_after(row: Row, row_attempt: int, redis_attempt: int) -> int:
+    """Return the number of the attempt that begins now; it never falls, whoever lost its memory."""
+    seen = 0 if row is Row.ABSENT else row_attempt
+    return max(seen + 1, redis_attempt)

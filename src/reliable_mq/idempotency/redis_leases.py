@@ -1,0 +1,175 @@
+"""Leases in Redis. Receives claims and their ends; hands on what Redis says of them.
+
+Everything that is asked for while a call is on its way leaves together with the next call: claims
+of concurrent deliveries and the "done" of finished ones share one round trip. When Redis does not
+answer, a claim is `UNREACHABLE` at once (circuit breaker) and the database decides alone; an end
+that cannot be written is dropped, because a lease passes by itself and the row says the rest.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.breaker import CircuitBreaker
+from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
+
+log = logging.getLogger(__name__)
+
+Fate = Literal["done", "fail", "back", "renew"]
+
+SETTLE_SECONDS = 0.01
+"""How long an end waits for a claim to travel with."""
+_FAULTS = (RedisError, OSError, asyncio.TimeoutError)
+
+
+class _Asked(NamedTuple):
+    key: str
+    token: str
+    answer: asyncio.Future[Claim]
+
+
+class _Ended(NamedTuple):
+    key: str
+    token: str
+    fate: Fate
+
+
+def key_of(group: str, message_id: str) -> str:
+    """Return the Redis key of one consumer group and message."""
+    return f"rmq:{group}:{message_id}"
+
+
+class RedisLeases:
+    """Claims and their ends, many per round trip. Belongs to one event loop.
+
+    Invariant: at most one round trip is on its way; what is asked meanwhile waits for the next.
+
+    Args:
+        url: `redis://host:port/db`, `rediss://…` or `unix://…`.
+        lease: seconds for which a claim holds without being renewed.
+        duplicate_window: seconds for which "done" is remembered. Only speed depends on it.
+        timeout: seconds after which Redis counts as unreachable.
+
+    Raises:
+        ConfigurationError: when the URL is none.
+    """
+
+    def __init__(
+        self, url: str, *, lease: float, duplicate_window: float, timeout: float = 1.0
+    ) -> None:
+        try:
+            self._redis = Redis.from_url(
+                url, socket_timeout=timeout, socket_connect_timeout=timeout, protocol=2, retry=None
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"redis={url!r} is no Redis URL: {error}") from error
+        self._lease_ms = int(lease * 1000)
+        self._window_ms = int(duplicate_window * 1000)
+        self._breaker = CircuitBreaker()
+        self._asked: list[_Asked] = []
+        self._ended: list[_Ended] = []
+        self._round: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        here = files("reliable_mq.idempotency")
+        self._scripts = [here.joinpath(f"{name}.lua").read_text() for name in ("claim", "settle")]
+        self._digests: list[str] = []
+
+    async def claim(self, claims: Sequence[tuple[str, str]]) -> list[Claim]:
+        """Claim each (key, token) and return Redis's answers in order; never raises for Redis."""
+        loop = asyncio.get_running_loop()
+        asked = [_Asked(key, token, loop.create_future()) for key, token in claims]
+        self._asked += asked
+        self._start_round()
+        return [await each.answer for each in asked]
+
+    def settle(self, key: str, token: str, fate: Fate) -> None:
+        """Tell Redis what became of a claim, with the next claim or a little later."""
+        self._ended.append(_Ended(key, token, fate))
+        if self._round is None and self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(SETTLE_SECONDS, self._start_round)
+
+    async def close(self) -> None:
+        """Write what is still to be written and close the connections."""
+        if self._ended:
+            self._start_round()
+        while self._round is not None:
+            await asyncio.wait([self._round])
+        with contextlib.suppress(*_FAULTS):
+            await self._redis.aclose()
+
+    def _start_round(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._round is None:
+            self._round = asyncio.create_task(self._rounds())
+
+    async def _rounds(self) -> None:
+        try:
+            while self._asked or self._ended:
+                asked, self._asked = self._asked, []
+                ended, self._ended = self._ended, []
+                answers = await self._ask(asked, ended)
+                for each, answer in zip(asked, answers, strict=True):
+                    if not each.answer.done():
+                        each.answer.set_result(answer)
+        finally:
+            self._round = None
+
+    async def _ask(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[Claim]:
+        """Make one round trip; without an answer everything is unreachable."""
+        now = asyncio.get_running_loop().time()
+        if not self._breaker.allows(now):
+            return [UNREACHABLE] * len(asked)
+        try:
+            # Once more at once: after a restart of Redis every pooled connection is dead.
+            async for attempt in AsyncRetrying(
+                stop=stop_after_attempt(2), retry=retry_if_exception_type(_FAULTS), reraise=True
+            ):
+                with attempt:
+                    answers = await self._call(asked, ended)
+        except _FAULTS as error:
+            self._breaker.failed(asyncio.get_running_loop().time())
+            log.warning("Redis does not answer, the database decides alone: %s", error)
+            return [UNREACHABLE] * len(asked)
+        except BaseException:
+            self._breaker.failed(asyncio.get_running_loop().time())
+            raise
+        self._breaker.succeeded()
+        return [claim_of(answer) for answer in answers]
+
+    async def _call(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[Any]:
+        if not self._digests:
+            self._digests = [await self._redis.script_load(text) for text in self._scripts]
+        pipeline = self._redis.pipeline(transaction=False)
+        if ended:
+            tail = [text for each in ended for text in (each.token, each.fate)]
+            keys = [each.key for each in ended]
+            times = (self._window_ms, self._lease_ms, self._window_ms)
+            pipeline.evalsha(self._digests[1], len(keys), *keys, *times, *tail)
+        if asked:
+            keys = [each.key for each in asked]
+            tokens = [each.token for each in asked]
+            lease, memory = self._lease_ms, self._window_ms
+            pipeline.evalsha(self._digests[0], len(keys), *keys, lease, memory, *tokens)
+        try:
+            answers = await pipeline.execute()
+        except NoScriptError:  # Redis was restarted or its scripts were flushed
+            self._digests = []
+            raise
+        return list(answers[-1]) if asked else []
+
+
+def claim_of(answer: Sequence[Any]) -> Claim:
+    """Return the claim in one answer of `claim.lua`."""
+    word, attempt, in_doubt, wait_ms = answer
+    return Claim(Lease(word.decode()), int(attempt), bool(in_doubt), int(wait_ms) / 1000)

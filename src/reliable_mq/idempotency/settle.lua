@@ -1,0 +1,46 @@
+-- Settle a batch of claims, in one call.
+--
+-- KEYS[i]     as in claim.lua
+-- ARGV[1]     duplicate window, milliseconds: TTL of "done"
+-- ARGV[2]     lease, milliseconds, for "renew"
+-- ARGV[3]     how long an attempt is remembered, milliseconds
+-- ARGV[2+2i]  token of the owner of KEYS[i]
+-- ARGV[3+2i]  what became of the claim:
+--               "done"   its row says CONSUMED: remembered whoever owns the key, the row decides
+--               "fail"   its failure is in the consume log: the key goes, if it is still ours
+--               "back"   nothing was attempted: the attempt is taken back, if the key is still ours
+--               "renew"  the handler still runs: the lease is longer, if the key is still ours
+--
+-- Returns one number per key: 1 when it was done, 0 when the key is no longer the owner's.
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local answers = {}
+
+for i, key in ipairs(KEYS) do
+  local token, fate = ARGV[2 + 2 * i], ARGV[3 + 2 * i]
+  if fate == 'done' then
+    redis.call('SET', key, 'done', 'PX', ARGV[1])
+    answers[i] = 1
+  else
+    local attempt, owner = string.match(redis.call('GET', key) or '', '^(%d+):%d+:(.*)$')
+    if owner ~= token then
+      answers[i] = 0
+    else
+      answers[i] = 1
+      if fate == 'fail' then
+        redis.call('DEL', key)
+      elseif fate == 'back' then
+        if tonumber(attempt) > 1 then
+          redis.call('SET', key, (attempt - 1) .. ':0:', 'KEEPTTL')
+        else
+          redis.call('DEL', key)
+        end
+      else
+        local till = string.format('%.0f', now + tonumber(ARGV[2]))
+        redis.call('SET', key, attempt .. ':' .. till .. ':' .. token, 'PX', ARGV[3])
+      end
+    end
+  end
+end
+return answers

@@ -1,0 +1,276 @@
+"""The statements on the consume log, one sentence each.
+
+Table `<prefix>consume_log`, see `sql_tables`. Its primary key (consumer group, message id) decides
+between two owners: the second insert waits for the first one's commit and then finds a row. What a
+found row means, and what may become of it, is `claim`'s to say; the conditions here repeat it so
+that a token that lost its claim changes nothing.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.claim import (
+    STEP_OF_ROW,
+    LogState,
+    Row,
+    Step,
+    attempt_after,
+    row_of,
+)
+from reliable_mq.sql_types import utc_datetime
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1."""
+
+    group: str
+    message_id: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+    token: str
+    attempt: int = 1
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the log says to a delivery: the next step and, for an attempt, its number.
+
+    `in_doubt`: the attempt before it was never heard of again. `wait`: what is left of another's
+    lease, seconds.
+    """
+
+    step: Step
+    attempt: int = 1
+    in_doubt: bool = False
+    wait: float = 0.0
+
+
+class SqlConsumeLog:
+    """The consume log of one database. All methods work in the caller's transaction."""
+
+    def __init__(self, table: Table, dialect: str) -> None:
+        self.table = table
+        log = table.c
+        insert = _insert_of(dialect)(table)
+        self._insert = insert.on_conflict_do_nothing()
+        self._insert_many = self._insert.returning(log.message_id)
+        this = and_(
+            log.consumer_group == bindparam("group"), log.message_id == bindparam("message")
+        )
+        received = log.state == LogState.RECEIVED.value
+        ours = log.owner == bindparam("token")
+        self._find = (
+            select(log.message_id, log.state, log.attempt, log.owner, log.lease_until)
+            .where(
+                log.consumer_group == bindparam("group"),
+                log.message_id.in_(bindparam("messages", expanding=True)),
+            )
+            .order_by(log.message_id)
+        )
+        self._lock = self._find.with_for_update()
+        self._take_over = (
+            update(table)
+            .where(this, received)
+            .values(
+                owner=bindparam("token"),
+                attempt=bindparam("new_attempt"),
+                lease_until=bindparam("until"),
+            )
+        )
+        self._consume = (
+            update(table)
+            .where(this, received, ours)
+            .values(
+                state=LogState.CONSUMED.value,
+                consume_date=bindparam("at"),
+                lease_until=null(),
+            )
+        )
+        self._undo = (
+            update(table)
+            .where(this)
+            .values(
+                state=LogState.RECEIVED.value,
+                consume_date=null(),
+                owner=null(),
+                lease_until=bindparam("until"),
+            )
+        )
+        self._remove = delete(table).where(this)
+        self._renew = (
+            update(table).where(this, received, ours).values(lease_until=bindparam("until"))
+        )
+        self._fail = self._failing(insert, received)
+
+    def _failing(self, insert: Any, received: ColumnElement[bool]) -> Any:
+        log, new = self.table.c, insert.excluded
+        return insert.on_conflict_do_update(
+            index_elements=[log.consumer_group, log.message_id],
+            set_={
+                "attempt": case((new.attempt > log.attempt, new.attempt), else_=log.attempt),
+                "owner": null(),
+                "lease_until": new.lease_until,
+            },
+            where=and_(received, or_(log.owner.is_(None), log.owner == bindparam("token"))),
+        )
+
+    def insert_consumed(
+        self, connection: Connection, entries: Sequence[Entry], now: float
+    ) -> set[str]:
+        """Insert rows that say CONSUMED; return the ids of those for which no row was there."""
+        rows = [_row(entry, LogState.CONSUMED, now, owner=entry.token) for entry in entries]
+        return self._inserted(connection, rows)
+
+    def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
+        if len(rows) == 1:
+            inserted = connection.execute(self._insert, rows[0]).rowcount
+            return {rows[0]["message_id"]} if inserted else set()
+        return set(connection.execute(self._insert_many, rows).scalars())
+
+    def found(
+        self, connection: Connection, entries: Sequence[Entry], now: float
+    ) -> dict[str, Found]:
+        """Return what the rows of these deliveries say, without changing them."""
+        return {
+            entry.message_id: _judge(entry, row, now)
+            for entry, row in self._rows(connection, self._find, entries)
+        }
+
+    def receive(
+        self, connection: Connection, entries: Sequence[Entry], now: float, lease: float
+    ) -> dict[str, Found]:
+        """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs."""
+        until = utc_datetime(now + lease)
+        rows = [
+            _row(entry, LogState.RECEIVED, now, owner=entry.token) | {"lease_until": until}
+            for entry in entries
+        ]
+        inserted = self._inserted(connection, rows)
+        answers = {
+            entry.message_id: Found(Step.RECEIVE_FIRST, entry.attempt)
+            for entry in entries
+            if entry.message_id in inserted
+        }
+        there = [entry for entry in entries if entry.message_id not in inserted]
+        for entry, row in self._rows(connection, self._lock, there):
+            found = _judge(entry, row, now)
+            answers[entry.message_id] = found
+            if found.step is Step.RECEIVE_FIRST:
+                connection.execute(
+                    self._take_over,
+                    _this(entry) | {"new_attempt": found.attempt, "until": until},
+                )
+        return answers
+
+    def consume(self, connection: Connection, entry: Entry, now: float) -> bool:
+        """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
+        values = _this(entry) | {"at": utc_datetime(now)}
+        return connection.execute(self._consume, values).rowcount == 1
+
+    def undo(self, connection: Connection, entry: Entry, retry_at: float) -> None:
+        """Turn the CONSUMED row that this very transaction inserted into a failed attempt."""
+        connection.execute(
+            self._undo,
+            {"group": entry.group, "message": entry.message_id, "until": utc_datetime(retry_at)},
+        )
+
+    def remove(self, connection: Connection, entry: Entry) -> None:
+        """Take back the CONSUMED row that this very transaction inserted."""
+        connection.execute(self._remove, {"group": entry.group, "message": entry.message_id})
+
+    def fail(
+        self,
+        connection: Connection,
+        entries: Sequence[Entry],
+        now: float,
+        retry_at: Sequence[float],
+    ) -> None:
+        """Record failed attempts and when the next ones are expected; CONSUMED rows stay."""
+        for entry, at in zip(entries, retry_at, strict=True):
+            row = _row(entry, LogState.RECEIVED, now, owner=None)
+            connection.execute(
+                self._fail, row | {"lease_until": utc_datetime(at), "token": entry.token}
+            )
+
+    def renew(self, connection: Connection, entries: Sequence[Entry], until: float) -> None:
+        """Let the leases of running attempts end later."""
+        values = [_this(entry) | {"until": utc_datetime(until)} for entry in entries]
+        connection.execute(self._renew, values)
+
+    @staticmethod
+    def _rows(
+        connection: Connection, statement: Any, entries: Sequence[Entry]
+    ) -> list[tuple[Entry, Any]]:
+        if not entries:
+            return []
+        by_id = {entry.message_id: entry for entry in entries}
+        rows = connection.execute(
+            statement, {"group": entries[0].group, "messages": sorted(by_id)}
+        ).all()
+        return [(by_id[row.message_id], row) for row in rows]
+
+
+def _judge(entry: Entry, row: Any, now: float) -> Found:
+    until: datetime | None = row.lease_until
+    ends = until.timestamp() if until is not None else None
+    seen = row_of(row.state, row.owner, ends, now)
+    if seen is Row.RUNNING and row.owner == entry.token:
+        return Found(Step.RECEIVE_FIRST, row.attempt)  # our own commit, whose answer was lost
+    wait = ends - now if seen is Row.RUNNING and ends is not None else 0.0
+    attempt = attempt_after(seen, row.attempt, entry.attempt)
+    return Found(STEP_OF_ROW[seen], attempt, seen is Row.IN_DOUBT, wait)
+
+
+def _this(entry: Entry) -> dict[str, Any]:
+    return {"group": entry.group, "message": entry.message_id, "token": entry.token}
+
+
+def _row(entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
+    at = utc_datetime(now)
+    return {
+        "consumer_group": entry.group,
+        "message_id": entry.message_id,
+        "topic": entry.topic,
+        "broker_name": entry.broker_name,
+        "queue_id": entry.queue_id,
+        "offset": entry.offset,
+        "state": state.value,
+        "attempt": entry.attempt,
+        "owner": owner,
+        "lease_until": None,
+        "create_date": at,
+        "consume_date": at if state is LogState.CONSUMED else None,
+    }
+
+
+def _insert_of(dialect: str) -> Any:
+    """Return the insert that knows ON CONFLICT.
+
+    Raises:
+        ConfigurationError: when the database has no such thing, or nobody has tried it.
+    """
+    known = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+    if dialect not in known:
+        raise ConfigurationError(
+            f"the database {dialect!r} is not supported; use postgresql+psycopg://… or sqlite:///…"
+        )
+    return known[dialect]

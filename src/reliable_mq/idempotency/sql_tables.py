@@ -1,0 +1,41 @@
+"""The consume log (design, section 4). Only the shape; statements are in `sql_consume_log`."""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, SmallInteger, String, Table
+
+from reliable_mq.idempotency.claim import LogState
+from reliable_mq.sql_types import UtcDateTime
+
+__all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table"]
+
+DEFAULT_PREFIX = "rmq_"
+
+
+def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table:
+    """Return the table `<prefix>consume_log`: one row per consumer group and message.
+
+    `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
+    (RECEIVED) is an attempt: running while `owner` is set and `lease_until` lies ahead, in doubt
+    when it lies behind, failed and waiting for its next attempt when `owner` is null.
+    """
+    name = f"{prefix}consume_log"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
+        metadata,
+        Column("consumer_group", String(127), primary_key=True),
+        Column("message_id", String(64), primary_key=True),
+        Column("topic", String(127), nullable=False),
+        Column("broker_name", String(127), nullable=False),
+        Column("queue_id", Integer, nullable=False),
+        Column("offset", BigInteger, nullable=False),
+        Column("state", SmallInteger, nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("owner", String(64)),
+        Column("lease_until", UtcDateTime),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("consume_date", UtcDateTime),
+    )
+    # Confirmation and the resend scheduler ask by message, over all groups.
+    Index(f"{name}_message", table.c.message_id)
+    return table

@@ -1,0 +1,199 @@
+"""The relay: stubs that were just committed go to the broker, without waiting for a scheduler.
+
+Receives stubs whose transaction ended in a commit. Hands on messages to anything that can
+`send_many`, and what came of it to the table of stubs. Refuses to send what it cannot read back
+from the table: a stub that a savepoint took back, or that somebody else owns by now, is not sent.
+
+The same steps serve the resend scheduler, which hands it the stubs that are due.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.message import Message, SendResult
+from reliable_mq.outbox.delay import delay_level_of
+from reliable_mq.outbox.stub import Position, Stub, message_of
+
+log = logging.getLogger(__name__)
+
+NextTime = Callable[[int, float, float | None], float]
+"""(count of sends, now, deliver time) -> when the next send is due, seconds since the epoch."""
+
+
+class Sender(Protocol):
+    """What the relay needs of a client."""
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        """Send all; return for each, in order, where it was stored or why it was not."""
+        ...
+
+
+class SendOutcome(msgspec.Struct, frozen=True):
+    """What one send of a stub came to; `error` is None when the broker acknowledged it."""
+
+    message_id: str
+    count: int
+    next_time: float
+    position: Position | None = None
+    error: str | None = None
+
+
+class StubBook(Protocol):
+    """What the relay needs of the table of stubs."""
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        """Return which are committed, unsent and ours; True: an earlier one must go first."""
+        ...
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        """Write down what the sends came to, in one transaction, where the stub is still ours."""
+        ...
+
+
+class RelayCounts(msgspec.Struct, frozen=True):
+    """What one run did. `waiting` are stubs that are still in the relay's hands."""
+
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+    waiting: int = 0
+
+
+def send_stubs(
+    sender: Sender, stubs: Sequence[Stub], next_time: NextTime, now: float
+) -> list[SendOutcome]:
+    """Send each stub once and return what came of each."""
+    messages = [
+        message_of(stub, delay_level_of((stub.deliver_time or now) - now)) for stub in stubs
+    ]
+    try:
+        results = sender.send_many(messages)
+    except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
+        results = [error] * len(stubs)
+    if len(results) != len(stubs):
+        raise InvariantBroken(f"{len(stubs)} messages were sent, {len(results)} results came back")
+    return [
+        _outcome(stub, result, next_time, now) for stub, result in zip(stubs, results, strict=True)
+    ]
+
+
+def _outcome(
+    stub: Stub, result: SendResult | Exception, next_time: NextTime, now: float
+) -> SendOutcome:
+    count = stub.count + 1
+    due = next_time(count, now, stub.deliver_time)
+    if isinstance(result, Exception):
+        why = f"{type(result).__name__}: {result}"
+        # What never left is missed at once, also when the message itself is a delayed one.
+        return SendOutcome(stub.message_id, count, next_time(count, now, None), error=why)
+    queue = result.queue
+    position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
+    return SendOutcome(stub.message_id, count, due, position=position)
+
+
+class Relay:
+    """Sends the stubs it is handed; stubs of one (topic, ordering key) strictly one after another.
+
+    Invariant: a stub is in exactly one lane; only the first of a keyed lane may be on its way.
+
+    Args:
+        owner: how the table names this relay.
+        lease: seconds after which a stub that is not sent is left to the resend scheduler.
+        batch_max: most stubs in one `send_many`.
+    """
+
+    def __init__(
+        self,
+        book: StubBook,
+        sender: Sender,
+        next_time: NextTime,
+        *,
+        owner: str,
+        lease: float,
+        batch_max: int = 256,
+    ) -> None:
+        self._book = book
+        self._sender = sender
+        self._next_time = next_time
+        self._owner = owner
+        self._lease = lease
+        self._batch_max = batch_max
+        self._lanes: dict[tuple[str, str], deque[tuple[float, Stub]]] = {}
+
+    def accept(self, stubs: Iterable[Stub], written: float) -> None:
+        """Take stubs that were written, under a lease of ours, at `written` (seconds)."""
+        for stub in stubs:
+            # A stub without a key has a lane of its own: nothing must go before it.
+            lane = (stub.topic, stub.ordering_key) if stub.ordering_key else ("", stub.message_id)
+            self._lanes.setdefault(lane, deque()).append((written + self._lease, stub))
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def run_once(self, now: float) -> RelayCounts:
+        """Send the first stub of every lane, one batch at most, and write down what came of it.
+
+        Raises whatever the table of stubs raises; the stubs stay in their lanes then.
+        """
+        dropped = self._drop_expired(now)
+        heads = {
+            lane[0][1].message_id: (name, lane[0][1])
+            for name, lane in list(self._lanes.items())[: self._batch_max]
+        }
+        if not heads:
+            return RelayCounts(dropped=dropped)
+        sendable = self._book.sendable(heads.keys(), self._owner)
+        batch = []
+        for message_id, (name, stub) in heads.items():
+            if message_id not in sendable:
+                self._remove_first(name)
+                dropped += 1
+            elif not sendable[message_id]:
+                batch.append((name, stub))
+            else:
+                self._lanes[name] = self._lanes.pop(name)  # let other lanes into the next batch
+        outcomes = self._send([stub for _, stub in batch], now)
+        for (name, _), outcome in zip(batch, outcomes, strict=True):
+            if outcome.error is None:
+                self._remove_first(name)
+            else:
+                # Later ones of the key wait in the table, behind this one.
+                dropped += len(self._lanes.pop(name)) - 1
+        failed = sum(outcome.error is not None for outcome in outcomes)
+        return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
+
+    def _send(self, stubs: Sequence[Stub], now: float) -> list[SendOutcome]:
+        if not stubs:
+            return []
+        outcomes = send_stubs(self._sender, stubs, self._next_time, now)
+        self._book.record(outcomes, self._owner, now)
+        return outcomes
+
+    def _drop_expired(self, now: float) -> int:
+        """Forget stubs whose lease has passed: the scheduler may be sending them by now."""
+        expired = 0
+        for name, lane in list(self._lanes.items()):
+            while lane and lane[0][0] <= now:
+                lane.popleft()
+                expired += 1
+            if not lane:
+                del self._lanes[name]
+        return expired
+
+    def _remove_first(self, name: tuple[str, str]) -> None:
+        lane = self._lanes[name]
+        lane.popleft()
+        if not lane:
+            del self._lanes[name]
+
+    def invariants(self) -> None:
+        """Check what the class promises of itself."""
+        ids = [stub.message_id for lane in self._lanes.values() for _, stub in lane]
+        if len(ids) != len(set(ids)) or not all(self._lanes.values()):
+            raise InvariantBroken("a stub is in exactly one lane, and no lane is empty")

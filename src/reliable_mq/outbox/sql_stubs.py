@@ -1,0 +1,191 @@
+"""The statements on the message stub table, one sentence each.
+
+Table `<prefix>message_stub`, see `sql_tables`. A row is *ours* while `owner` is our name; only its
+owner writes what a send came to, so that a lost lease cannot write. Every time in the rows comes
+from the caller's clock.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
+
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.stub import Position, Stub, StubEvent, groups_of, groups_text, next_status
+from reliable_mq.outbox.stub import StubStatus as Status
+from reliable_mq.sql_types import utc_datetime
+
+# Written as literals: a partial index is used only when its condition is in the statement's text.
+_UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
+_NOTE_LENGTH_MAX = 1000
+
+
+class SqlStubs:
+    """The message stub table of one database. Statements are built once and compiled once."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self.engine = engine
+        self.table = table
+        stub, earlier = table.c, table.alias("earlier").c
+        self._insert = insert(table).inline()
+        #: an earlier stub of the same key has not reached the broker
+        self.blocked = and_(
+            stub.ordering_key != "",
+            exists().where(
+                earlier.topic == stub.topic,
+                earlier.ordering_key == stub.ordering_key,
+                earlier.ordering_key != "",
+                earlier.seq < stub.seq,
+                earlier.status == _UNCONFIRMED,
+                earlier.broker_name.is_(None),
+            ),
+        )
+        self._sendable = select(stub.message_id, self.blocked).where(
+            stub.message_id.in_(bindparam("ids", expanding=True)),
+            stub.owner == bindparam("me"),
+            stub.status == _UNCONFIRMED,
+            stub.broker_name.is_(None),
+        )
+        self._record_sent = self._record().values(
+            broker_name=bindparam("new_broker"),
+            queue_id=bindparam("new_queue"),
+            offset=bindparam("new_offset"),
+            # Without a required group the broker's acknowledgement confirms.
+            status=case(
+                (
+                    and_(stub.status == _UNCONFIRMED, stub.required_groups == ""),
+                    next_status(Status.UNCONFIRMED, StubEvent.CONFIRM).value,
+                ),
+                else_=stub.status,
+            ),
+            resend_time=case(
+                (
+                    or_(stub.status != _UNCONFIRMED, stub.required_groups == ""),
+                    null(),
+                ),
+                else_=bindparam("next_time"),
+            ),
+        )
+        self._record_failed = self._record().values(
+            note=bindparam("new_note"),
+            resend_time=case((stub.status != _UNCONFIRMED, null()), else_=bindparam("next_time")),
+        )
+
+    def _record(self) -> Any:
+        stub = self.table.c
+        return (
+            update(self.table)
+            .where(stub.message_id == bindparam("id"), stub.owner == bindparam("me"))
+            .values(
+                count=bindparam("new_count"),
+                owner=null(),
+                lease_until=null(),
+                update_date=bindparam("at"),
+            )
+        )
+
+    def write(
+        self, connection: Connection, stubs: Sequence[Stub], owner: str, now: float, lease: float
+    ) -> None:
+        """Insert stubs in the caller's transaction, under a lease of their relay."""
+        at, until = utc_datetime(now), utc_datetime(now + lease)
+        rows = [
+            {
+                "message_id": stub.message_id,
+                "topic": stub.topic,
+                "tag": stub.tag,
+                "message_key": stub.message_key,
+                "ordering_key": stub.ordering_key,
+                "content": stub.content,
+                "content_type": stub.content_type,
+                "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
+                "status": Status.UNCONFIRMED.value,
+                "count": 0,
+                "resend_time": until,
+                "required_groups": groups_text(stub.required_groups),
+                "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
+                "create_date": at,
+                "update_date": at,
+                "owner": owner,
+                "lease_until": until,
+            }
+            for stub in stubs
+        ]
+        connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        """Return the ids that are committed, unsent and ours; True: an earlier one must go first.
+
+        Reading them back is what makes P1 hold on this side: nothing is sent that is not there.
+        """
+        with self.engine.connect() as connection:
+            rows = connection.execute(self._sendable, {"ids": list(message_ids), "me": owner})
+            return {message_id: bool(blocked) for message_id, blocked in rows}
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        """Write down what sends came to, where the stub is still ours, in one transaction."""
+        sent, failed = [], []
+        for outcome in outcomes:
+            row = {
+                "id": outcome.message_id,
+                "me": owner,
+                "new_count": outcome.count,
+                "next_time": utc_datetime(outcome.next_time),
+                "at": utc_datetime(now),
+            }
+            if (position := outcome.position) is not None:
+                row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
+                sent.append(row | {"new_offset": position.offset})
+            else:
+                failed.append(row | {"new_note": (outcome.error or "")[:_NOTE_LENGTH_MAX]})
+        with self.engine.begin() as connection:
+            if sent:
+                connection.execute(self._record_sent, sent)
+            if failed:
+                connection.execute(self._record_failed, failed)
+
+    def status_counts(self, connection: Connection) -> dict[Status, int]:
+        """Return how many stubs are in each status."""
+        status = self.table.c.status
+        rows = connection.execute(select(status, func.count()).group_by(status))
+        return {Status(value): count for value, count in rows}
+
+
+def stub_of(row: Row[Any]) -> Stub:
+    """Return the stub in a row of the whole table."""
+    position = None
+    if row.broker_name is not None:
+        position = Position(row.broker_name, row.queue_id, row.offset)
+    return Stub(
+        seq=row.seq,
+        message_id=row.message_id,
+        topic=row.topic,
+        content=bytes(row.content),
+        tag=row.tag,
+        message_key=row.message_key,
+        ordering_key=row.ordering_key,
+        content_type=row.content_type,
+        properties=json.loads(row.properties),
+        count=row._mapping["count"],  # noqa: SLF001 - `count` is also a method of every tuple
+        required_groups=groups_of(row.required_groups),
+        deliver_time=row.deliver_time and row.deliver_time.timestamp(),
+        position=position,
+    )

@@ -1,0 +1,169 @@
+"""The life of a stub, as a table. Pure: it knows neither the database nor the broker.
+
+    UNCONFIRMED --confirm--> CONFIRMED
+    UNCONFIRMED --void-----> VOIDED      --retry--> UNCONFIRMED
+
+Sends do not change the status: they raise `count`, and an acknowledged one records the position.
+A send may be acknowledged after its message was consumed (the consumer can be faster than the row
+that says "sent"), so a position is recorded in every status. A settled stub never becomes due.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+
+import msgspec
+
+from reliable_mq.errors import UsageError
+from reliable_mq.message import Message
+
+CONTENT_TYPE = "CONTENT_TYPE"
+"""The user property that tells a consumer how the body was made."""
+
+
+class StubStatus(IntEnum):
+    """What the column `status` holds."""
+
+    UNCONFIRMED = 0
+    CONFIRMED = 1
+    VOIDED = 2
+
+
+class StubEvent(Enum):
+    """What can happen to a stub after its transaction committed."""
+
+    SENT = "sent"  # the broker acknowledged a send
+    SEND_FAILED = "send failed"  # refused, or no answer: it may or may not be stored
+    CONFIRM = "confirm"  # every required group consumed it; without one, the broker has it
+    EXHAUSTED = "exhausted"  # a consumer group gave it up to its dead letters
+    ESCALATE = "escalate"  # sends used up: a person is told
+    RETRY = "retry"  # by a person: its sends start again
+    VOID = "void"  # by a person: nobody shall send it again
+
+
+UNCONFIRMED, CONFIRMED, VOIDED = StubStatus
+TRANSITIONS: Mapping[tuple[StubStatus, StubEvent], StubStatus] = {
+    (UNCONFIRMED, StubEvent.SENT): UNCONFIRMED,
+    (UNCONFIRMED, StubEvent.SEND_FAILED): UNCONFIRMED,
+    (UNCONFIRMED, StubEvent.CONFIRM): CONFIRMED,
+    (UNCONFIRMED, StubEvent.EXHAUSTED): UNCONFIRMED,
+    (UNCONFIRMED, StubEvent.ESCALATE): UNCONFIRMED,
+    (UNCONFIRMED, StubEvent.RETRY): UNCONFIRMED,
+    (UNCONFIRMED, StubEvent.VOID): VOIDED,
+    (CONFIRMED, StubEvent.SENT): CONFIRMED,
+    (CONFIRMED, StubEvent.SEND_FAILED): CONFIRMED,
+    (VOIDED, StubEvent.SENT): VOIDED,
+    (VOIDED, StubEvent.SEND_FAILED): VOIDED,
+    (VOIDED, StubEvent.RETRY): UNCONFIRMED,
+}
+
+
+def next_status(status: StubStatus, event: StubEvent) -> StubStatus:
+    """Return the status after `event`.
+
+    Raises:
+        UsageError: when the event is illegal in this status; nothing has changed then.
+    """
+    after = TRANSITIONS.get((status, event))
+    if after is None:
+        raise UsageError(f"a stub that is {status.name} cannot take the event {event.value!r}")
+    return after
+
+
+def statuses_before(event: StubEvent) -> tuple[StubStatus, ...]:
+    """Return in which statuses `event` is legal; the statements take their WHERE from it."""
+    return tuple(status for status, known in TRANSITIONS if known is event)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where the broker stored the last acknowledged send of a stub."""
+
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class Stub(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed row of the message stub table, as far as sending it needs.
+
+    Times are seconds since the epoch. `count` is the number of sends so far, failed ones included.
+    """
+
+    seq: int
+    message_id: str
+    topic: str
+    content: bytes
+    tag: str = ""
+    message_key: str = ""
+    ordering_key: str = ""
+    content_type: str = ""
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+    count: int = 0
+    required_groups: tuple[str, ...] = ()
+    deliver_time: float | None = None
+    position: Position | None = None
+
+
+def message_of(stub: Stub, delay_level: int) -> Message:
+    """Return the message that sends `stub`; the same id every time, so that a resend is known."""
+    properties = dict(stub.properties)
+    if stub.content_type:
+        properties[CONTENT_TYPE] = stub.content_type
+    return Message(
+        topic=stub.topic,
+        body=stub.content,
+        tag=stub.tag,
+        keys=(stub.message_key,) if stub.message_key else (),
+        message_id=stub.message_id,
+        ordering_key=stub.ordering_key,
+        delay_level=delay_level,
+        properties=properties,
+    )
+
+
+def groups_text(groups: tuple[str, ...]) -> str:
+    """Return consumer groups as the column `required_groups` holds them: "a,b", sorted."""
+    return ",".join(sorted(set(groups)))
+
+
+def groups_of(text: str) -> tuple[str, ...]:
+    """Return the consumer groups of the column `required_groups`."""
+    return tuple(text.split(",")) if text else ()
+
+
+class DueState(Enum):
+    """What the resend scheduler does with a stub whose resend time has come."""
+
+    SEND = "send"
+    WAIT = "wait"  # a backlog has not reached it, or an attempt is running
+    CONFIRM = "confirm"  # every required group has consumed it; only the status is behind
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """What is known of one required group and one stub.
+
+    `consumed`: its consume log says CONSUMED. `attempt_alive`: its log is RECEIVED with a lease
+    that lies ahead. `passed`: the group's progress has passed the stub's position; None when the
+    broker could not be asked.
+    """
+
+    consumed: bool
+    attempt_alive: bool
+    passed: bool | None
+
+
+def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
+    """Decide for a stub that is UNCONFIRMED, below the maximum and past its resend time.
+
+    It is sent when it has no position; or when every required group has either consumed it or
+    gone past it without a live attempt, and at least one has not consumed it (design, section 2).
+    """
+    if stub.required_groups and all(group.consumed for group in groups):
+        return DueState.CONFIRM
+    if stub.position is None:
+        return DueState.SEND
+    if not stub.required_groups:
+        return DueState.CONFIRM
+    missing = [group for group in groups if not group.consumed]
+    if all(group.passed and not group.attempt_alive for group in missing):
+        return DueState.SEND
+    return DueState.WAIT

@@ -1,0 +1,81 @@
+"""How a stub comes to its end other than by confirmation: given up, told, retried, voided."""
+
+from sqlalchemy import Connection, Table, bindparam, case, null, update
+
+from reliable_mq.outbox.stub import StubEvent, StubStatus, statuses_before
+from reliable_mq.sql_types import utc_datetime
+
+NOTE_LENGTH_MAX = 1000
+
+
+class SqlSettlement:
+    """The statements of a stub's end, in the caller's transaction."""
+
+    def __init__(self, stubs: Table, logs: Table) -> None:
+        stub = stubs.c
+        this = stub.message_id == bindparam("id")
+        self._logs = logs
+        self._exhaust = (
+            update(stubs)
+            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)]))
+            .values(
+                count=case((stub.count < bindparam("max"), bindparam("max")), else_=stub.count),
+                resend_time=bindparam("at"),
+                note=bindparam("text"),
+                update_date=bindparam("at"),
+            )
+        )
+        self._void = (
+            update(stubs)
+            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.VOID)]))
+            .values(
+                status=StubStatus.VOIDED.value,
+                resend_time=null(),
+                note=bindparam("text"),
+                update_date=bindparam("at"),
+            )
+        )
+        self._retry = (
+            update(stubs)
+            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.RETRY)]))
+            .values(
+                status=StubStatus.UNCONFIRMED.value,
+                count=0,
+                broker_name=null(),
+                queue_id=null(),
+                offset=null(),
+                owner=null(),
+                lease_until=null(),
+                resend_time=bindparam("at"),
+                note=bindparam("text"),
+                update_date=bindparam("at"),
+            )
+        )
+        # Attempts that were used up start again too, or the message would be given up unread.
+        self._forget_attempts = (
+            update(logs)
+            .where(logs.c.message_id == bindparam("id"), logs.c.state == 0, logs.c.owner.is_(None))
+            .values(attempt=0, lease_until=null())
+        )
+
+    def exhaust(
+        self, connection: Connection, message_id: str, note: str, count_max: int, now: float
+    ) -> None:
+        """Let a stub count as sent often enough: a person is told, and nothing sent any more."""
+        values = _values(message_id, note, now) | {"max": count_max}
+        connection.execute(self._exhaust, values)
+
+    def void(self, connection: Connection, message_id: str, note: str, now: float) -> bool:
+        """Void a stub; False: there is none, or it was settled already."""
+        return connection.execute(self._void, _values(message_id, note, now)).rowcount == 1
+
+    def retry(self, connection: Connection, message_id: str, note: str, now: float) -> bool:
+        """Let a stub be sent again from the start; False: there is none, or it is confirmed."""
+        if connection.execute(self._retry, _values(message_id, note, now)).rowcount != 1:
+            return False
+        connection.execute(self._forget_attempts, {"id": message_id})
+        return True
+
+
+def _values(message_id: str, note: str, now: float) -> dict[str, object]:
+    return {"id": message_id, "text": note[:NOTE_LENGTH_MAX], "at": utc_datetime(now)}

@@ -1,0 +1,92 @@
+"""What an application may set, in code or by `RELIABLE_MQ_*` variables of the environment."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from reliable_mq.errors import ConfigurationError
+
+OutsidePolicy = Literal["warn", "raise", "allow"]
+
+
+class Settings(BaseSettings):
+    """Settings of one `ReliableMQ`. Times are seconds; sizes say their unit.
+
+    A variable of the environment has the field's name in capitals after `RELIABLE_MQ_`:
+    `RELIABLE_MQ_DATABASE=postgresql+psycopg://…`. What is given in code wins.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="RELIABLE_MQ_", extra="forbid", frozen=True)
+
+    #: name servers "host:port;host:port", or "embedded:DIR" for the bundled broker in this process
+    broker: str = "127.0.0.1:9876"
+    #: SQLAlchemy URL; the stubs and consume logs live beside the business rows
+    database: str = ""
+    #: Redis URL; without one the database decides alone, at one more commit per message
+    redis: str = ""
+    #: prefix of our tables
+    table_prefix: str = Field("rmq_", pattern=r"^[a-z][a-z0-9_]{0,31}$")
+
+    #: connections of this process to the database; 0: as many as handlers can run, and four
+    database_connections: int = Field(0, ge=0, le=1000)
+
+    #: how long a new stub is the relay's alone before the resend scheduler may take it
+    relay_lease: float = Field(5.0, gt=0)
+    #: how long the scheduler's claim on a stub holds; longer than a send with all its retries
+    resend_lease: float = Field(60.0, gt=0)
+    #: the waits between sends of a stub, the last one repeats
+    resend_waits: tuple[float, ...] = (
+        *(10.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0, 540.0, 600.0),
+        *(1200.0, 1800.0, 3600.0, 7200.0),
+    )
+    #: sends of a stub after which a person is told
+    resend_count_max: int = Field(16, ge=1, le=1000)
+    #: how long a stub rests when a backlog has not reached it yet
+    resend_backlog_wait: float = Field(5.0, gt=0)
+    #: how often the scheduler looks
+    resend_interval: float = Field(1.0, gt=0)
+    #: how many stubs one look takes
+    resend_batch: int = Field(500, ge=1, le=10_000)
+
+    #: how long a claim holds that is not renewed; running handlers renew it
+    claim_lease: float = Field(10.0, gt=0)
+    #: how long Redis remembers that a message was consumed; the consume log remembers it anyway
+    duplicate_window: float = Field(86_400.0, gt=0)
+    #: seconds after which Redis counts as unreachable
+    redis_timeout: float = Field(1.0, gt=0)
+    #: the waits between attempts of a handler, the last one repeats
+    retry_waits: tuple[float, ...] = (
+        *(1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 420.0, 480.0),
+        *(540.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
+    )
+
+    #: what happens when a managed topic is sent to outside of a transaction
+    send_outside_transaction: OutsidePolicy = "warn"
+    #: how long a stopping worker waits for its handlers
+    shutdown_timeout: float = Field(30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> "Settings":
+        for name in ("resend_waits", "retry_waits"):
+            waits = getattr(self, name)
+            if not waits or min(waits) <= 0 or list(waits) != sorted(waits):
+                raise ValueError(f"{name} must be positive seconds that do not become shorter")
+        if self.duplicate_window <= self.claim_lease:
+            raise ValueError("duplicate_window must be longer than claim_lease")
+        return self
+
+
+def load_settings(**given: object) -> Settings:
+    """Return the settings; what is None is taken from the environment or the default.
+
+    Raises:
+        ConfigurationError: when a value is wrong; names the first wrong setting.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        reason = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
