@@ -1,0 +1,101 @@
+"""`reliable-mq reconcile`: every message gets one verdict; also for `spark-submit`.
+
+Exit codes of this verb: 0 clean, 2 findings, 1 failed (bad input included: a script that looks for
+findings must not take a misspelt path for one).
+"""
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.reconcile.moments import parse_duration, parse_moment
+from reliable_mq.runtime.java_home import use_java
+
+CLEAN, FAILED, FINDINGS = 0, 1, 2
+
+
+def command(
+    db: Annotated[
+        str, typer.Option(envvar="RELIABLE_MQ_DATABASE", help="SQLAlchemy URL of the application.")
+    ] = "",
+    store: Annotated[str, typer.Option(help="Store directory of the broker, running or not.")] = "",
+    out: Annotated[
+        Path, typer.Option(help="Folder for report.html, summary.json and verdicts.parquet.")
+    ] = Path("reconcile-output"),
+    since: Annotated[str, typer.Option(help="Only messages since: ISO time (UTC), or -24h.")] = "",
+    until: Annotated[str, typer.Option(help="Only messages before: ISO time (UTC), or -1h.")] = "",
+    grace: Annotated[str, typer.Option(help="What is younger counts as in flight.")] = "10m",
+    repair: Annotated[
+        str, typer.Option(help="plan: say what would be done; apply: do it.", metavar="plan|apply")
+    ] = "",
+    table_prefix: Annotated[
+        str, typer.Option(envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.")
+    ] = "rmq_",
+    broker_name: Annotated[
+        str, typer.Option(help="Broker name for repairs, when no ledger knows it.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Give every message and consumer group one verdict from stubs, broker log, consume logs.
+
+    Exit code 0: clean, 2: findings, 1: failed.
+    """
+    try:
+        summary = _run(db, store, out, (since, until, grace), repair, table_prefix, broker_name)
+    except UsageError as error:
+        # The command line's own code for bad usage, 2, means findings here.
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        from reliable_mq.reconcile.report_text import print_report  # noqa: PLC0415 - after Spark
+
+        print_report(summary, Console())
+    raise typer.Exit(summary["exit_code"])
+
+
+def _run(
+    db: str,
+    store: str,
+    out: Path,
+    times: tuple[str, str, str],
+    repair: str,
+    prefix: str,
+    broker_name: str,
+) -> dict[str, Any]:
+    if not db:
+        raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
+    if not store:
+        raise ConfigurationError("--store is missing: the broker's store directory")
+    now = datetime.now(UTC)
+    since, until, grace = times
+    use_java()
+    from reliable_mq.reconcile.spark_run import Options, reconcile  # noqa: PLC0415 - seconds
+
+    return reconcile(
+        Options(
+            database=db,
+            store=store,
+            out=out,
+            now=now,
+            grace=parse_duration(grace, "--grace"),
+            since=parse_moment(since, "--since", now) if since else None,
+            until=parse_moment(until, "--until", now) if until else None,
+            repair=repair or None,
+            prefix=prefix,
+            broker_name=broker_name or None,
+        )
+    )
+
+
+if __name__ == "__main__":
+    from reliable_mq.cli.main import run
+
+    run(["reconcile", *sys.argv[1:]])

@@ -1,0 +1,44 @@
+"""Times and durations as a person types them. Pure."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from reliable_mq.errors import ConfigurationError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str, option: str) -> timedelta:
+    """Return the duration that `text` says: `90s`, `10m`, `2h`, `1d`, `500ms`; alone, seconds.
+
+    Raises:
+        ConfigurationError: when it says none; the text names `option`.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{option} takes a duration like 90s, 10m or 2h, not {text!r}")
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2] or "s"])
+
+
+def parse_moment(text: str, option: str, now: datetime) -> datetime:
+    """Return the moment that `text` says: ISO 8601, UTC if no zone is named, or `-2h` before `now`.
+
+    Raises:
+        ConfigurationError: when it says none; the text names `option`.
+    """
+    text = text.strip()
+    if text.startswith("-"):
+        return now - parse_duration(text[1:], option)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{option} takes a time like 2026-11-20T08:00 (UTC) or -2h, not {text!r}"
+        ) from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def first_id(moment: datetime) -> str:
+    """Return the smallest message id that can have been made at `moment` or later."""
+    return f"{max(int(moment.timestamp() * 1000), 0):012X}" + "0" * 20

@@ -1,0 +1,243 @@
+"""One reconciliation from the ledgers to its report: what the command line calls.
+
+Everything that can be wrong with the input is looked for before Spark starts. Results are written
+beside their final places and moved there at the end, so that no partial report looks whole.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.message import new_message_id
+from reliable_mq.reconcile import file_store, sql_ledger
+from reliable_mq.reconcile.evidence import evidence_of
+from reliable_mq.reconcile.latency import bucket_sql
+from reliable_mq.reconcile.moments import first_id
+from reliable_mq.reconcile.repair import Repair, plan
+from reliable_mq.reconcile.report_html import html_report
+from reliable_mq.reconcile.spark_job import Counted, Ledgers, Moment, verdicts
+from reliable_mq.reconcile.spark_session import session
+from reliable_mq.reconcile.sql_outcome import write_outcome
+from reliable_mq.reconcile.sql_repair import SqlRepair
+from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, Group, summarize
+
+REPAIRS = ("plan", "apply")
+_TOUCHED = ("verdicts.parquet", "report.html", "summary.json")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked for. `now` is the moment of the judgement."""
+
+    database: str
+    store: str
+    out: Path
+    now: datetime
+    grace: timedelta
+    since: datetime | None = None
+    until: datetime | None = None
+    repair: str | None = None
+    prefix: str = "rmq_"
+    broker_name: str | None = None
+
+
+def reconcile(options: Options) -> dict[str, Any]:
+    """Do one run and return its summary; docs/reconciliation.md names the fields.
+
+    Raises:
+        ConfigurationError, StoreError: the input cannot be used; nothing was written.
+        sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
+    """
+    started = time.monotonic()
+    ledgers = _open_ledgers(options)
+    moment = Moment(options.now, options.grace, options.since, options.until)
+    run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
+    options.out.mkdir(parents=True, exist_ok=True)
+    scratch = options.out / f".run-{run_id}"
+    try:
+        with session() as spark:
+            begun = time.monotonic()
+            frame, counted = verdicts(spark, ledgers, moment)
+            result = scratch / "verdicts.parquet"
+            frame.write.parquet(result.resolve().as_uri())
+            rows = Result(spark, result)
+            groups = rows.groups()
+            found = sum(group.rows for group in groups if group.is_finding)
+            summary = summarize(
+                run_id=run_id,
+                moment=_moment_fields(options, moment),
+                ledgers=_ledger_fields(counted),
+                groups=groups,
+                findings=islice(rows.findings(), FINDINGS_SHOWN_MAX) if found else (),
+            )
+            summary["repair"] = _repair(options, run_id, rows) if found else None
+            _record(options, summary, rows if found else None)
+        summary["seconds"] = {
+            "session": round(begun - started, 2),
+            "all": round(time.monotonic() - started, 2),
+        }
+        _publish(options.out, scratch, summary)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return summary
+
+
+def _open_ledgers(options: Options) -> Ledgers:
+    if options.repair not in (None, *REPAIRS):
+        raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
+    if options.since and options.until and options.since >= options.until:
+        raise ConfigurationError("--since must be before --until")
+    layout = file_store.read_layout(options.store)
+    progress = file_store.read_progress(options.store)
+    sql_ledger.check_tables(options.database, options.prefix)
+    window = sql_ledger.IdWindow(
+        first_id(options.since) if options.since else None,
+        first_id(options.until) if options.until else None,
+    )
+    managed = sql_ledger.managed_topics(options.database, options.prefix)
+    return Ledgers(
+        url=options.database,
+        prefix=options.prefix,
+        store=options.store,
+        window=window,
+        progress=progress,
+        queue_begins=layout.queue_begins,
+        managed=managed,
+    )
+
+
+class Result:
+    """The verdicts as they lie on disk; every reader of them begins here."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._path = path
+        self._frame = spark.read.parquet(path.resolve().as_uri())
+
+    def groups(self) -> list[Group]:
+        """Return the counts by everything that the report tells apart."""
+        keys = ("verdict", "finding", "topic", "consumer_group")
+        counted = self._frame.groupBy(
+            *keys,
+            f.expr(bucket_sql("stored_ms")).alias("stored"),
+            f.expr(bucket_sql("consumed_ms")).alias("consumed"),
+        ).agg(
+            f.count(f.lit(1)).alias("rows"),
+            f.count_if("is_lead").alias("messages"),
+            f.sum(f.expr("if(is_lead, greatest(record_copies - 1, 0), 0)")).alias("copies"),
+            f.sum("retries").alias("retries"),
+        )
+        return [Group(*row) for row in counted.collect()]
+
+    def findings(self) -> Iterator[dict[str, Any]]:
+        """Yield every finding, sorted by message id.
+
+        Only the findings' rows are read, and by Arrow: its times know that they are UTC, which
+        those that Spark collects do not.
+        """
+        table = parquet.read_table(self._path, filters=[("finding", "=", True)])
+        order = [("message_id", "ascending"), ("consumer_group", "ascending")]
+        for batch in table.sort_by(order).to_batches(max_chunksize=1_000):
+            yield from batch.to_pylist()
+
+
+def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
+    def text(when: datetime | None) -> str | None:
+        return when.isoformat().replace("+00:00", "Z") if when else None
+
+    return {
+        "as_of": text(moment.as_of),
+        "since": text(moment.since),
+        "until": text(moment.until),
+        "grace_seconds": moment.grace.total_seconds(),
+        "store": options.store,
+    }
+
+
+def _ledger_fields(counted: Counted) -> dict[str, Any]:
+    records = counted.records.get
+    return {
+        "stubs": counted.stubs.get["rows"],
+        "consume_logs": counted.consume_logs.get["rows"],
+        "first_deliveries": records["first"],
+        "other_copies": records["copies"],
+        "damaged_stretches": records["damaged"],
+        "damaged_bytes": records["damaged_bytes"],
+        "damaged_from": records["damaged_from"],
+    }
+
+
+def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any] | None:
+    if options.repair is None:
+        return None
+    repairs = plan(rows.findings())
+    results: list[tuple[Repair, bool | None, str]]
+    if options.repair == "plan":
+        results = [(repair, None, "planned") for repair in repairs]
+    else:
+        worker = SqlRepair(options.database, options.prefix, run_id, options.broker_name)
+        done = worker.apply(repairs, datetime.now(UTC))
+        results = [(each.repair, each.changed, each.outcome) for each in done]
+    return {
+        "mode": options.repair,
+        "planned": len(results),
+        "changed": sum(changed is True for _, changed, _ in results),
+        "actions": [
+            {
+                "message_id": repair.message_id,
+                "action": str(repair.action),
+                "consumer_groups": list(repair.groups),
+                "verdicts": list(repair.verdicts),
+                "outcome": outcome,
+            }
+            for repair, _, outcome in results[:FINDINGS_SHOWN_MAX]
+        ],
+    }
+
+
+def _record(options: Options, summary: Mapping[str, Any], rows: Result | None) -> None:
+    findings = rows.findings() if rows else iter(())
+    run = {
+        "run_id": summary["run_id"],
+        "as_of": options.now,
+        "since": options.since,
+        "until": options.until,
+        "grace_seconds": options.grace.total_seconds(),
+        "store": options.store,
+        "verdicts": json.dumps(summary["verdicts"]),
+        "ledgers": json.dumps(summary["ledgers"]),
+        "findings": summary["findings_total"],
+        "is_clean": summary["clean"],
+        "finish_date": datetime.now(UTC),
+    }
+    proved = ((row, evidence_of(row)) for row in findings)
+    write_outcome(options.database, options.prefix, run, proved, datetime.now(UTC))
+
+
+def _publish(out: Path, scratch: Path, summary: dict[str, Any]) -> None:
+    """Move the result to its place: first away with the old one, last the summary."""
+    for name in _TOUCHED:
+        old = out / name
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            with suppress(FileNotFoundError):
+                old.unlink()
+    summary["report"] = str((out / "report.html").resolve())
+    summary["parquet"] = str((out / "verdicts.parquet").resolve())
+    (scratch / "report.html").write_text(html_report(summary), encoding="utf-8")
+    (scratch / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    for name in _TOUCHED:
+        (scratch / name).rename(out / name)

