@@ -1,0 +1,278 @@
+"""The unfinished messages of a queue: what may run, what waits, what may be committed."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+QUEUE = MessageQueue("t", "a", 0)
+NOW = 100.0
+
+
+def message(offset: int, key: str = "", *, topic: str = "t", size: int = 1) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic=topic, body=bytes(size), ordering_key=key, queue=QUEUE, queue_offset=offset
+    )
+
+
+def assigned(
+    *, ordered: bool = True, needs_lock: bool = False, settings: ClientSettings | None = None
+) -> AssignedQueue:
+    queue = AssignedQueue(
+        QUEUE, ordered=ordered, needs_lock=needs_lock, settings=settings or ClientSettings()
+    )
+    queue.start_at(0)
+    return queue
+
+
+def filled(*keys: str) -> AssignedQueue:
+    queue = assigned()
+    queue.put([message(at, key) for at, key in enumerate(keys)], len(keys))
+    return queue
+
+
+def offsets(messages: list[ReceivedMessage]) -> list[int]:
+    return [one.queue_offset for one in messages]
+
+
+def test_messages_of_one_key_run_one_at_a_time_and_other_keys_meanwhile() -> None:
+    queue = filled("a", "a", "b", "", "a")
+    assert offsets(queue.take(10, NOW)) == [0, 2, 3]
+    assert queue.take(10, NOW) == []
+    queue.finish(0)
+    assert offsets(queue.take(10, NOW)) == [1]
+
+
+def test_a_message_that_is_held_blocks_its_key_only_and_runs_first_when_it_is_due() -> None:
+    queue = filled("a", "a", "b")
+    queue.take(2, NOW)
+    queue.hold(0, NOW + 5, counts=True)
+    queue.finish(2)
+    queue.wake(NOW + 4.9)
+    assert queue.take(10, NOW + 4.9) == []
+    assert queue.next_due() == NOW + 5
+    queue.wake(NOW + 5)
+    (again,) = queue.take(10, NOW + 5)
+    assert (again.queue_offset, again.reconsume_times) == (0, 1)
+
+
+def test_an_attempt_that_does_not_count_leaves_the_count_alone() -> None:
+    queue = filled("a")
+    queue.take(1, NOW)
+    queue.hold(0, NOW, counts=False)
+    queue.wake(NOW)
+    assert queue.take(1, NOW)[0].reconsume_times == 0
+
+
+def test_without_order_every_message_is_ready_at_once() -> None:
+    queue = assigned(ordered=False)
+    queue.put([message(at, "a") for at in range(3)], 3)
+    assert offsets(queue.take(10, NOW)) == [0, 1, 2]
+
+
+def test_the_commit_offset_stays_at_the_lowest_unfinished_message() -> None:
+    queue = filled("", "", "")
+    queue.take(3, NOW)
+    queue.finish(2)
+    queue.finish(1)
+    assert queue.commit_offset == 0
+    queue.finish(0)
+    assert queue.commit_offset == 3
+
+
+def test_offsets_that_a_filter_skipped_are_committed_when_nothing_is_unfinished() -> None:
+    queue = assigned()
+    queue.put([], 50)
+    assert queue.commit_offset == 50
+
+
+def test_nothing_starts_without_the_lock_that_is_needed() -> None:
+    queue = assigned(needs_lock=True)
+    queue.put([message(0)], 1)
+    assert queue.take(1, NOW) == []
+    queue.lock_until(NOW + 30)
+    assert queue.take(1, NOW + 30) == [], "a lock that has run out counts for nothing"
+    assert offsets(queue.take(1, NOW + 29)) == [0]
+
+
+def test_a_lost_lock_starts_nothing_new_and_what_runs_may_finish() -> None:
+    queue = assigned(needs_lock=True)
+    queue.lock_until(NOW + 30)
+    queue.put([message(0, "a"), message(1, "a")], 2)
+    queue.take(1, NOW)
+    queue.lose_lock()
+    queue.finish(0)
+    assert queue.take(1, NOW) == []
+    assert queue.commit_offset == 1
+
+
+def test_one_call_gets_messages_of_one_topic() -> None:
+    queue = assigned()
+    queue.put([message(0), message(1), message(2, topic="u")], 3)
+    assert offsets(queue.take(10, NOW)) == [0, 1]
+    assert offsets(queue.take(10, NOW)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        (ClientSettings(held_count_max=3), 1),
+        (ClientSettings(held_size_max=30), 10),
+        (ClientSettings(held_span_max=3), 1),
+    ],
+)
+def test_each_flow_limit_stops_the_pulls_until_messages_finish(
+    settings: ClientSettings, size: int
+) -> None:
+    queue = assigned(settings=settings)
+    queue.put([message(0, size=size), message(1, size=size)], 2)
+    assert queue.has_room
+    queue.put([message(2, size=size)], 3)
+    assert not queue.has_room
+    queue.take(1, NOW)
+    queue.finish(0)
+    assert queue.has_room
+
+
+def test_one_unfinished_message_stops_the_pulls_when_the_span_is_used_up() -> None:
+    queue = assigned(settings=ClientSettings(held_span_max=10))
+    queue.put([message(at) for at in range(10)], 10)
+    for at in offsets(queue.take(10, NOW))[1:]:
+        queue.finish(at)
+    assert queue.unfinished == 1
+    assert not queue.has_room
+
+
+def test_what_another_owner_finished_is_dropped_and_its_key_goes_on() -> None:
+    queue = filled("a", "a", "", "a", "b")
+    queue.forget_below(3)
+    assert sorted(offsets(queue.take(10, NOW))) == [3, 4]
+    assert queue.commit_offset == 3
+
+
+def test_a_running_message_survives_what_another_owner_finished() -> None:
+    queue = filled("a", "a", "a")
+    queue.take(1, NOW)
+    queue.forget_below(2)
+    queue.invariants()
+    assert queue.take(1, NOW) == []
+    queue.finish(0)
+    assert offsets(queue.take(1, NOW)) == [2]
+
+
+def test_a_pull_that_was_under_way_does_not_bring_back_what_was_dropped() -> None:
+    queue = filled("", "")
+    queue.forget_below(10)
+    queue.put([message(2), message(10)], 11)
+    assert offsets(queue.take(10, NOW)) == [10]
+
+
+def test_an_empty_queue_jumps_where_the_broker_wants_it() -> None:
+    queue = assigned()
+    assert queue.jump_to(500)
+    assert (queue.next_offset, queue.commit_offset) == (500, 500)
+
+
+def test_a_queue_with_unfinished_messages_leaves_and_commits_what_the_broker_wants() -> None:
+    queue = filled("", "")
+    queue.take(1, NOW)
+    assert not queue.jump_to(500)
+    assert queue.leaving
+    assert queue.commit_offset == 500
+    assert queue.take(1, NOW) == []
+
+
+@pytest.mark.parametrize(
+    "illegal",
+    [
+        lambda queue: queue.finish(0),
+        lambda queue: queue.finish(99),
+        lambda queue: queue.hold(0, NOW, counts=True),
+    ],
+)
+def test_what_does_not_run_can_neither_finish_nor_be_held(
+    illegal: Callable[[AssignedQueue], None],
+) -> None:
+    queue = filled("a")
+    with pytest.raises(InvariantBroken):
+        illegal(queue)
+    assert offsets(queue.take(1, NOW)) == [0], "an illegal event changes nothing"
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Any order of pulls, starts, ends, delays and dropped messages keeps every promise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = assigned(needs_lock=True)
+        self.now = NOW
+        self.running: dict[int, ReceivedMessage] = {}
+        self.done: dict[str, list[int]] = {}
+        self.finished: set[int] = set()
+        self.pulled = 0
+
+    @rule(keys=st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=5))
+    def pull(self, keys: list[str]) -> None:
+        start = self.queue.next_offset
+        messages = [message(start + at, key) for at, key in enumerate(keys)]
+        self.queue.put(messages, start + len(keys))
+        self.pulled = start + len(keys)
+
+    @rule(count=st.integers(1, 4))
+    def take(self, count: int) -> None:
+        for one in self.queue.take(count, self.now):
+            key = one.ordering_key
+            assert not key or key not in {other.ordering_key for other in self.running.values()}
+            assert one.queue_offset not in self.finished
+            self.running[one.queue_offset] = one
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.running)))
+        key = self.running.pop(offset).ordering_key
+        self.queue.finish(offset)
+        self.finished.add(offset)
+        if key:
+            order = self.done.setdefault(key, [])
+            order.append(offset)
+            assert order == sorted(order), "a key's messages finish in order"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), delay=st.floats(0, 3))
+    def hold(self, data: st.DataObject, delay: float) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[offset]
+        self.queue.hold(offset, self.now + delay, counts=True)
+
+    @rule(seconds=st.floats(0, 5))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.queue.wake(self.now)
+
+    @rule(is_held=st.booleans())
+    def lock(self, is_held: bool) -> None:
+        if is_held:
+            self.queue.lock_until(self.now + 10)
+        else:
+            self.queue.lose_lock()
+
+    @rule(ahead=st.integers(0, 3))
+    def another_owner_was_there(self, ahead: int) -> None:
+        self.queue.forget_below(self.queue.commit_offset + ahead)
+
+    @invariant()
+    def promises_hold(self) -> None:
+        self.queue.invariants()
+        assert all(offset >= self.queue.commit_offset for offset in self.running)
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)

@@ -1,0 +1,296 @@
+"""Which queues a member reads: shares, locks, where to begin, and giving back."""
+
+import msgspec
+import pytest
+from tests.client.script import Answer, World, fails, group_of, says
+
+from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Call
+from reliable_mq.client.offsets import commit
+from reliable_mq.client.subscription import Subscription
+from reliable_mq.errors import ConnectionLost, UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+LOCK = RequestCode.LOCK_BATCH_MQ
+UNLOCK = RequestCode.UNLOCK_BATCH_MQ
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+COMMITTED = RequestCode.QUERY_CONSUMER_OFFSET
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+def members(*client_ids: str) -> bytes:
+    return msgspec.json.encode({"consumerIdList": client_ids})
+
+
+def grant_all(call: Call) -> Command:
+    asked = msgspec.json.decode(call.command.body)["mqSet"]
+    return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
+
+
+def grant_none(call: Call) -> Command:
+    return reply(call.command, body=b'{"lockOKMQSet":[]}')
+
+
+def world_and_group(*, ordered: bool = True, **wishes: object) -> tuple[World, ConsumerGroup]:
+    world = World(
+        {
+            MEMBERS: says(body=members("client-a")),
+            LOCK: grant_all,
+            UNLOCK: says(),
+            COMMITTED: says(ext={"offset": "5"}),
+            UPDATE: says(),
+        }
+    )
+    subscription = Subscription(group="g", topics={"t": "*"}, ordered=ordered, **wishes)  # type: ignore[arg-type]
+    return world, group_of(world, subscription, queues={"a": 4})
+
+
+def received(queue: MessageQueue, offset: int, key: str = "") -> ReceivedMessage:
+    return ReceivedMessage(topic="t", body=b"x", ordering_key=key, queue=queue, queue_offset=offset)
+
+
+def started(*, ordered: bool = True) -> tuple[World, ConsumerGroup]:
+    world, group = world_and_group(ordered=ordered)
+    world.play(rebalance(group))
+    assert world.play(keep_ready(group))
+    world.calls.clear()
+    return world, group
+
+
+def in_topic(group: ConsumerGroup) -> list[int]:
+    return sorted(queue.queue_id for queue in group.assigned_of("t"))
+
+
+def test_a_lone_member_reads_every_queue_and_the_retry_topic() -> None:
+    world, group = world_and_group()
+    changes = world.play(rebalance(group))
+    assert changes.settled
+    assert in_topic(group) == [0, 1, 2, 3]
+    assert len(group.assigned_of("%RETRY%g")) == 1
+
+
+def test_a_member_that_joins_takes_half_and_what_is_left_is_given_back_later() -> None:
+    world, group = world_and_group()
+    world.play(rebalance(group))
+    world.answers[MEMBERS] = says(body=members("client-a", "client-b"))
+    changes = world.play(rebalance(group))
+    assert in_topic(group) == [0, 1]
+    assert sorted(q.queue.queue_id for q in changes.left if q.queue.topic == "t") == [2, 3]
+    assert all(group.is_leaving(q.queue) for q in changes.left)
+    group.invariants()
+
+
+def test_a_queue_that_comes_back_before_it_was_given_back_has_to_wait() -> None:
+    world, group = world_and_group()
+    world.play(rebalance(group))
+    world.answers[MEMBERS] = says(body=members("client-a", "client-b"))
+    left = world.play(rebalance(group)).left
+    world.answers[MEMBERS] = says(body=members("client-a"))
+    assert not world.play(rebalance(group)).settled
+    for assigned in left:
+        world.play(give_back(group, assigned))
+    assert world.play(rebalance(group)).settled
+    assert in_topic(group) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [says(ResponseCode.SYSTEM_ERROR, remark="no consumer"), fails(ConnectionLost("gone"))],
+)
+def test_a_member_list_that_cannot_be_had_changes_nothing(answer: Answer) -> None:
+    world, group = world_and_group()
+    world.play(rebalance(group))
+    world.answers[MEMBERS] = answer
+    changes = world.play(rebalance(group))
+    assert (changes.added, changes.left, changes.settled) == ([], [], False)
+    assert in_topic(group) == [0, 1, 2, 3]
+
+
+def test_an_ordered_queue_starts_only_when_it_is_locked() -> None:
+    world, group = world_and_group()
+    world.answers[LOCK] = grant_none
+    world.play(rebalance(group))
+    assert not world.play(keep_ready(group))
+    assert [q.queue.topic for q in group.assigned if q.is_started] == ["%RETRY%g"]
+    world.answers[LOCK] = grant_all
+    assert world.play(keep_ready(group))
+    assert all(q.next_offset == 5 and q.holds_lock(world.seconds) for q in group.assigned)
+
+
+def test_the_lock_is_asked_for_before_the_offset() -> None:
+    """Until it is granted, the last owner may still commit."""
+    world, group = world_and_group()
+    world.play(rebalance(group))
+    world.play(keep_ready(group))
+    of_topic = [
+        call.command.code
+        for call in world.calls
+        if call.command.code == LOCK or call.command.ext_fields.get("topic") == "t"
+    ]
+    assert of_topic[0] == LOCK
+
+
+def test_without_order_no_lock_is_asked_for() -> None:
+    world, _ = started(ordered=False)
+    assert world.calls_of(LOCK) == []
+
+
+def test_a_lock_is_trusted_from_when_it_was_asked_for() -> None:
+    world, group = world_and_group()
+
+    def slowly(call: Call) -> Command:
+        world.seconds += 2
+        return grant_all(call)
+
+    world.answers[LOCK] = slowly
+    began = world.seconds
+    world.play(rebalance(group))
+    world.play(keep_ready(group))
+    (assigned, *_) = [q for q in group.assigned if q.needs_lock]
+    assert assigned.holds_lock(began + 29.9)
+    assert not assigned.holds_lock(began + 30)
+
+
+def test_a_renewal_that_is_refused_takes_the_lock_away() -> None:
+    world, group = started()
+    world.answers[LOCK] = grant_none
+    assert not world.play(keep_ready(group))
+    assert not any(q.holds_lock(world.seconds) for q in group.assigned if q.needs_lock)
+
+
+def test_a_renewal_without_answer_leaves_the_lock_to_run_out() -> None:
+    world, group = started()
+    world.answers[LOCK] = fails(ConnectionLost("gone"))
+    assert not world.play(keep_ready(group))
+    ordered = [q for q in group.assigned if q.needs_lock]
+    assert all(q.holds_lock(world.seconds) for q in ordered)
+    world.seconds += 30
+    assert not any(q.holds_lock(world.seconds) for q in ordered)
+
+
+def test_a_lost_connection_takes_the_locks_of_that_broker() -> None:
+    world, group = started()
+    group.broker_lost({"another"})
+    assert all(q.holds_lock(world.seconds) for q in group.assigned)
+    group.broker_lost({"a"})
+    assert not any(q.holds_lock(world.seconds) for q in group.assigned if q.needs_lock)
+
+
+def test_after_a_lost_lock_nothing_runs_that_another_owner_finished_meanwhile() -> None:
+    world, group = started()
+    assigned = next(q for q in group.assigned if q.needs_lock)
+    assigned.put([received(assigned.queue, at, "k") for at in range(5, 10)], 10)
+    group.broker_lost({"a"})
+    world.answers[COMMITTED] = says(ext={"offset": "8"})
+    assert world.play(keep_ready(group))
+    assert [m.queue_offset for m in group.take(world.seconds)] == [8]
+
+
+def test_a_lock_is_not_used_until_it_is_known_what_another_owner_finished() -> None:
+    world, group = started()
+    group.broker_lost({"a"})
+    world.answers[COMMITTED] = fails(ConnectionLost("gone"))
+    assert not world.play(keep_ready(group))
+    assert not any(q.holds_lock(world.seconds) for q in group.assigned if q.needs_lock)
+
+
+def test_commits_are_sent_for_what_moved_and_only_once() -> None:
+    world, group = started()
+    assert world.play(commit(group, group.assigned)) == 5, "where a group begins is committed too"
+    world.posts.clear()
+    assigned = group.assigned[0]
+    assigned.put([], 9)
+    assert world.play(commit(group, group.assigned)) == 1
+    assert world.posts[0].command.ext_fields["commitOffset"] == "9"
+    assert world.play(commit(group, group.assigned)) == 0
+
+
+def test_a_queue_without_its_lock_commits_nothing() -> None:
+    """Another owner may be further; its commit must not be set back."""
+    world, group = started()
+    world.play(commit(group, group.assigned))
+    group.broker_lost({"a"})
+    committed = world.play(commit(group, group.assigned))
+    assert committed == 1, "only the retry topic, which has no lock"
+
+
+def test_a_commit_that_a_broker_did_not_get_is_sent_again() -> None:
+    world, group = started()
+    world.dead.add("a:10911")
+    assert world.play(commit(group, group.assigned)) == 0
+    world.dead.clear()
+    assert world.play(commit(group, group.assigned)) == 5
+
+
+def test_a_queue_is_committed_before_it_is_unlocked() -> None:
+    world, group = started()
+    assigned = next(q for q in group.assigned if q.needs_lock)
+    group.leave(assigned.queue)
+    world.play(give_back(group, assigned))
+    assert [call.command.code for call in world.calls] == [UPDATE, UNLOCK]
+    assert world.calls[0].command.ext_fields["commitOffset"] == "5"
+    assert group.find(assigned.queue) is None
+
+
+def test_closing_gives_every_queue_back_but_keeps_the_lock_of_what_still_runs() -> None:
+    world, group = started()
+    busy = next(q for q in group.assigned if q.needs_lock)
+    busy.put([received(busy.queue, 5)], 6)
+    assert busy.take(1, world.seconds)
+    world.play(give_all_back(group))
+    (unlock,) = world.calls_of(UNLOCK)
+    unlocked = {item["queueId"] for item in msgspec.json.decode(unlock.command.body)["mqSet"]}
+    assert unlocked == {0, 1, 2, 3} - {busy.queue.queue_id}
+    committed = {
+        (call.command.ext_fields["topic"], call.command.ext_fields["queueId"])
+        for call in world.calls_of(UPDATE)
+    }
+    assert len(committed) == 5
+    assert group.all_queues == []
+
+
+@pytest.mark.parametrize(
+    ("wishes", "code", "expected"),
+    [
+        ({"from_where": "first"}, None, 0),
+        ({"from_where": "last"}, RequestCode.GET_MAX_OFFSET, 77),
+        (
+            {"from_where": "timestamp", "from_time_ms": 123},
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            77,
+        ),
+    ],
+)
+def test_a_group_without_offsets_begins_where_it_wants(
+    wishes: dict[str, object], code: int | None, expected: int
+) -> None:
+    world, group = world_and_group(ordered=False, **wishes)
+    world.answers[COMMITTED] = says(ResponseCode.QUERY_NOT_FOUND)
+    if code is not None:
+        world.answers[code] = says(ext={"offset": "77"})
+    world.play(rebalance(group))
+    assert world.play(keep_ready(group))
+    starts = {q.queue.topic: q.next_offset for q in group.assigned}
+    assert starts == {"t": expected, "%RETRY%g": 0}
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"group": ""},
+        {"group": "a b"},
+        {"topics": {}},
+        {"topics": {"a/b": "*"}},
+        {"concurrency": 0},
+        {"batch": 0},
+        {"max_attempts": 0},
+        {"from_where": "middle"},
+    ],
+)
+def test_a_subscription_that_cannot_work_is_refused(wishes: dict[str, object]) -> None:
+    legal: dict[str, object] = {"group": "g", "topics": {"t": "*"}}
+    with pytest.raises(UsageError):
+        Subscription(**{**legal, **wishes})  # type: ignore[arg-type]

@@ -1,0 +1,211 @@
+"""One pull: what is asked, and what each answer does to the queue."""
+
+import zlib
+
+import pytest
+from tests.client.script import Answer, World, fails, group_of, in_turn, says
+
+from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.pulling import pull_once
+from reliable_mq.client.received import received, unpacked
+from reliable_mq.client.subscription import Subscription
+from reliable_mq.errors import ConnectionLost, RecordError, RequestTimeout
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.headers import PullMessageHeader
+from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.record import Record, encode_record, pack_host
+
+PULL = RequestCode.PULL_MESSAGE
+QUEUE = MessageQueue("t", "a", 0)
+
+
+def record(offset: int, tag: str = "", *, sys_flag: int = 0, body: bytes = b"x") -> Record:
+    properties = {"UNIQ_KEY": f"ID{offset}", **({"TAGS": tag} if tag else {})}
+    return Record(
+        topic="t",
+        body=body,
+        properties=encode_properties(properties),
+        queue_offset=offset,
+        sys_flag=sys_flag,
+        store_host=pack_host("127.0.0.1", 10911),
+    )
+
+
+def ext(next_offset: int, *, read_from: int = 0) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": str(read_from),
+        "nextBeginOffset": str(next_offset),
+        "minOffset": "0",
+        "maxOffset": "100",
+    }
+
+
+def found(next_offset: int, *records: Record) -> Answer:
+    return says(0, ext(next_offset), b"".join(map(encode_record, records)))
+
+
+def reading(
+    expression: str = "*", *, ordered: bool = False
+) -> tuple[World, ConsumerGroup, AssignedQueue]:
+    world = World()
+    subscription = Subscription(group="g", topics={"t": expression}, ordered=ordered)
+    group = group_of(world, subscription, queues={"a": 1})
+    assigned = group.assign(QUEUE)
+    assigned.start_at(3)
+    return world, group, assigned
+
+
+def asked(world: World) -> PullMessageHeader:
+    return PullMessageHeader.decode(world.calls_of(PULL)[-1].command.ext_fields)
+
+
+def test_a_pull_asks_for_32_messages_and_lets_the_broker_hold_it_for_15_seconds() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    header = asked(world)
+    assert (header.queue_offset, header.max_msg_nums, header.sys_flag) == (3, 32, 0b11)
+    assert (header.commit_offset, header.suspend_timeout_millis) == (3, 15_000)
+    assert header.sub_version == group.version
+    assert world.calls_of(PULL)[0].timeout > 15
+
+
+def test_what_is_found_is_kept_and_the_next_pull_goes_on_behind_it() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = found(5, record(3), record(4))
+    assert world.play(pull_once(group, assigned)) == 0
+    taken = [*group.take(world.seconds), *group.take(world.seconds)]
+    assert [message.message_id for message in taken] == ["ID3", "ID4"]
+    assert assigned.next_offset == 5
+
+
+def test_a_tag_whose_hash_collides_is_passed_over_but_its_offset_is_not_lost() -> None:
+    """ "Aa" and "BB" have one Java hash, so the broker lets both through."""
+    world, group, assigned = reading("Aa || C")
+    world.answers[PULL] = found(6, record(3, "BB"), record(4, "Aa"), record(5, "BB"))
+    world.play(pull_once(group, assigned))
+    assert [message.tag for message in group.take(world.seconds)] == ["Aa"]
+    assigned.finish(4)
+    assert assigned.commit_offset == 6
+
+
+@pytest.mark.parametrize("code", [19, 20])
+def test_an_answer_without_messages_moves_the_queue_on(code: int) -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = says(code, ext(40))
+    assert world.play(pull_once(group, assigned)) == 0
+    assert assigned.commit_offset == 40
+
+
+def test_an_offset_that_does_not_exist_is_replaced_by_the_brokers() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = says(ResponseCode.PULL_OFFSET_MOVED, ext(1000))
+    world.play(pull_once(group, assigned))
+    assert assigned.next_offset == 1000
+    assert not assigned.leaving
+
+
+def test_a_queue_that_holds_messages_is_given_up_when_its_offset_moves() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = in_turn(
+        found(4, record(3)),
+        says(ResponseCode.PULL_OFFSET_MOVED, ext(1000)),
+    )
+    world.play(pull_once(group, assigned))
+    world.play(pull_once(group, assigned))
+    assert assigned.leaving
+    assert assigned.commit_offset == 1000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fails(ConnectionLost("gone")),
+        fails(RequestTimeout("slow")),
+        says(ResponseCode.SYSTEM_ERROR, remark="on fire"),
+        says(0, {"nextBeginOffset": "no number"}),
+        says(0, ext(4), b"no record"),
+    ],
+)
+def test_a_pull_that_fails_changes_nothing_and_pauses_longer_each_time(answer: Answer) -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = answer
+    pauses = [world.play(pull_once(group, assigned)) for _ in range(6)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert assigned.next_offset == 3
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    assert assigned.failures == 0
+
+
+def test_flow_control_of_the_broker_is_no_failure() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = says(ResponseCode.FLOW_CONTROL)
+    assert world.play(pull_once(group, assigned)) == 0.02
+    assert assigned.failures == 0
+
+
+def test_a_pull_commits_only_under_the_lock() -> None:
+    world, group, assigned = reading(ordered=True)
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    assert (asked(world).sys_flag, asked(world).commit_offset) == (0b10, 0)
+    assigned.lock_until(world.seconds + 30)
+    world.play(pull_once(group, assigned))
+    assert (asked(world).sys_flag, asked(world).commit_offset) == (0b11, 3)
+
+
+def test_a_compressed_body_is_unpacked() -> None:
+    world, group, assigned = reading()
+    packed = record(3, sys_flag=0x301, body=zlib.compress(b"long" * 100))
+    world.answers[PULL] = found(4, packed)
+    world.play(pull_once(group, assigned))
+    (message,) = group.take(world.seconds)
+    assert message.body == b"long" * 100
+
+
+def test_a_body_that_cannot_be_unpacked_becomes_a_dead_letter_and_the_queue_goes_on() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = found(5, record(3, sys_flag=0x101, body=b"lz4"), record(4))
+    stored = {"msgId": "X", "queueId": "0", "queueOffset": "0"}
+    world.answers[RequestCode.SEND_MESSAGE_V2] = says(ext=stored)
+    world.play(pull_once(group, assigned))
+    (letter,) = world.calls_of(RequestCode.SEND_MESSAGE_V2)
+    assert letter.command.ext_fields["b"] == "%DLQ%g"
+    assert "LZ4" in letter.command.ext_fields["i"]
+    assert [message.queue_offset for message in group.take(world.seconds)] == [4]
+    assigned.finish(4)
+    assert assigned.commit_offset == 5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(0, sys_flag=0x201, body=b"zstd"),
+        record(0, sys_flag=0x1, body=b"not zlib"),
+        record(0, sys_flag=0x301, body=zlib.compress(bytes(5 * 1024 * 1024))),
+    ],
+)
+def test_bodies_that_are_damaged_foreign_or_too_large_are_not_unpacked(bad: Record) -> None:
+    with pytest.raises(RecordError):
+        unpacked(bad)
+
+
+def test_a_retried_message_gets_its_own_topic_back() -> None:
+    retried = Record(
+        topic="%RETRY%g",
+        body=b"x",
+        properties=encode_properties({"RETRY_TOPIC": "t", "__SHARDINGKEY": "k", "KEYS": "a b"}),
+        reconsume_times=2,
+        commit_log_offset=16,
+        store_host=pack_host("127.0.0.1", 10911),
+    )
+    message = received(retried, MessageQueue("%RETRY%g", "a", 0))
+    assert (message.topic, message.queue.topic) == ("t", "%RETRY%g")
+    assert (message.ordering_key, message.keys, message.reconsume_times) == ("k", ("a", "b"), 2)
+    assert message.offset_message_id == "7F00000100002A9F0000000000000010"
+    assert message.message_id == message.offset_message_id, (
+        "without UNIQ_KEY the broker's id serves"
+    )

@@ -1,0 +1,231 @@
+"""After the handler: finished, held, sent back, or a dead letter, and never dropped."""
+
+import pytest
+from tests.client.script import World, fails, group_of, in_turn, says
+
+from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.membership import heartbeat
+from reliable_mq.client.settling import delay_level_of, settle
+from reliable_mq.client.subscription import (
+    CONSUMED,
+    Dead,
+    Later,
+    Outcome,
+    Subscription,
+    checked_outcomes,
+)
+from reliable_mq.errors import ConnectionLost, UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.headers import SendBackHeader, SendMessageHeaderV2
+from reliable_mq.wire.properties import decode_properties
+
+SEND = RequestCode.SEND_MESSAGE_V2
+BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+QUEUE = MessageQueue("t", "a", 0)
+STORED = says(ext={"msgId": "X", "queueId": "0", "queueOffset": "0"})
+
+
+class Scene:
+    """One running message of a group, and what becomes of it."""
+
+    def __init__(
+        self, *, key: str = "", ordered: bool = True, attempts: int = 3, failed: int = 0
+    ) -> None:
+        self.world = World({SEND: STORED, BACK: says()})
+        subscription = Subscription(
+            group="g", topics={"t": "*"}, ordered=ordered, max_attempts=attempts
+        )
+        self.group: ConsumerGroup = group_of(self.world, subscription, queues={"a": 1})
+        self.queue: AssignedQueue = self.group.assign(QUEUE)
+        self.queue.start_at(0)
+        self.queue.lock_until(self.world.seconds + 3600)
+        message = ReceivedMessage(
+            topic="t",
+            body=b"body",
+            tag="paid",
+            keys=("k",),
+            message_id="ID",
+            ordering_key=key,
+            properties={"UNIQ_KEY": "ID", "TAGS": "paid", "colour": "red", "CLUSTER": "c"},
+            queue=QUEUE,
+            queue_offset=0,
+            commit_log_offset=4711,
+            offset_message_id="7F00000100002A9F0000000000001267",
+            reconsume_times=failed,
+        )
+        self.queue.put([message], 1)
+        (self.message,) = self.queue.take(1, self.world.seconds)
+
+    def settle(self, outcome: Outcome) -> None:
+        self.world.play(settle(self.group, self.queue, self.message, outcome))
+        self.group.invariants()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.queue.unfinished == 0
+
+    def back(self) -> SendBackHeader:
+        return SendBackHeader.decode(self.world.calls_of(BACK)[-1].command.ext_fields)
+
+    def sent(self) -> tuple[SendMessageHeaderV2, dict[str, str]]:
+        header = SendMessageHeaderV2.decode(self.world.calls_of(SEND)[-1].command.ext_fields)
+        return header, decode_properties((header.properties or "").encode())
+
+
+def test_a_consumed_message_is_finished_without_a_word() -> None:
+    scene = Scene()
+    scene.settle(CONSUMED)
+    assert scene.is_finished
+    assert scene.world.calls == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_message_without_a_key_is_sent_back(ordered: bool) -> None:
+    scene = Scene(ordered=ordered)
+    scene.settle(Later())
+    assert scene.is_finished
+    header = scene.back()
+    assert (header.offset, header.group, header.delay_level) == (4711, "g", 0)
+    assert (header.origin_topic, header.max_reconsume_times) == ("t", 3)
+
+
+def test_a_keyed_message_is_sent_back_when_order_does_not_count() -> None:
+    scene = Scene(key="k", ordered=False)
+    scene.settle(Later(after_seconds=30))
+    assert scene.back().delay_level == 4
+
+
+def test_a_keyed_message_is_held_and_handed_out_again_as_the_next_attempt() -> None:
+    scene = Scene(key="k")
+    scene.settle(Later(after_seconds=2.5))
+    assert scene.world.calls == []
+    assert scene.group.wake(scene.world.seconds) == scene.world.seconds + 2.5
+    scene.group.wake(scene.world.seconds + 2.5)
+    (again,) = scene.group.take(scene.world.seconds + 2.5)
+    assert again.reconsume_times == 1
+
+
+def test_the_usual_delay_of_a_held_message_doubles() -> None:
+    delays = []
+    for failed in range(8):
+        scene = Scene(key="k", attempts=16, failed=failed)
+        scene.settle(Later())
+        delays.append((scene.queue.next_due() or 0) - scene.world.seconds)
+    assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_what_does_not_count_is_held_without_a_key_too_and_never_runs_out_of_attempts() -> None:
+    scene = Scene(attempts=1, failed=7)
+    scene.settle(Later(after_seconds=1, counts=False))
+    assert not scene.is_finished
+    assert scene.world.calls == []
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_the_last_attempt_makes_a_dead_letter(key: str) -> None:
+    scene = Scene(key=key, attempts=3, failed=2)
+    scene.settle(Later())
+    header, properties = scene.sent()
+    assert header.topic == "%DLQ%g"
+    assert properties["DEAD_LETTER_REASON"] == "attempt 3 of 3 failed"
+    assert scene.is_finished
+
+
+def test_a_dead_letter_carries_the_message_its_origin_and_the_reason() -> None:
+    scene = Scene()
+    scene.settle(Dead("no such customer\x01\nat all"))
+    call = scene.world.calls_of(SEND)[-1]
+    _, properties = scene.sent()
+    assert call.command.body == b"body"
+    assert properties == {
+        "UNIQ_KEY": "ID",
+        "TAGS": "paid",
+        "KEYS": "k",
+        "WAIT": "true",
+        "colour": "red",
+        "RETRY_TOPIC": "t",
+        "ORIGIN_MESSAGE_ID": "7F00000100002A9F0000000000001267",
+        "DEAD_LETTER_REASON": "no such customer  at all",
+    }
+
+
+def test_a_dead_letter_that_cannot_be_sent_is_moved_by_the_broker() -> None:
+    scene = Scene()
+    scene.world.answers[SEND] = says(ResponseCode.MESSAGE_ILLEGAL, remark="no")
+    scene.settle(Dead("reason"))
+    assert scene.back().delay_level == -1
+    assert scene.is_finished
+
+
+def test_a_dead_letter_is_tried_until_it_is_stored() -> None:
+    scene = Scene()
+    scene.world.answers[SEND] = in_turn(*[says(ResponseCode.MESSAGE_ILLEGAL)] * 3, STORED)
+    scene.world.answers[BACK] = fails(ConnectionLost("gone"))
+    scene.settle(Dead("reason"))
+    assert len(scene.world.calls_of(SEND)) == 4
+    assert scene.world.waits == [5.0] * 3
+    assert scene.is_finished
+
+
+def test_a_message_that_the_broker_does_not_take_back_is_sent_to_the_retry_topic() -> None:
+    scene = Scene(attempts=16, failed=2)
+    scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
+    scene.settle(Later())
+    header, properties = scene.sent()
+    assert header.topic == "%RETRY%g"
+    assert (header.reconsume_times, header.max_reconsume_times) == (3, 16)
+    assert (properties["RETRY_TOPIC"], properties["DELAY"]) == ("t", "5")
+    assert properties["UNIQ_KEY"] == "ID"
+    assert scene.is_finished
+
+
+def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() -> None:
+    scene = Scene()
+    scene.world.answers[BACK] = fails(ConnectionLost("gone"))
+    scene.world.answers[SEND] = fails(ConnectionLost("gone"))
+    scene.settle(Later())
+    due = scene.group.wake(scene.world.seconds)
+    assert due == scene.world.seconds + 5
+    scene.group.wake(due)
+    (again,) = scene.group.take(due)
+    assert again.reconsume_times == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level"),
+    [(None, 0), (0, 1), (1, 1), (1.1, 2), (10, 3), (60, 5), (601, 15), (7200, 18), (1e9, 18)],
+)
+def test_a_delay_becomes_the_shortest_level_that_is_long_enough(
+    seconds: float | None, level: int
+) -> None:
+    assert delay_level_of(seconds) == level
+
+
+@pytest.mark.parametrize("answer", [None, [], [CONSUMED] * 3, ["done", "done"], "xy"])
+def test_what_is_not_one_outcome_for_each_message_is_refused(answer: object) -> None:
+    with pytest.raises(UsageError):
+        checked_outcomes(answer, 2)
+
+
+def test_a_heartbeat_says_what_apaches_broker_wants_to_hear() -> None:
+    world = World()
+    subscription = Subscription(group="g", topics={"t": "TagA || TagB", "u": "*"})
+    group = group_of(world, subscription, queues={"a": 1})
+    beat = fastjson.loads(heartbeat("me", "p", [group]).body)
+    assert beat["clientID"] == "me"
+    assert beat["producerDataSet"] == [{"groupName": "p"}]
+    (consumer,) = beat["consumerDataSet"]
+    assert consumer["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert (consumer["consumeType"], consumer["messageModel"]) == (
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+    )
+    by_topic = {item["topic"]: item for item in consumer["subscriptionDataSet"]}
+    assert by_topic.keys() == {"t", "u", "%RETRY%g"}
+    assert by_topic["t"]["tagsSet"] == ["TagA", "TagB"]
+    assert by_topic["t"]["codeSet"] == [2598919, 2598920]
+    assert by_topic["t"]["subString"] == "TagA || TagB"
+    assert by_topic["u"]["subString"] == by_topic["%RETRY%g"]["subString"] == "*"
