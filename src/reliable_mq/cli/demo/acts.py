@@ -4,12 +4,11 @@ Each receives the stage and the screen; hands on whether it held, or raises `Dem
 going on makes no sense.
 """
 
-import json
 import random
 import time
 from collections import Counter as Tally
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reliable_mq.cli.demo.checks import check_outcome
 from reliable_mq.cli.demo.counts import Counter
@@ -19,11 +18,16 @@ from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.cli.demo.screen import Screen
 from reliable_mq.cli.demo.stage import Stage
 from reliable_mq.cli.demo.supervisor import Supervisor
+from reliable_mq.reconcile.report_text import print_report
+from reliable_mq.reconcile.verdict import Verdict
 
 TICK_SECONDS = 0.1
 STALLED_SECONDS = 120.0
 EXTRA_ORDERS_OF_A_LOSS = 10  # the messages that are deleted are chosen among so many each
-NEEDS_BOTH_WORKERS = (Target.WORKER_1, Target.WORKER_2)
+WORKERS = (Target.WORKER_1, Target.WORKER_2)
+GROUPS = ("payments", "loyalty")
+GRACE = "1s"  # nothing is on its way any more when the ledgers are compared
+STYLES = {True: "green", False: "bold red"}
 
 
 class DemoOptions(NamedTuple):
@@ -80,7 +84,7 @@ def lose_messages(stage: Stage, options: DemoOptions, screen: Screen) -> tuple[i
 
     Workers and scheduler stand still meanwhile, so that the loss is the reconciliation's to find.
     """
-    for target in (*NEEDS_BOTH_WORKERS, Target.SCHEDULER):
+    for target in (*WORKERS, Target.SCHEDULER):
         stage.processes[target].stop()
     screen.line("workers and scheduler are stopped")
     orders = options.orders + EXTRA_ORDERS_OF_A_LOSS * options.lose
@@ -94,7 +98,7 @@ def lose_messages(stage: Stage, options: DemoOptions, screen: Screen) -> tuple[i
             f"queue offset {message.queue_offset}, log offset {offset}",
             style="red",
         )
-    for target in NEEDS_BOTH_WORKERS:
+    for target in WORKERS:
         stage.processes[target].start()
     screen.line("workers are started again; the scheduler is not")
     _wait_for_the_rest(stage, orders - options.lose)
@@ -122,37 +126,30 @@ def _wait_for_the_rest(stage: Stage, orders: int) -> None:
 
 
 def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) -> bool:
-    """Run the reconciliation, print its table, and say whether it named exactly the lost."""
-    began = time.monotonic()
-    code = stage.reconcile(stage.output / name, "--json")
-    summary = _summary(stage, name)
-    screen.table(
-        f"{name} ({time.monotonic() - began:.0f} s)",
-        ("verdict", "messages x groups"),
-        summary["verdicts"].items(),
-    )
-    for finding in summary["findings"]:
-        screen.plain(f"  {json.dumps(finding)}")
-    screen.line(f"report: {summary['report']}")
-    named = {finding["message_id"] for finding in summary["findings"]}
-    if named == set(lost) and code == (2 if lost else 0):
-        return True
-    screen.line(f"WRONG: expected findings {sorted(lost)}, got {sorted(named)}", style="bold red")
-    return False
+    """Run the reconciliation, print its report, and say whether it found exactly the lost."""
+    summary = stage.reconcile(name, "--grace", GRACE)
+    print_report(summary, screen.console)
+    found = {
+        (finding["message_id"], finding["consumer_group"], finding["verdict"])
+        for finding in summary["findings"]
+    }
+    expected = {(lost_id, group, Verdict.LOST) for lost_id in lost for group in GROUPS}
+    holds = found == expected and summary["findings_total"] == len(found)
+    told = f"names exactly the {len(lost)} lost messages" if lost else "finds nothing wrong"
+    screen.line(f"the reconciliation {told}: {'yes' if holds else 'NO'}", style=STYLES[holds])
+    return holds
 
 
-def _summary(stage: Stage, name: str) -> dict[str, Any]:
-    log = stage.log_of(f"reconcile-{name}").read_text()
-    summary: dict[str, Any] = json.loads(log[log.index("{") :])
-    return summary
-
-
-def repair(stage: Stage, screen: Screen) -> bool:
+def repair(stage: Stage, lost: Collection[str], screen: Screen) -> bool:
     """Let the reconciliation repair what it finds, and the scheduler send it again."""
-    stage.reconcile(stage.output / "repair", "--repair", "apply", "--json")
-    screen.line("repair applied")
+    done = stage.reconcile("repair", "--grace", GRACE, "--repair", "apply")["repair"]
+    holds = bool(done) and done["changed"] == len(lost)
+    for action in done["actions"] if done else ():
+        screen.line(f"{action['message_id']}: {action['action']}, {action['outcome']}")
+    screen.line(f"every lost message is due again: {'yes' if holds else 'NO'}", style=STYLES[holds])
     stage.processes[Target.SCHEDULER].start()
-    return True
+    screen.line("the scheduler is started again")
+    return holds
 
 
 def check(stage: Stage, orders: int, screen: Screen) -> bool:
@@ -160,8 +157,7 @@ def check(stage: Stage, orders: int, screen: Screen) -> bool:
     answers = check_outcome(stage.postgres.url, orders)
     for answer in answers:
         verdict = "yes" if answer.holds else f"NO: {answer.broken} wrong, e.g. {answer.sample}"
-        style = "green" if answer.holds else "bold red"
-        screen.line(f"{answer.claim} ({answer.counted}): {verdict}", style=style)
+        screen.line(f"{answer.claim} ({answer.counted}): {verdict}", style=STYLES[answer.holds])
     return all(answer.holds for answer in answers)
 
 

@@ -4,15 +4,17 @@ Receives a directory for output; hands on processes that find each other by `REL
 All of them listen on free ports of 127.0.0.1 only, and all of them end with the demo.
 """
 
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
 from reliable_mq.cli.demo.processes import Process, run_to_the_end
+from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
@@ -83,8 +85,7 @@ class Stage:
         )
         broker.start()
         broker.wait_for_line("ready ", READY_SECONDS_MAX)
-        self.run_tool("create-tables", *self._verb("create-tables", APPLICATION))
-        self.run_tool("shop-tables", "-m", "examples.shop.models")
+        self.run_tool("create-tables", "-m", "examples.shop.create_tables")
         self._add(Target.WORKER_1, *self._verb("run", APPLICATION)).start()
         self._add(Target.WORKER_2, *self._verb("run", APPLICATION)).start()
         self._add(Target.SCHEDULER, *self._verb("resend", APPLICATION)).start()
@@ -98,14 +99,17 @@ class Stage:
             *("--orders", str(orders), "--rate", str(rate), *deaths),
         ).start()
 
-    def reconcile(self, out: Path, *options: str) -> int:
-        """Run the reconciliation; return its exit code, 0: nothing found, 1: findings."""
-        return self.run_tool(
-            f"reconcile-{out.name}",
+    def reconcile(self, name: str, *options: str) -> dict[str, Any]:
+        """Run the reconciliation with its output in `output/NAME`; return its summary."""
+        out = self.output / name
+        self.run_tool(
+            name,
             *self._verb("reconcile", "--db", self.postgres.url, "--store", str(self.store)),
             *("--out", str(out), *options),
-            exit_codes=(0, 1, 2),
+            exit_codes=(CLEAN, FINDINGS),
         )
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return summary
 
     def run_tool(self, name: str, *arguments: str, exit_codes: Sequence[int] = (0,)) -> int:
         """Run a process of this stage to its end; its log is `logs/NAME.log`."""
