@@ -5,11 +5,11 @@
      8 BODYCRC i32          36 SYSFLAG i32           72 RECONSUMETIMES i32
     12 QUEUEID i32          40 BORNTIMESTAMP i64     76 PREPAREDTRANSACTIONOFFSET i64
     16 FLAG i32             48 BORNHOST ip 4, port   84 BODYLENGTH i32, body
-    then TOPICLENGTH u8 (v1) or i16 (v2), topic; PROPERTIESLENGTH i16, properties
+    then TOPICLENGTH i8 (v1) or i16 (v2), topic; PROPERTIESLENGTH i16, properties
 
-Big-endian. An IPv6 host takes 20 bytes instead of 8 and sets a bit of SYSFLAG. A v2 record is
-written only for topics of more than 127 bytes. What is left at the end of a segment is a blank:
-its size, then BLANK_MAGIC.
+Big-endian, lengths never negative. An IPv6 host takes 20 bytes instead of 8 and sets a bit of
+SYSFLAG. A v2 record is written only for topics of more than 127 bytes. What is left at the end of
+a segment is a blank: its size, then BLANK_MAGIC.
 Rule 1: every reader of stored bytes comes here. Rule 2: nothing here knows a file or a socket.
 Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`, `CommitLog`.
 """
@@ -21,14 +21,15 @@ from zlib import crc32
 
 import msgspec
 
-from reliable_mq.errors import RecordError
-from reliable_mq.limits import RECORD_SIZE_MAX
+from reliable_mq.errors import MessageRefused, RecordError, UsageError
+from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, RETRY_TOPIC_LENGTH_MAX
 from reliable_mq.wire.properties import decode_properties
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
 BLANK_SIZE = 8
+_RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -41,18 +42,32 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 
 _CRC_MASK = 0x7FFFFFFF
-_SIZE_AND_MAGIC = struct.Struct(">iI")
-_HEAD = struct.Struct(">iIIiiqqiq")  # up to BORNHOST
-_HEAD_V4 = struct.Struct(">iIIiiqqiq8sq8siqi")  # up to the body, both hosts IPv4
-_TAIL = struct.Struct(">iqi")
-_I64 = struct.Struct(">q")
-_I16 = struct.Struct(">h")
 _HOST_V4_SIZE = 8
 _HOST_V6_SIZE = 20
-RECORD_SIZE_MIN = _HEAD_V4.size + 3
+_HOST_V6_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+_TOPIC_V1_LENGTH_MAX = 127
 
 
-class Record(msgspec.Struct, kw_only=True):
+def _fixed_part(born_host_size: int, store_host_size: int) -> struct.Struct:
+    return struct.Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
+
+
+# All up to the body. By the sizes of the two hosts for a writer, by their flags for a reader.
+_FIXED_BY_HOSTS = {
+    (_HOST_V4_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V4_SIZE), 0),
+    (_HOST_V6_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V4_SIZE), BORN_HOST_V6),
+    (_HOST_V4_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V6_SIZE), STORE_HOST_V6),
+    (_HOST_V6_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V6_SIZE), _HOST_V6_FLAGS),
+}
+_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
+_SYS_FLAG_AT = 36
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_I32 = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+RECORD_SIZE_MIN = _FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
+
+
+class Record(msgspec.Struct):
     """A message as it is stored.
 
     Hosts are packed: the address' 4 or 16 bytes and the port as i32. `properties` is the stored
@@ -101,7 +116,11 @@ def unpack_host(packed: bytes) -> tuple[str, int]:
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the stored bytes; size, checksum and address bits are computed, not taken."""
+    """Return the stored bytes; size, checksum and address bits are computed, not taken.
+
+    Raises:
+        MessageRefused: when it would break a limit of the format.
+    """
     return encode_record_fields(
         topic=record.topic.encode(),
         body=record.body,
@@ -137,31 +156,35 @@ def encode_record_fields(
     reconsume_times: int,
     prepared_transaction_offset: int,
 ) -> bytes:
-    """Return the stored bytes of a record given by its fields (the broker's hot path)."""
+    """Return the stored bytes of a record given by its fields (the broker's hot path).
+
+    Raises:
+        MessageRefused: when the record would break a limit of the format, so that no reader
+            could take it back.
+        UsageError: when a host is not packed.
+    """
     magic, topic_length = _topic_length(topic)
-    size = (
-        72
-        + len(born_host)
-        + len(store_host)
-        + len(body)
-        + len(topic_length)
-        + len(topic)
-        + 2
-        + len(properties)
-    )
-    head = (
-        size,
-        magic,
-        crc32(body) & _CRC_MASK,
-        queue_id,
-        flag,
-        queue_offset,
-        commit_log_offset,
-    )
-    if len(born_host) == _HOST_V4_SIZE and len(store_host) == _HOST_V4_SIZE:
-        fixed = _HEAD_V4.pack(
-            *head,
-            sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise MessageRefused(
+            f"properties of {len(properties)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
+        )
+    try:
+        fixed, host_flags = _FIXED_BY_HOSTS[len(born_host), len(store_host)]
+    except KeyError:
+        raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
+    size = fixed.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
+    if size > RECORD_SIZE_MAX:
+        raise MessageRefused(f"a record of {size} bytes; at most {RECORD_SIZE_MAX} can be stored")
+    try:
+        head = fixed.pack(
+            size,
+            magic,
+            crc32(body) & _CRC_MASK,
+            queue_id,
+            flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag & ~_HOST_V6_FLAGS | host_flags,
             born_time_ms,
             born_host,
             store_time_ms,
@@ -170,36 +193,31 @@ def encode_record_fields(
             prepared_transaction_offset,
             len(body),
         )
-    else:
-        sys_flag = sys_flag | BORN_HOST_V6 if len(born_host) == _HOST_V6_SIZE else sys_flag
-        sys_flag = sys_flag | STORE_HOST_V6 if len(store_host) == _HOST_V6_SIZE else sys_flag
-        fixed = b"".join(
-            (
-                _HEAD.pack(*head, sys_flag, born_time_ms),
-                born_host,
-                _I64.pack(store_time_ms),
-                store_host,
-                _TAIL.pack(reconsume_times, prepared_transaction_offset, len(body)),
-            )
-        )
-    return b"".join((fixed, body, topic_length, topic, _I16.pack(len(properties)), properties))
+    except struct.error as error:
+        raise MessageRefused(
+            f"a field does not fit into its bytes of the record: {error}"
+        ) from error
+    return b"".join((head, body, topic_length, topic, _I16.pack(len(properties)), properties))
 
 
 def _topic_length(topic: bytes) -> tuple[int, bytes]:
-    if len(topic) <= 127:
-        return MAGIC_V1, bytes((len(topic),))
-    return MAGIC_V2, _I16.pack(len(topic))
+    length = len(topic)
+    if length <= _TOPIC_V1_LENGTH_MAX:
+        return MAGIC_V1, bytes((length,))
+    if length > RETRY_TOPIC_LENGTH_MAX:
+        raise MessageRefused(f"a topic of {length} bytes; at most {RETRY_TOPIC_LENGTH_MAX} fit")
+    return MAGIC_V2, _I16.pack(length)
 
 
 def record_size_at(buffer: bytes | memoryview, at: int) -> int:
     """Return the size of the record that begins at `at`, or 0 when none begins there.
 
-    Only size and magic are looked at.
+    Only size and magic are looked at; a size that no record can have is none.
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
-    is_record = magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_SIZE_MIN
+    is_record = magic in _RECORD_MAGICS and RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX
     return int(size) if is_record else 0
 
 
@@ -234,60 +252,57 @@ def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool =
 
 
 def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
-    size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_time = (
-        _HEAD.unpack_from(buffer, start)
-    )
-    if magic not in (MAGIC_V1, MAGIC_V2):
+    (host_flags,) = _I32.unpack_from(buffer, start + _SYS_FLAG_AT)
+    fixed = _FIXED_BY_FLAGS[host_flags & _HOST_V6_FLAGS]
+    # fmt: off
+    (
+        size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag,
+        born_time, born_host, store_time, store_host, reconsume_times, prepared_offset, body_length,
+    ) = fixed.unpack_from(buffer, start)
+    # fmt: on
+    if magic not in _RECORD_MAGICS:
         raise RecordError(f"magic {magic:#010x} at {start} is not a record's")
     end = start + size
     if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX or end > len(buffer):
         raise RecordError(f"a record at {start} claims {size} bytes of {len(buffer) - start}")
-    at = start + _HEAD.size
-    born_host, at = _host(buffer, at, sys_flag & BORN_HOST_V6)
-    (store_time,) = _I64.unpack_from(buffer, at)
-    store_host, at = _host(buffer, at + 8, sys_flag & STORE_HOST_V6)
-    reconsume_times, prepared_offset, body_length = _TAIL.unpack_from(buffer, at)
-    at += _TAIL.size
-    if not 0 <= body_length <= end - at:
+    body_at = start + fixed.size
+    body_end = body_at + body_length
+    if not body_at <= body_end < end:
         raise RecordError(f"a record at {start} claims a body of {body_length} bytes")
-    body = bytes(buffer[at : at + body_length])
+    body = bytes(buffer[body_at:body_end])
     if check_body and crc32(body) & _CRC_MASK != crc:
         raise RecordError(f"the body of the record at {start} does not match its checksum")
-    at += body_length
-    if magic == MAGIC_V1:
-        topic_length = buffer[at]
-        at += 1
-    else:
-        (topic_length,) = _I16.unpack_from(buffer, at)
-        at += 2
-    topic_end = at + topic_length
+    topic_length, topic_at = _topic_length_at(buffer, body_end, magic)
+    topic_end = topic_at + topic_length
     (properties_length,) = _I16.unpack_from(buffer, topic_end)
-    properties = bytes(buffer[topic_end + 2 : topic_end + 2 + properties_length])
-    if topic_end + 2 + properties_length != end or len(properties) != properties_length:
+    properties_at = topic_end + 2
+    if topic_length < 0 or properties_length < 0 or properties_at + properties_length != end:
         raise RecordError(f"the lengths in the record at {start} do not add up to {size}")
     return Record(
-        topic=bytes(buffer[at:topic_end]).decode(),
-        body=body,
-        properties=properties,
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        commit_log_offset=commit_log_offset,
-        sys_flag=sys_flag,
-        born_time_ms=born_time,
-        born_host=born_host,
-        store_time_ms=store_time,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_offset,
-        body_crc=crc,
-        size=size,
+        str(buffer[topic_at:topic_end], "utf-8"),
+        body,
+        bytes(buffer[properties_at:end]),
+        queue_id,
+        flag,
+        queue_offset,
+        commit_log_offset,
+        sys_flag,
+        born_time,
+        born_host,
+        store_time,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        crc,
+        size,
     )
 
 
-def _host(buffer: bytes | memoryview, at: int, is_v6: int) -> tuple[bytes, int]:
-    end = at + (_HOST_V6_SIZE if is_v6 else _HOST_V4_SIZE)
-    return bytes(buffer[at:end]), end
+def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[int, int]:
+    if magic == MAGIC_V1:
+        length = buffer[at]
+        return (length if length <= _TOPIC_V1_LENGTH_MAX else -1), at + 1
+    return _I16.unpack_from(buffer, at)[0], at + 2
 
 
 def iter_records(buffer: bytes | memoryview) -> Iterator[Record]:
