@@ -17,6 +17,10 @@ from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGT
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
 from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.scheduler import LogNotifier, Notifier, Scheduler
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.thread_scheduler import Stopped, run_forever
 from reliable_mq.settings import Settings, load_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -183,6 +187,41 @@ class ReliableMQ:
             )
         return TransactionScope(
             self._outbox, self.database.session, self.database.async_session, session
+        )
+
+    def scheduler(self, notifier: Notifier | None = None) -> Scheduler:
+        """Return a resend scheduler of this application, named for this process.
+
+        Args:
+            notifier: who tells a person of stubs that were sent too often; default: the log.
+        """
+        database, settings = self.database, self.settings
+        stubs = SqlStubs(database.engine, database.stubs)
+        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        return Scheduler(
+            SqlDue(stubs, database.logs, confirmation, settings.resend_count_max),
+            stubs,
+            self._connections,
+            self._policy,
+            notifier or LogNotifier(),
+            owner=f"{self._connections.owner}-r",
+            lease=settings.resend_lease,
+            batch=settings.resend_batch,
+        )
+
+    def resend_forever(self, stopped: Stopped, notifier: Notifier | None = None) -> None:
+        """Run the resend scheduler in this thread until `stopped`.
+
+        Raises:
+            ConfigurationError: when a table is missing.
+        """
+        self.database.check_tables()
+        settings = self.settings
+        run_forever(
+            self.scheduler(notifier),
+            stopped,
+            interval=settings.resend_interval,
+            batch=settings.resend_batch,
         )
 
     def create_tables(self) -> list[str]:

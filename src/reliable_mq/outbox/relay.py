@@ -7,6 +7,7 @@ from the table: a stub that a savepoint took back, or that somebody else owns by
 The same steps serve the resend scheduler, which hands it the stubs that are due.
 """
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,12 +15,15 @@ from typing import Protocol
 
 import msgspec
 
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, NotSent
 from reliable_mq.message import Message, SendResult
 from reliable_mq.outbox.delay import delay_level_of
 from reliable_mq.outbox.stub import Position, Stub, message_of
 
 log = logging.getLogger(__name__)
+
+LANE_MAX = 32
+"""Most stubs of one key in one batch: a hot key must not keep the others waiting."""
 
 NextTime = Callable[[int, float, float | None], float]
 """(count of sends, now, deliver time) -> when the next send is due, seconds since the epoch."""
@@ -67,7 +71,10 @@ class RelayCounts(msgspec.Struct, frozen=True):
 def send_stubs(
     sender: Sender, stubs: Sequence[Stub], next_time: NextTime, now: float
 ) -> list[SendOutcome]:
-    """Send each stub once and return what came of each."""
+    """Send each stub once and return what came of those that were tried.
+
+    The client does not try a message whose forerunner in the same queue failed; it is no send.
+    """
     messages = [
         message_of(stub, delay_level_of((stub.deliver_time or now) - now)) for stub in stubs
     ]
@@ -78,7 +85,9 @@ def send_stubs(
     if len(results) != len(stubs):
         raise InvariantBroken(f"{len(stubs)} messages were sent, {len(results)} results came back")
     return [
-        _outcome(stub, result, next_time, now) for stub, result in zip(stubs, results, strict=True)
+        _outcome(stub, result, next_time, now)
+        for stub, result in zip(stubs, results, strict=True)
+        if not isinstance(result, NotSent)
     ]
 
 
@@ -99,7 +108,7 @@ def _outcome(
 class Relay:
     """Sends the stubs it is handed; stubs of one (topic, ordering key) strictly one after another.
 
-    Invariant: a stub is in exactly one lane; only the first of a keyed lane may be on its way.
+    Invariant: a stub is in exactly one lane, and a lane moves in its order.
 
     Args:
         owner: how the table names this relay.
@@ -137,36 +146,52 @@ class Relay:
         return sum(map(len, self._lanes.values()))
 
     def run_once(self, now: float) -> RelayCounts:
-        """Send the first stub of every lane, one batch at most, and write down what came of it.
+        """Send one batch, the first stubs of every lane, and write down what came of it.
 
         Raises whatever the table of stubs raises; the stubs stay in their lanes then.
         """
         dropped = self._drop_expired(now)
-        heads = {
-            lane[0][1].message_id: (name, lane[0][1])
-            for name, lane in list(self._lanes.items())[: self._batch_max]
-        }
-        if not heads:
+        offered = self._offered()
+        if not offered:
             return RelayCounts(dropped=dropped)
-        sendable = self._book.sendable(heads.keys(), self._owner)
-        batch = []
-        for message_id, (name, stub) in heads.items():
-            if message_id not in sendable:
-                self._remove_first(name)
-                dropped += 1
-            elif not sendable[message_id]:
-                batch.append((name, stub))
-            else:
-                self._lanes[name] = self._lanes.pop(name)  # let other lanes into the next batch
-        outcomes = self._send([stub for _, stub in batch], now)
-        for (name, _), outcome in zip(batch, outcomes, strict=True):
+        ids = [stub.message_id for stubs in offered.values() for stub in stubs]
+        sendable = self._book.sendable(ids, self._owner)
+        batch: list[Stub] = []
+        for name, stubs in offered.items():
+            for stub in stubs:
+                if stub.message_id not in sendable:
+                    self._remove(name, stub)
+                    dropped += 1
+                elif sendable[stub.message_id]:
+                    break  # an earlier one of somebody else's must go first
+                else:
+                    batch.append(stub)
+            if name in self._lanes:
+                self._lanes[name] = self._lanes.pop(name)  # other lanes first, the next time
+        failed = 0
+        outcomes = self._send(batch, now)
+        lane_of = {stub.message_id: name for name, stubs in offered.items() for stub in stubs}
+        stub_of = {stub.message_id: stub for stub in batch}
+        for outcome in outcomes:
+            name = lane_of[outcome.message_id]
             if outcome.error is None:
-                self._remove_first(name)
+                self._remove(name, stub_of[outcome.message_id])
             else:
+                failed += 1
                 # Later ones of the key wait in the table, behind this one.
                 dropped += len(self._lanes.pop(name)) - 1
-        failed = sum(outcome.error is not None for outcome in outcomes)
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
+
+    def _offered(self) -> dict[tuple[str, str], list[Stub]]:
+        """Return the first stubs of the lanes, one batch in all."""
+        offered: dict[tuple[str, str], list[Stub]] = {}
+        room = self._batch_max
+        for name, lane in self._lanes.items():
+            if room <= 0:
+                break
+            offered[name] = [stub for _, stub in itertools.islice(lane, min(room, LANE_MAX))]
+            room -= len(offered[name])
+        return offered
 
     def _send(self, stubs: Sequence[Stub], now: float) -> list[SendOutcome]:
         if not stubs:
@@ -186,9 +211,12 @@ class Relay:
                 del self._lanes[name]
         return expired
 
-    def _remove_first(self, name: tuple[str, str]) -> None:
+    def _remove(self, name: tuple[str, str], stub: Stub) -> None:
+        """Take the first stub of a lane out; it is the one that was just dealt with."""
         lane = self._lanes[name]
-        lane.popleft()
+        _, first = lane.popleft()
+        if first is not stub:
+            raise InvariantBroken("a lane moves in its order")
         if not lane:
             del self._lanes[name]
 

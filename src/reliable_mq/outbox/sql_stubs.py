@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    not_,
     null,
     or_,
     select,
@@ -34,7 +35,7 @@ from reliable_mq.outbox.stub import StubStatus as Status
 from reliable_mq.sql_types import utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
-_UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
+UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
 _NOTE_LENGTH_MAX = 1000
 
 
@@ -43,10 +44,17 @@ class SqlStubs:
 
     def __init__(self, engine: Engine, table: Table) -> None:
         self.engine = engine
+        # One statement needs no transaction: one round trip instead of three. SQLite has no trips.
+        self._reading = (
+            engine.execution_options(isolation_level="AUTOCOMMIT")
+            if engine.dialect.name == "postgresql"
+            else engine
+        )
         self.table = table
         stub, earlier = table.c, table.alias("earlier").c
         self._insert = insert(table).inline()
-        #: an earlier stub of the same key has not reached the broker
+        #: An earlier stub of the same key has not reached the broker, and is not in the same batch
+        #: of the same owner (parameters `ids` and `me`).
         self.blocked = and_(
             stub.ordering_key != "",
             exists().where(
@@ -54,14 +62,20 @@ class SqlStubs:
                 earlier.ordering_key == stub.ordering_key,
                 earlier.ordering_key != "",
                 earlier.seq < stub.seq,
-                earlier.status == _UNCONFIRMED,
+                earlier.status == UNCONFIRMED,
                 earlier.broker_name.is_(None),
+                not_(
+                    and_(
+                        earlier.owner == bindparam("me"),
+                        earlier.message_id.in_(bindparam("ids", expanding=True)),
+                    )
+                ),
             ),
         )
         self._sendable = select(stub.message_id, self.blocked).where(
             stub.message_id.in_(bindparam("ids", expanding=True)),
             stub.owner == bindparam("me"),
-            stub.status == _UNCONFIRMED,
+            stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
         )
         self._record_sent = self._record().values(
@@ -71,14 +85,14 @@ class SqlStubs:
             # Without a required group the broker's acknowledgement confirms.
             status=case(
                 (
-                    and_(stub.status == _UNCONFIRMED, stub.required_groups == ""),
+                    and_(stub.status == UNCONFIRMED, stub.required_groups == ""),
                     next_status(Status.UNCONFIRMED, StubEvent.CONFIRM).value,
                 ),
                 else_=stub.status,
             ),
             resend_time=case(
                 (
-                    or_(stub.status != _UNCONFIRMED, stub.required_groups == ""),
+                    or_(stub.status != UNCONFIRMED, stub.required_groups == ""),
                     null(),
                 ),
                 else_=bindparam("next_time"),
@@ -86,7 +100,7 @@ class SqlStubs:
         )
         self._record_failed = self._record().values(
             note=bindparam("new_note"),
-            resend_time=case((stub.status != _UNCONFIRMED, null()), else_=bindparam("next_time")),
+            resend_time=case((stub.status != UNCONFIRMED, null()), else_=bindparam("next_time")),
         )
 
     def _record(self) -> Any:
@@ -136,7 +150,7 @@ class SqlStubs:
 
         Reading them back is what makes P1 hold on this side: nothing is sent that is not there.
         """
-        with self.engine.connect() as connection:
+        with self._reading.connect() as connection:
             rows = connection.execute(self._sendable, {"ids": list(message_ids), "me": owner})
             return {message_id: bool(blocked) for message_id, blocked in rows}
 
@@ -184,7 +198,7 @@ def stub_of(row: Row[Any]) -> Stub:
         ordering_key=row.ordering_key,
         content_type=row.content_type,
         properties=json.loads(row.properties),
-        count=row._mapping["count"],  # noqa: SLF001 - `count` is also a method of every tuple
+        count=row._mapping["count"],  # `row.count` is a method of every tuple
         required_groups=groups_of(row.required_groups),
         deliver_time=row.deliver_time and row.deliver_time.timestamp(),
         position=position,

@@ -156,14 +156,16 @@ def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
 
     It is sent when it has no position; or when every required group has either consumed it or
     gone past it without a live attempt, and at least one has not consumed it (design, section 2).
+
+    Args:
+        stub: the stub.
+        groups: one view for each required group; not looked at while there is no position.
     """
-    if stub.required_groups and all(group.consumed for group in groups):
-        return DueState.CONFIRM
-    if stub.position is None:
+    if stub.position is None or not stub.required_groups:
         return DueState.SEND
-    if not stub.required_groups:
-        return DueState.CONFIRM
     missing = [group for group in groups if not group.consumed]
+    if not missing:
+        return DueState.CONFIRM
     if all(group.passed and not group.attempt_alive for group in missing):
         return DueState.SEND
     return DueState.WAIT

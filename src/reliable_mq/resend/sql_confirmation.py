@@ -67,3 +67,9 @@ class SqlConfirmation:
             connection.execute(self._confirm_alone, {"ids": alone, "at": at})
         if shared:
             connection.execute(self._confirm, {"ids": shared, "at": at})
+
+    def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
+        """Confirm those of the stubs that every required group has consumed, whoever was last."""
+        ids = list(message_ids)
+        connection.execute(self._lock, {"ids": ids})
+        connection.execute(self._confirm, {"ids": ids, "at": utc_datetime(now)})

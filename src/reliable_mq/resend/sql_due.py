@@ -1,0 +1,112 @@
+"""Claims what is due. Receives a time; hands on stubs that are this scheduler's until a lease ends.
+
+A claim moves `resend_time` to the end of its lease and names its owner: no other scheduler sees the
+stub meanwhile, a scheduler that died gives it back by doing nothing, and one whose lease passed can
+write nothing, because every write asks for its name. PostgreSQL skips rows that another scheduler
+is claiming at this moment; SQLite has one writer at a time anyway.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import BindParameter, Table, bindparam, null, select, update
+
+from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_of
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.sql_types import utc_datetime
+
+LogView = tuple[bool, bool]
+"""(the log says CONSUMED, an attempt is alive)"""
+
+
+class SqlDue:
+    """What the scheduler needs of one database. Every method is one transaction."""
+
+    def __init__(
+        self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation, count_max: int
+    ) -> None:
+        self._engine = stubs.engine
+        self._logs = logs
+        self._confirmation = confirmation
+        table = stubs.table
+        stub = table.c
+        due = (
+            select(table)
+            .where(stub.status == UNCONFIRMED, stub.resend_time <= bindparam("at"))
+            .order_by(stub.resend_time, stub.seq)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True, of=table)
+        )
+        nobody: BindParameter[list[str]] = bindparam("ids", value=[], expanding=True)
+        self._due = due.where(stub.count < count_max, ~stubs.blocked).params(me="", ids=[])
+        self._used_up = due.where(stub.count >= count_max)
+        self._claim = (
+            update(table)
+            .where(stub.seq.in_(bindparam("seqs", expanding=True)))
+            .values(
+                owner=bindparam("me"),
+                lease_until=bindparam("until"),
+                resend_time=bindparam("until"),
+            )
+        )
+        ours = (stub.message_id.in_(nobody), stub.owner == bindparam("me"))
+        self._rest = (
+            update(table)
+            .where(*ours, stub.status == UNCONFIRMED)
+            .values(resend_time=bindparam("next_time"), owner=null(), lease_until=null())
+        )
+        self._told = self._rest.values(resend_time=null(), update_date=bindparam("at"))
+        self._views = select(
+            logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
+        ).where(logs.c.message_id.in_(nobody))
+
+    def claim(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
+        """Claim at most `limit` stubs whose next send is due."""
+        return self._claimed(self._due, now, owner, lease, limit)
+
+    def claim_used_up(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
+        """Claim at most `limit` stubs that were sent often enough and still are not confirmed."""
+        return self._claimed(self._used_up, now, owner, lease, limit)
+
+    def _claimed(
+        self, statement: Any, now: float, owner: str, lease: float, limit: int
+    ) -> list[Stub]:
+        with self._engine.begin() as connection:
+            rows = connection.execute(statement, {"at": utc_datetime(now), "limit": limit}).all()
+            if rows:
+                until = utc_datetime(now + lease)
+                seqs = [row.seq for row in rows]
+                connection.execute(self._claim, {"seqs": seqs, "me": owner, "until": until})
+        return [stub_of(row) for row in rows]
+
+    def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
+        """Return what the consume logs say, by (message id, consumer group)."""
+        with self._engine.begin() as connection:
+            rows = connection.execute(self._views, {"ids": list(message_ids)}).all()
+        at = utc_datetime(now)
+        return {
+            (row.message_id, row.consumer_group): (
+                row.state == LogState.CONSUMED,
+                row.lease_until is not None and row.lease_until > at,
+            )
+            for row in rows
+        }
+
+    def confirm(self, message_ids: Sequence[str], now: float) -> None:
+        """Confirm stubs whose required groups have all consumed them."""
+        with self._engine.begin() as connection:
+            self._confirmation.catch_up(connection, message_ids, now)
+
+    def rest(self, message_ids: Sequence[str], owner: str, next_time: float) -> None:
+        """Give stubs back unsent; they are looked at again at `next_time`."""
+        values = {"ids": list(message_ids), "me": owner, "next_time": utc_datetime(next_time)}
+        with self._engine.begin() as connection:
+            connection.execute(self._rest, values)
+
+    def told(self, message_ids: Sequence[str], owner: str, now: float) -> None:
+        """Record that a person was told of these stubs."""
+        values = {"ids": list(message_ids), "me": owner, "at": utc_datetime(now)}
+        with self._engine.begin() as connection:
+            connection.execute(self._told, values)
