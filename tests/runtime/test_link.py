@@ -1,0 +1,245 @@
+"""Connections: replies find their waiters, whatever the peer does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from reliable_mq.errors import ConnectionLost, RequestTimeout
+from reliable_mq.runtime.link import Link, Links
+from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
+from reliable_mq.wire.frame import FrameReader
+
+NOTIFY = 40
+
+
+class Peer:
+    """One accepted connection of the scripted server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._frames = FrameReader()
+        self.writer = writer
+
+    async def receive(self, count: int) -> list[Command]:
+        commands: list[Command] = []
+        while len(commands) < count:
+            data = await self._reader.read(65536)
+            if not data:
+                break
+            commands += [decode_command(frame) for frame in self._frames.feed(data)]
+        return commands
+
+    def send(self, command: Command) -> None:
+        self.writer.write(encode_command(command))
+
+
+Script = Callable[[Peer], Awaitable[None]]
+
+
+class World:
+    """A server that plays `script` on each connection, and links to it."""
+
+    def __init__(self, address: str, links: Links) -> None:
+        self.address = address
+        self.links = links
+        self.requests: list[Command] = []
+        self.lost: list[str] = []
+        self.greeted: list[str] = []
+
+
+@asynccontextmanager
+async def world(script: Script) -> AsyncIterator[World]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await script(Peer(reader, writer))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+
+    def on_request(_: str, command: Command) -> Command | None:
+        it.requests.append(command)
+        return None if command.is_oneway else reply(command, 3, "not supported")
+
+    async def greet(address: str, _: Link) -> None:
+        it.greeted.append(address)
+
+    def on_lost(address: str) -> None:
+        it.lost.append(address)
+
+    links = Links(connect_timeout=1.0, on_request=on_request, greet=greet, on_lost=on_lost)
+    it = World(f"{host}:{port}", links)
+    try:
+        yield it
+    finally:
+        await links.close()
+        server.close()
+
+
+def play(script: Script, scene: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with world(script) as it:
+            await scene(it)
+
+    asyncio.run(run())
+
+
+async def silent(peer: Peer) -> None:
+    await peer.receive(1_000_000)
+
+
+def test_replies_find_their_waiters_in_any_order() -> None:
+    async def backwards(peer: Peer) -> None:
+        for command in reversed(await peer.receive(10)):
+            peer.send(reply(command, body=command.body))
+
+    async def scene(it: World) -> None:
+        calls = [it.links.call(it.address, request(1, body=bytes([at])), 2.0) for at in range(10)]
+        answers = await asyncio.gather(*calls)
+        assert [answer.body for answer in answers] == [bytes([at]) for at in range(10)]
+
+    play(backwards, scene)
+
+
+def test_many_calls_share_one_connection_which_is_greeted_once_and_first() -> None:
+    async def echo(peer: Peer) -> None:
+        for command in await peer.receive(5):
+            peer.send(reply(command))
+        await silent(peer)
+
+    async def scene(it: World) -> None:
+        await asyncio.gather(*(it.links.call(it.address, request(1), 2.0) for _ in range(5)))
+        assert it.greeted == [it.address]
+        assert len(it.links.open_links()) == 1
+
+    play(echo, scene)
+
+
+def test_a_call_without_reply_times_out_and_a_late_reply_harms_nobody() -> None:
+    released = asyncio.Event()
+
+    async def late(peer: Peer) -> None:
+        (first,) = await peer.receive(1)
+        await released.wait()
+        peer.send(reply(first, body=b"late"))
+        (second,) = await peer.receive(1)
+        peer.send(reply(second, body=b"second"))
+
+    async def scene(it: World) -> None:
+        with pytest.raises(RequestTimeout, match="did not answer request 77"):
+            await it.links.call(it.address, request(77), 0.02)
+        released.set()
+        answer = await it.links.call(it.address, request(1), 2.0)
+        assert answer.body == b"second"
+
+    play(late, scene)
+
+
+def test_a_lost_connection_ends_every_call_and_is_told_once() -> None:
+    async def hangs_up(peer: Peer) -> None:
+        await peer.receive(3)
+
+    async def scene(it: World) -> None:
+        calls = [it.links.call(it.address, request(1), 5.0) for _ in range(3)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
+        assert it.lost == [it.address]
+        assert it.links.open_links() == []
+
+    play(hangs_up, scene)
+
+
+def test_the_next_call_opens_a_new_connection() -> None:
+    async def one_answer(peer: Peer) -> None:
+        for command in await peer.receive(1):
+            peer.send(reply(command))
+        await peer.writer.drain()
+
+    async def scene(it: World) -> None:
+        await it.links.call(it.address, request(1), 2.0)
+        while it.links.open_links():
+            await asyncio.sleep(0)
+        await it.links.call(it.address, request(1), 2.0)
+        assert len(it.greeted) == 2
+
+    play(one_answer, scene)
+
+
+def test_bytes_that_are_no_frames_end_the_connection() -> None:
+    async def garbage(peer: Peer) -> None:
+        await peer.receive(1)
+        peer.writer.write(b"\xff\xff\xff\xff\0\0\0\0")
+        await peer.receive(1)
+
+    async def scene(it: World) -> None:
+        with pytest.raises(ConnectionLost, match="what is no command"):
+            await it.links.call(it.address, request(1), 5.0)
+
+    play(garbage, scene)
+
+
+def test_requests_of_the_peer_are_heard_and_those_that_want_a_reply_get_one() -> None:
+    answers: list[Command] = []
+
+    async def asks(peer: Peer) -> None:
+        (command,) = await peer.receive(1)
+        peer.send(request(NOTIFY, {"consumerGroup": "g"}, oneway=True))
+        question = request(307)
+        question.opaque = 4711
+        peer.send(question)
+        answers.extend(await peer.receive(1))
+        peer.send(reply(command))
+
+    async def scene(it: World) -> None:
+        await it.links.call(it.address, request(1), 2.0)
+        assert [command.code for command in it.requests] == [NOTIFY, 307]
+        assert [(a.opaque, a.code, a.is_reply) for a in answers] == [(4711, 3, True)]
+
+    play(asks, scene)
+
+
+def test_a_body_of_many_segments_arrives_whole() -> None:
+    async def echo(peer: Peer) -> None:
+        for command in await peer.receive(1):
+            peer.send(reply(command, body=command.body))
+            await peer.writer.drain()
+
+    async def scene(it: World) -> None:
+        body = bytes(range(256)) * 16_000
+        answer = await it.links.call(it.address, request(1, body=body), 10.0)
+        assert answer.body == body
+
+    play(echo, scene)
+
+
+def test_an_address_that_cannot_be_reached_fails_at_once_for_a_while() -> None:
+    async def scene(it: World) -> None:
+        nobody = "127.0.0.1:1"
+        with pytest.raises(ConnectionLost, match="cannot be reached"):
+            await it.links.call(nobody, request(1), 1.0)
+        with pytest.raises(ConnectionLost, match="cannot be reached"):
+            await it.links.call(nobody, request(1), 1.0)
+
+    play(silent, scene)
+
+
+def test_a_closed_client_calls_nobody() -> None:
+    async def scene(it: World) -> None:
+        pending = asyncio.ensure_future(it.links.call(it.address, request(1), 5.0))
+        while not it.links.open_links():
+            await asyncio.sleep(0)
+        (link,) = it.links.open_links()
+        await it.links.close()
+        with pytest.raises(ConnectionLost, match="this client closed it"):
+            await pending
+        link.invariants()
+        with pytest.raises(ConnectionLost, match="this client is closed"):
+            await it.links.call(it.address, request(1), 1.0)
+        assert it.lost == [], "closing is no loss"
+
+    play(silent, scene)
