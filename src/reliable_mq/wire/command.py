@@ -14,6 +14,7 @@ is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSer
 
 import struct
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -34,18 +35,23 @@ _LANGUAGE_BYTES = {name: code for code, name in enumerate(_LANGUAGES)}
 _OTHER = _LANGUAGE_BYTES["OTHER"]
 
 
-class Command(msgspec.Struct, rename={"ext_fields": "extFields", "body": " body"}):
+# A number that Java could not hold could not be answered either: its opaque must go back.
+I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Command(msgspec.Struct, rename={"ext_fields": "extFields"}):
     """One request or reply.
 
-    All values of `ext_fields` are text ("true", "42"), as the protocol has it. An unset field of
-    the header takes the default here.
+    All values of `ext_fields` are text ("true", "42"), as the protocol has it. A field that a JSON
+    header lacks takes the default here; `body` and `serialize_type` come from the frame, whatever
+    a header says.
     """
 
-    code: int
-    opaque: int = 0
-    flag: int = 0
+    code: I32
+    opaque: I32 = 0
+    flag: I32 = 0
     language: str = "OTHER"
-    version: int = 0
+    version: I32 = 0
     remark: str | None = None
     ext_fields: dict[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
@@ -97,8 +103,21 @@ def reply(
     )
 
 
+class _JsonHeader(msgspec.Struct):
+    """The JSON form, its names in the order in which Apache's fastjson writes them."""
+
+    code: int
+    extFields: dict[str, str] | msgspec.UnsetType  # noqa: N815 - the name on the wire
+    flag: int
+    language: str
+    opaque: int
+    remark: str | msgspec.UnsetType
+    serializeTypeCurrentRPC: str  # noqa: N815
+    version: int
+
+
 _decode_json = msgspec.json.Decoder(Command).decode
-_encode_json = msgspec.json.Encoder(order="sorted").encode
+_encode_json = msgspec.json.Encoder().encode
 
 
 def decode_command(frame: Frame) -> Command:
@@ -110,7 +129,7 @@ def decode_command(frame: Frame) -> Command:
     if frame.serialize_type == JSON:
         try:
             command = _decode_json(frame.header)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             command = _decode_json_of_any_shape(frame.header)
     elif frame.serialize_type == ROCKETMQ:
         command = _decode_compact(frame.header)
@@ -124,54 +143,55 @@ def decode_command(frame: Frame) -> Command:
 def encode_command(command: Command) -> bytes:
     """Return the whole frame of `command`.
 
+    The ROCKETMQ form has 16 bits for the code and cuts off the others, as Apache's does.
+
     Raises:
-        FrameError: when the frame would be longer than 16 MiB.
+        FrameError: when the frame would be longer than 16 MiB, or a field does not fit the form.
     """
-    if command.serialize_type == ROCKETMQ:
-        header = _encode_compact(command)
-    else:
-        header = _encode_json_header(command)
+    try:
+        if command.serialize_type == JSON:
+            header = _encode_json_header(command)
+        elif command.serialize_type == ROCKETMQ:
+            header = _encode_compact(command)
+        else:
+            raise FrameError(f"unknown serialize type {command.serialize_type}")
+    except (struct.error, UnicodeEncodeError) as error:
+        raise FrameError(f"command {command.code} does not fit its header: {error}") from error
     return encode_frame(command.serialize_type, header, command.body)
 
 
 def _encode_json_header(command: Command) -> bytes:
-    fields: dict[str, object] = {
-        "code": command.code,
-        "flag": command.flag,
-        "language": command.language,
-        "opaque": command.opaque,
-        "serializeTypeCurrentRPC": "JSON",
-        "version": command.version,
-    }
-    if command.ext_fields:
-        fields["extFields"] = command.ext_fields
-    if command.remark is not None:
-        fields["remark"] = command.remark
-    return _encode_json(fields)
+    return _encode_json(
+        _JsonHeader(
+            command.code,
+            command.ext_fields or msgspec.UNSET,
+            command.flag,
+            command.language,
+            command.opaque,
+            msgspec.UNSET if command.remark is None else command.remark,
+            "JSON",
+            command.version,
+        )
+    )
 
 
 def _decode_json_of_any_shape(header: bytes) -> Command:
     """Decode what other clients send: null or numeric ext values, null fields."""
     try:
-        fields = msgspec.json.decode(header)
-        ext = fields.get("extFields") or {}
-        return Command(
-            code=int(fields["code"]),
-            opaque=int(fields.get("opaque") or 0),
-            flag=int(fields.get("flag") or 0),
-            language=str(fields.get("language") or "OTHER"),
-            version=int(fields.get("version") or 0),
-            remark=fields.get("remark"),
-            ext_fields={key: _as_text(value) for key, value in ext.items() if value is not None},
-        )
-    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError) as error:
+        fields = msgspec.json.decode(header, type=dict[str, object])
+        known = {name: fields[name] for name in _NAMES if fields.get(name) is not None}
+        ext = msgspec.convert(fields.get("extFields") or {}, dict[str, object])
+        known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
+        return msgspec.convert(known, Command, strict=False)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FrameError(f"the header is no command: {header[:80]!r}") from error
 
 
+_NAMES = ("code", "opaque", "flag", "language", "version", "remark")
+
+
 def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 _COMPACT_FIXED = struct.Struct(">hBhii")

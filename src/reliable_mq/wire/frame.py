@@ -10,7 +10,8 @@ Source: Apache RocketMQ `RemotingCommand`, `NettyDecoder`.
 """
 
 import struct
-from typing import NamedTuple
+
+import msgspec
 
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FRAME_SIZE_MAX
@@ -20,10 +21,14 @@ ROCKETMQ = 1
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_HEADER_INFO = struct.Struct(">iI")
+_HEAD_SIZE = _LENGTH_AND_HEADER_INFO.size
 _HEADER_LENGTH_MASK = 0x00FFFFFF
 
+LENGTH_MIN = 4  # no header, no body
+LENGTH_MAX = FRAME_SIZE_MAX - _LENGTH.size
 
-class Frame(NamedTuple):
+
+class Frame(msgspec.Struct, frozen=True):
     """One command's bytes, cut from the stream."""
 
     serialize_type: int
@@ -35,64 +40,73 @@ class FrameReader:
     """Cuts frames from a stream that arrives in arbitrary pieces.
 
     Invariant F1: what is kept is shorter than one frame, and what was returned plus what is kept
-    is what was fed.
+    is what was fed. A length that no frame can have is refused when its last byte comes, so that a
+    peer can make a reader keep 16 MiB and no more.
     """
 
-    __slots__ = ("_kept", "_missing")
+    __slots__ = ("_kept", "_wanted")
 
     def __init__(self) -> None:
-        self._kept: list[bytes] = []
-        self._missing = 0  # how many bytes the first kept frame still needs; 0 when unknown
+        self._kept = bytearray()  # one buffer: many tiny pieces must not cost an object each
+        self._wanted = 0  # no frame can be cut before this many bytes are kept
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are complete now, oldest first.
 
         Raises:
-            FrameError: when the stream cannot be a sequence of frames. The reader must not be
-                fed again.
+            FrameError: when the stream cannot be a sequence of frames. Frames that the same bytes
+                completed are lost with it: the stream is of no further use, and the reader must
+                not be fed again.
         """
         if self._kept:
-            self._kept.append(data)
-            if len(data) < self._missing:  # a large frame in many pieces is joined once, at its end
-                self._missing -= len(data)
+            self._kept += data
+            if len(self._kept) < self._wanted:
                 return []
-            data = b"".join(self._kept)
+            data = bytes(self._kept)
+            self._kept.clear()
         frames: list[Frame] = []
         at = 0
         available = len(data)
-        while available - at >= 8:
+        while available - at >= _HEAD_SIZE:
             length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data, at)
+            if not LENGTH_MIN <= length <= LENGTH_MAX:
+                raise _length_refused(length)
             end = at + 4 + length
-            _check_length(length)
-            if end > available:
-                break
-            header_end = at + 8 + (header_info & _HEADER_LENGTH_MASK)
+            header_at = at + _HEAD_SIZE
+            header_end = header_at + (header_info & _HEADER_LENGTH_MASK)
             if header_end > end:
                 raise FrameError(
-                    f"header of {header_end - at - 8} bytes in a frame of {length} bytes"
+                    f"header of {header_end - header_at} bytes in a frame of {length} bytes"
                 )
-            frames.append(Frame(header_info >> 24, data[at + 8 : header_end], data[header_end:end]))
+            if end > available:
+                self._wanted = end - at
+                break
+            frames.append(
+                Frame(header_info >> 24, data[header_at:header_end], data[header_end:end])
+            )
             at = end
-        self._keep(data[at:] if at else data)
+        else:
+            self._wanted = _LENGTH.size
+            if available - at >= _LENGTH.size:
+                self._wanted = _HEAD_SIZE
+                _check_length(_LENGTH.unpack_from(data, at)[0])
+        if at < available:
+            self._kept += data[at:] if at else data
         return frames
-
-    def _keep(self, rest: bytes) -> None:
-        self._kept = [rest] if rest else []
-        self._missing = 0
-        if len(rest) >= 4:
-            length = _LENGTH.unpack_from(rest)[0]
-            _check_length(length)
-            self._missing = max(0, 4 + length - len(rest))
 
     @property
     def kept_size(self) -> int:
         """How many bytes wait for the rest of their frame."""
-        return sum(map(len, self._kept))
+        return len(self._kept)
 
 
 def _check_length(length: int) -> None:
-    if not 4 <= length <= FRAME_SIZE_MAX - 4:
-        raise FrameError(f"frame length {length} is not in 4..{FRAME_SIZE_MAX - 4}")
+    if not LENGTH_MIN <= length <= LENGTH_MAX:
+        raise _length_refused(length)
+
+
+def _length_refused(length: int) -> FrameError:
+    return FrameError(f"frame length {length} is not in {LENGTH_MIN}..{LENGTH_MAX}")
 
 
 def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
