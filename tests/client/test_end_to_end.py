@@ -1,0 +1,473 @@
+"""The client against real brokers: the bundled one, and Apache's where Java is at hand.
+
+One suite for both, because the same code shall serve both.
+"""
+
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import uvloop
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.subscription import CONSUMED, Dead, Handler, Later, Outcome, Subscription
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import UsageError
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+
+pytestmark = pytest.mark.processes
+
+QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2)
+DEADLINE_SECONDS = 30
+
+_names = itertools.count(1)
+
+
+class Cluster(Protocol):
+    """What the tests need of a broker."""
+
+    name_server_address: str
+
+
+@contextmanager
+def bundled() -> Iterator[ReliableMQBroker]:
+    with tempfile.TemporaryDirectory() as directory, ReliableMQBroker(Path(directory)) as broker:
+        yield broker
+
+
+@pytest.fixture(
+    scope="module",
+    params=["bundled", pytest.param("apache", marks=pytest.mark.java)],
+)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    if request.param == "bundled":
+        with bundled() as broker:
+            yield broker
+        return
+    missing = missing_tools()
+    if missing is not None:
+        pytest.skip(missing)
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            with ApacheRocketMQ(Path(directory), "ASYNC_FLUSH") as apache:
+                yield apache
+        except JarsUnreachable as unreachable:
+            pytest.skip(str(unreachable))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_names)}"
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{next(_names)}"
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+            await scene
+
+    uvloop.run(limited())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+class Seen:
+    """A handler that notes what it gets and answers what it is told to."""
+
+    def __init__(self, *answers: Outcome) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._answers = list(answers)
+
+    async def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        self.messages += messages
+        return [self._answers.pop(0) if self._answers else CONSUMED for _ in messages]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def places(
+    messages: Sequence[ReceivedMessage] | Sequence[SendResult],
+) -> dict[str, tuple[MessageQueue, int, str]]:
+    return {
+        one.message_id: (one.queue, one.queue_offset, one.offset_message_id) for one in messages
+    }
+
+
+def numbered(topic: str, count: int, *, keys: int = 0) -> list[Message]:
+    return [
+        Message(topic=topic, body=b"%d" % at, ordering_key=f"key-{at % keys}" if keys else "")
+        for at in range(count)
+    ]
+
+
+def test_whatever_way_a_message_is_sent_it_arrives_once_and_is_committed(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 4)
+            result = await client.send(Message(topic=topic, body=b"one", keys=("k",)))
+            assert result.status is SendStatus.SEND_OK
+            await client.send_oneway(Message(topic=topic, body=b"way"))
+            await client.send_batch([Message(topic=topic, body=b"batch%d" % at) for at in range(3)])
+            many = await client.send_many(numbered(topic, 500, keys=7))
+            assert all(isinstance(one, SendResult) for one in many)
+            seen = Seen()
+            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: len(seen.messages) >= 505)
+            await consumer.close()
+            expected = [b"one", b"way", b"batch0", b"batch1", b"batch2"]
+            expected += [b"%d" % at for at in range(500)]
+            assert sorted(seen.bodies) == sorted(expected)
+            progress = await client.consumer_progress(group, topic)
+            assert all(committed == maximum for committed, maximum in progress.values())
+            assert sum(maximum for _, maximum in progress.values()) == 505
+
+    play(scene())
+
+
+def test_the_place_that_send_names_is_the_place_where_the_message_is_read(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            sent = [await client.send(Message(topic=topic, body=b"single"))]
+            many = await client.send_many(numbered(topic, 100))
+            sent += [one for one in many if isinstance(one, SendResult)]
+            seen = Seen()
+            await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: len(seen.messages) == 101)
+            read = {
+                m.message_id: (m.queue, m.queue_offset, m.offset_message_id) for m in seen.messages
+            }
+            assert {
+                one.message_id: (one.queue, one.queue_offset, one.offset_message_id) for one in sent
+            } == read
+
+    play(scene())
+
+
+def test_a_topic_that_its_first_message_creates_is_found_by_a_consumer_that_waits(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            seen = Seen()
+            await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await client.send(Message(topic=topic, body=b"first"))
+            await eventually(lambda: seen.bodies == [b"first"])
+
+    play(scene())
+
+
+def test_only_the_tags_that_were_asked_for_arrive(cluster: Cluster, topic: str, group: str) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            seen = Seen()
+            subscription = Subscription(group=group, topics={topic: "paid || refunded"})
+            await client.consume(subscription, seen)
+            for tag in ("paid", "opened", "refunded", "", "paid"):
+                await client.send(Message(topic=topic, body=tag.encode() or b"none", tag=tag))
+            await eventually(lambda: len(seen.messages) == 3)
+            assert sorted(seen.bodies) == [b"paid", b"paid", b"refunded"]
+
+    play(scene())
+
+
+def test_a_message_that_fails_comes_back_by_the_retry_topic(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            sent = await client.send(Message(topic=topic, body=b"again", tag="t", keys=("k",)))
+            seen = Seen(Later(after_seconds=1))
+            await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: len(seen.messages) == 2)
+            first, second = seen.messages
+            assert (first.reconsume_times, second.reconsume_times) == (0, 1)
+            assert second.queue.topic == f"%RETRY%{group}"
+            assert (second.topic, second.tag, second.keys) == (topic, "t", ("k",))
+            assert first.message_id == second.message_id == sent.message_id
+
+    play(scene())
+
+
+def test_a_dead_letter_can_be_read_with_its_reason(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            sent = await client.send(Message(topic=topic, body=b"broken", ordering_key="k"))
+            await client.send(Message(topic=topic, body=b"next", ordering_key="k"))
+            seen = Seen(Dead("it does not validate"))
+            await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: seen.bodies == [b"broken", b"next"])
+            letters = Seen()
+            dead = Subscription(group=f"{group}-dead", topics={f"%DLQ%{group}": "*"})
+            await client.consume(dead, letters)
+            await eventually(lambda: len(letters.messages) == 1)
+            (letter,) = letters.messages
+            assert letter.body == b"broken"
+            assert letter.message_id == sent.message_id
+            assert letter.properties["DEAD_LETTER_REASON"] == "it does not validate"
+            assert letter.properties["RETRY_TOPIC"] == topic
+
+    play(scene())
+
+
+def test_a_failing_key_waits_while_the_other_keys_go_on_and_then_keeps_its_order(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 30, keys=3))
+            order: list[bytes] = []
+            failures = 0
+
+            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                nonlocal failures
+                (message,) = messages
+                if message.ordering_key == "key-0" and failures < 3:
+                    failures += 1
+                    return [Later(after_seconds=0.3)]
+                order.append(message.body)
+                return [CONSUMED]
+
+            await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
+            await eventually(lambda: len(order) == 30)
+            slow = [body for body in order if int(body) % 3 == 0]
+            assert slow == [b"%d" % at for at in range(0, 30, 3)]
+            assert order[-10:] == slow, "the other keys did not wait"
+
+    play(scene())
+
+
+def keeps_order(seen: dict[str, list[int]], running: set[str]) -> Handler:
+    """Return a handler that notes each key's numbers and would notice two at a time."""
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        for message in messages:
+            key = message.ordering_key
+            assert key not in running, f"two messages of {key} at once"
+            running.add(key)
+            await asyncio.sleep(0.001)
+            seen.setdefault(key, []).append(int(message.body))
+            running.discard(key)
+        return [CONSUMED] * len(messages)
+
+    return handle
+
+
+def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, group: str) -> None:
+    """Two clients in one loop, so that one handler sees everything that runs."""
+
+    async def scene() -> None:
+        names = cluster.name_server_address
+        seen: dict[str, list[int]] = {}
+        handler = keeps_order(seen, set())
+        subscription = Subscription(group=group, topics={topic: "*"})
+        async with (
+            AsyncClient(names, settings=QUICK) as producer,
+            AsyncClient(names, settings=QUICK) as first,
+            AsyncClient(names, settings=QUICK) as second,
+        ):
+            await producer.create_topic(topic, 4)
+            stays = await first.consume(subscription, handler)
+            batch = numbered(topic, 3000, keys=50)
+            for at in range(0, 1000, 100):
+                await producer.send_many(batch[at : at + 100])
+            guest = await second.consume(subscription, handler)
+            for at in range(1000, 2000, 100):
+                await producer.send_many(batch[at : at + 100])
+                await asyncio.sleep(0.05)
+            await eventually(lambda: len(in_topic(guest, topic)) == 2)
+            assert len(in_topic(stays, topic)) == 2
+            await guest.close()
+            for at in range(2000, 3000, 100):
+                await producer.send_many(batch[at : at + 100])
+            await eventually(lambda: sum(map(len, seen.values())) >= 3000)
+            await eventually(lambda: len(in_topic(stays, topic)) == 4)
+        for key, numbers in seen.items():
+            own = int(key.removeprefix("key-"))
+            assert numbers == list(range(own, 3000, 50)), "each once and in order"
+
+    play(scene())
+
+
+def in_topic(consumer: AsyncPushConsumer, topic: str) -> list[int]:
+    return sorted(queue.queue_id for queue in consumer.queues if queue.topic == topic)
+
+
+def test_a_group_that_begins_at_the_end_gets_what_is_sent_from_then_on(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 10))
+            seen = Seen()
+            subscription = Subscription(group=group, topics={topic: "*"}, from_where="last")
+            consumer = await client.consume(subscription, seen)
+            await eventually(lambda: in_topic(consumer, topic) == [0])
+            await client.send(Message(topic=topic, body=b"new"))
+            await eventually(lambda: b"new" in seen.bodies)
+            # A broker calls a queue young whose first message is still in memory, and then lets
+            # every new group begin at 0 (facts of QUERY_CONSUMER_OFFSET): nothing is skipped.
+            assert seen.bodies in ([b"new"], [*(b"%d" % at for at in range(10)), b"new"])
+
+    play(scene())
+
+
+def test_batches_of_a_handler_never_hold_two_messages_of_one_key(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            await client.send_many(numbered(topic, 400, keys=20))
+            calls: list[Sequence[ReceivedMessage]] = []
+
+            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                calls.append(messages)
+                return [CONSUMED] * len(messages)
+
+            subscription = Subscription(group=group, topics={topic: "*"}, batch=16)
+            await client.consume(subscription, handle)
+            await eventually(lambda: sum(map(len, calls)) == 400)
+            assert max(map(len, calls)) > 1
+            for messages in calls:
+                keys = [message.ordering_key for message in messages]
+                assert len(keys) == len(set(keys)) <= 16
+
+    play(scene())
+
+
+def test_a_client_consumes_for_a_group_once(cluster: Cluster, topic: str, group: str) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            subscription = Subscription(group=group, topics={topic: "*"})
+            consumer = await client.consume(subscription, Seen())
+            with pytest.raises(UsageError, match="already"):
+                await client.consume(subscription, Seen())
+            await consumer.close()
+            await client.consume(subscription, Seen())
+
+    play(scene())
+
+
+def test_the_synchronous_face_sends_and_consumes(cluster: Cluster, topic: str, group: str) -> None:
+    with Client(cluster.name_server_address, settings=QUICK) as client:
+        client.create_topic(topic, 2)
+        seen: list[bytes] = []
+
+        def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            seen.extend(message.body for message in messages)
+            return [CONSUMED] * len(messages)
+
+        consumer = client.consume(Subscription(group=group, topics={topic: "*"}), handle)
+        client.send(Message(topic=topic, body=b"one"))
+        client.send_oneway(Message(topic=topic, body=b"two"))
+        client.send_batch([Message(topic=topic, body=b"three")])
+        assert client.send_async(Message(topic=topic, body=b"four")).result(5).queue_offset >= 0
+        client.send_many([Message(topic=topic, body=b"five")])
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(seen) < 5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert sorted(seen) == [b"five", b"four", b"one", b"three", b"two"]
+        assert {queue.topic for queue in consumer.queues} >= {topic}
+        assert len(client.topic_route(topic).writable) == 2
+        consumer.close()
+        progress = client.consumer_progress(group, topic)
+        assert sum(committed for committed, _ in progress.values()) == 5
+
+
+def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(
+    topic: str, group: str
+) -> None:
+    """The bundled broker frees its locks at once; Apache's keeps them for a minute."""
+
+    async def scene(names: str) -> None:
+        subscription = Subscription(group=group, topics={topic: "*"})
+        doomed = AsyncClient(names, settings=QUICK)
+        await doomed.start()
+        async with AsyncClient(names, settings=QUICK) as client:
+            await client.create_topic(topic, 4)
+            dying = await doomed.consume(subscription, Seen())
+            seen = Seen()
+            heir = await client.consume(subscription, seen)
+            await eventually(lambda: len(in_topic(dying, topic)) == len(in_topic(heir, topic)) == 2)
+            for task in [*doomed._daemons, *dying._daemons, *dying._pullers.values()]:
+                task.cancel()
+            assert doomed._links is not None
+            await doomed._links.close()  # no goodbye: the broker sees the connection end
+            began = time.monotonic()
+            await eventually(lambda: len(in_topic(heir, topic)) == 4)
+            assert time.monotonic() - began < 5
+            await client.send_many(numbered(topic, 100, keys=10))
+            await eventually(lambda: len(seen.messages) == 100)
+
+    with bundled() as broker:
+        play(scene(broker.name_server_address))
+
+
+def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
+    topic: str, group: str
+) -> None:
+    async def scene(broker: ReliableMQBroker) -> None:
+        seen: dict[str, list[int]] = {}
+        handler = keeps_order(seen, set())
+        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 4)
+            await client.consume(Subscription(group=group, topics={topic: "*"}), handler)
+            restart: asyncio.Future[None] | None = None
+            loop = asyncio.get_running_loop()
+            for at in range(0, 2000, 50):
+                if at in {500, 1200}:
+                    broker.kill()
+                    restart = loop.run_in_executor(None, broker.start)
+                left = numbered(topic, 2000, keys=20)[at : at + 50]
+                while left:
+                    outcomes = await client.send_many(left)
+                    left = [
+                        message
+                        for message, outcome in zip(left, outcomes, strict=True)
+                        if isinstance(outcome, Exception)
+                    ]
+                    if left:
+                        await asyncio.sleep(0.1)
+            if restart is not None:
+                await restart
+            await eventually(lambda: {n for ns in seen.values() for n in ns} == set(range(2000)))
+        for numbers in seen.values():
+            firsts = list(dict.fromkeys(numbers))
+            assert firsts == sorted(firsts), "apart from repetitions each key is in order"
+
+    with bundled() as broker:
+        play(scene(broker))
