@@ -14,12 +14,12 @@ is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSer
 
 import struct
 from collections.abc import Mapping
-from typing import Annotated
 
 import msgspec
 
 from reliable_mq.errors import FrameError
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
+from reliable_mq.wire.java_int import I32
 
 VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
 LANGUAGE = "PYTHON"
@@ -33,10 +33,6 @@ _LANGUAGES = (
 )
 _LANGUAGE_BYTES = {name: code for code, name in enumerate(_LANGUAGES)}
 _OTHER = _LANGUAGE_BYTES["OTHER"]
-
-
-# A number that Java could not hold could not be answered either: its opaque must go back.
-I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Command(msgspec.Struct, rename={"ext_fields": "extFields"}):

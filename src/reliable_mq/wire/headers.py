@@ -1,7 +1,8 @@
 """Typed headers of the requests that carry more than a name or two.
 
-Each class knows its field names on the wire. Values travel as text; a missing required field or a
-value that does not read raises `HeaderInvalid` with the field's name.
+Each class knows its field names on the wire. Values travel as text; a missing required field, a
+value that does not read and a number that Java's int or long cannot hold raise `HeaderInvalid` with
+the field's name: a number that got past here fits the bytes that a record has for it.
 Source: Apache RocketMQ `remoting.protocol.header`.
 """
 
@@ -11,6 +12,7 @@ from typing import Self
 import msgspec
 
 from reliable_mq.errors import ProtocolError
+from reliable_mq.wire.java_int import I32, I64
 
 
 class HeaderInvalid(ProtocolError):
@@ -35,16 +37,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     def to_ext(self) -> dict[str, str]:
         """Return the ext fields; a field that is None is left out."""
         return {
-            name: _as_text(value)
+            name: value if isinstance(value, str) else _as_text(value)
             for name, value in msgspec.to_builtins(self).items()
             if value is not None
         }
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class SendMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
@@ -53,55 +53,42 @@ class SendMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: I32
+    queue_id: I32
+    sys_flag: I32
+    born_timestamp: I64
+    flag: I32
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: I32 | None = None
     unit_mode: bool | None = None
     batch: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: I32 | None = None
 
 
 class SendMessageHeaderV2(SendMessageHeader, frozen=True, kw_only=True):
     """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same fields under one letter each."""
 
-    @classmethod
-    def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header in `ext`; see `Header.decode`."""
-        return super().decode({_V2_NAMES[x]: ext[x] for x in ext if x in _V2_NAMES})
-
-    def to_ext(self) -> dict[str, str]:
-        """Return the ext fields; a field that is None is left out."""
-        long_form = super().to_ext()
-        return {x: long_form[name] for x, name in _V2_NAMES.items() if name in long_form}
-
-
-_V2_NAMES = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-    "l": "maxReconsumeTimes",
-    "m": "batch",
-}
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: I32 = msgspec.field(name="d")
+    queue_id: I32 = msgspec.field(name="e")
+    sys_flag: I32 = msgspec.field(name="f")
+    born_timestamp: I64 = msgspec.field(name="g")
+    flag: I32 = msgspec.field(name="h")
+    properties: str | None = msgspec.field(name="i", default=None)
+    reconsume_times: I32 | None = msgspec.field(name="j", default=None)
+    unit_mode: bool | None = msgspec.field(name="k", default=None)
+    max_reconsume_times: I32 | None = msgspec.field(name="l", default=None)
+    batch: bool | None = msgspec.field(name="m", default=None)
 
 
 class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """The reply to a send; all result codes that mean "stored" carry it."""
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: I32
+    queue_offset: I64
     transaction_id: str | None = None
 
 
@@ -110,25 +97,25 @@ class PullMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int
-    suspend_timeout_millis: int
+    queue_id: I32
+    queue_offset: I64
+    max_msg_nums: I32
+    sys_flag: I32
+    commit_offset: I64
+    suspend_timeout_millis: I64
     subscription: str | None = None
-    sub_version: int = 0
+    sub_version: I64 = 0
     expression_type: str | None = None
-    max_msg_bytes: int | None = None
+    max_msg_bytes: I32 | None = None
 
 
 class PullResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """The reply to a pull."""
 
-    suggest_which_broker_id: int
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
+    suggest_which_broker_id: I64
+    next_begin_offset: I64
+    min_offset: I64
+    max_offset: I64
 
 
 class ConsumerOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
@@ -136,7 +123,7 @@ class ConsumerOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: I32
     set_zero_if_not_found: bool | None = None
 
 
@@ -145,36 +132,36 @@ class UpdateConsumerOffsetHeader(Header, frozen=True, kw_only=True, rename="came
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: I32
+    commit_offset: I64
 
 
 class QueueHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
-    queue_id: int
+    queue_id: I32
 
 
 class SearchOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """SEARCH_OFFSET_BY_TIMESTAMP (29); `timestamp` in milliseconds."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: I32
+    timestamp: I64
     boundary_type: str | None = None
 
 
 class SendBackHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """CONSUMER_SEND_MSG_BACK (36); `offset` is the commit-log offset of the message."""
 
-    offset: int
+    offset: I64
     group: str
-    delay_level: int
+    delay_level: I32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: I32 | None = None
 
 
 class TopicConfigHeader(Header, frozen=True, kw_only=True, rename="camel"):
@@ -182,11 +169,11 @@ class TopicConfigHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
     topic: str
     default_topic: str = "TBW102"
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: I32
+    write_queue_nums: I32
+    perm: I32
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = None
+    topic_sys_flag: I32 | None = None
     order: bool | None = None
     attributes: str | None = None
 
@@ -206,8 +193,8 @@ class RegisterBrokerHeader(Header, frozen=True, kw_only=True, rename="camel"):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str | None = None
-    broker_id: int
-    heartbeat_timeout_millis: int | None = None
+    broker_id: I64
+    heartbeat_timeout_millis: I64 | None = None
     enable_acting_master: bool | None = None
     compressed: bool = False
-    body_crc32: int = 0
+    body_crc32: I32 = 0

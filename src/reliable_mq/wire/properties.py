@@ -7,6 +7,7 @@ last counts. Source: Apache RocketMQ `MessageDecoder`, `MessageConst`.
 from collections.abc import Mapping
 
 from reliable_mq.errors import MessageRefused
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -37,18 +38,34 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the stored form; each pair ends with 0x02.
 
     Raises:
-        MessageRefused: when a name or value holds one of the two separators.
+        MessageRefused: when a name or value holds one of the two separators, when the text is no
+            Unicode, or when the whole is longer than a record can hold.
     """
-    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+    if not properties:
+        return b""
+    text = PROPERTY_SEPARATOR.join(map(NAME_VALUE_SEPARATOR.join, properties.items()))
+    count = len(properties)
+    if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count - 1:
         raise MessageRefused("a property holds one of the separators 0x01 and 0x02")
-    return text.encode()
+    try:
+        stored = (text + PROPERTY_SEPARATOR).encode()
+    except UnicodeEncodeError as error:
+        raise MessageRefused(f"a property is no Unicode text: {error}") from error
+    if len(stored) > PROPERTIES_SIZE_MAX:
+        raise MessageRefused(
+            f"properties of {len(stored)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
+        )
+    return stored
 
 
-def decode_properties(stored: bytes) -> dict[str, str]:
-    """Return the pairs of the stored form; pairs without name or value are dropped."""
+def decode_properties(stored: bytes | str) -> dict[str, str]:
+    """Return the pairs of the stored form, or of the text in which a send header carries it.
+
+    Pairs without name or value are dropped, as Apache does.
+    """
+    text = stored if isinstance(stored, str) else str(stored, "utf-8", "replace")
     properties: dict[str, str] = {}
-    for pair in stored.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
+    for pair in text.split(PROPERTY_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             properties[name] = value

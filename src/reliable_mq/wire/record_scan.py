@@ -24,6 +24,8 @@ MAGIC_PREFIX = (MAGIC_V1 >> 8).to_bytes(3)  # what the magics of all versions be
 MAGIC_PLACE = 4  # where in a record the magic is
 
 _HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")  # up to the body, both hosts IPv4
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_OWN_OFFSET_AT, _OWN_OFFSET_END = 28, 36
 _I16 = struct.Struct(">h")
 _CRC_MASK = 0x7FFFFFFF
 
@@ -45,6 +47,19 @@ def _topic_text(topic: bytes) -> str | None:
         return topic.decode()
     except UnicodeDecodeError:
         return None
+
+
+def claimed_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
+    """Return the size that a record at `at` claims, or 0 when it claims another place, or none.
+
+    The buffer need not hold more than the record's first 36 bytes.
+    """
+    if len(buffer) - at < _OWN_OFFSET_END:
+        return 0
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
+    own_offset = int.from_bytes(buffer[at + _OWN_OFFSET_AT : at + _OWN_OFFSET_END])
+    is_record = magic in (MAGIC_V1, MAGIC_V2) and own_offset == commit_log_offset
+    return int(size) if is_record and size >= RECORD_SIZE_MIN else 0
 
 
 def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:

@@ -1,0 +1,8 @@
+"""Java's `int` and `long` as types: msgspec refuses a number that Java could not hold."""
+
+from typing import Annotated
+
+import msgspec
+
+I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
