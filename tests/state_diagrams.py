@@ -1,0 +1,58 @@
+"""Draws the state machines of the code as docs/state_machines.md.
+
+Run `python -m tests.state_diagrams` after a table has changed; a test compares page and tables.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reliable_mq.idempotency import breaker, claim
+from reliable_mq.outbox import stub
+from reliable_mq.resend import policy
+
+PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
+
+HEAD = """# State machines
+
+Each diagram is drawn from the literal table that the code runs by. An event that is not drawn for
+a state is illegal there: it raises, and changes nothing.
+"""
+
+
+class Machine(NamedTuple):
+    """A table, and what its states are states of."""
+
+    title: str
+    module: str
+    first: Enum
+    table: Mapping[Any, Any]
+
+
+MACHINES = (
+    Machine("A stub", stub.__name__, stub.StubStatus.UNCONFIRMED, stub.TRANSITIONS),
+    Machine("The sends of a stub", policy.__name__, policy.SendState.WAITING, policy.TRANSITIONS),
+    Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
+    Machine(
+        "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS
+    ),
+)
+
+
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + "".join(_section(machine) for machine in MACHINES)
+
+
+def _section(machine: Machine) -> str:
+    arrows = [
+        f"    {before.name} --> {after.name}: {str(event.value).lower()}"
+        for (before, event), after in machine.table.items()
+    ]
+    drawing = "\n".join(["stateDiagram-v2", f"    [*] --> {machine.first.name}", *arrows])
+    return f"\n## {machine.title}\n\nTable in `{machine.module}`.\n\n```mermaid\n{drawing}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
