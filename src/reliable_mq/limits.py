@@ -24,5 +24,16 @@ PULL_SIZE_MAX = 256 * 1024
 DELAY_LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 RETRY_ATTEMPTS_MAX = 16
 
+_RECORD_FIXED_SIZE_MAX = 116  # 91 bytes, and what a v2 record and two IPv6 hosts add
+
 if not MESSAGE_BODY_SIZE_MAX < RECORD_SIZE_MAX < FRAME_SIZE_MAX < COMMIT_LOG_SEGMENT_SIZE:
     raise InvariantBroken("a body fits a record, a record a frame, a frame a segment")
+if (
+    MESSAGE_BODY_SIZE_MAX + PROPERTIES_SIZE_MAX + RETRY_TOPIC_LENGTH_MAX + _RECORD_FIXED_SIZE_MAX
+    > RECORD_SIZE_MAX
+):
+    raise InvariantBroken("a message within every limit fits a record")
+if PULL_SIZE_MAX + RECORD_SIZE_MAX >= FRAME_SIZE_MAX:
+    raise InvariantBroken("the largest pull and a record on top of it fit a frame")
+if GROUP_LENGTH_MAX + len("%RETRY%") > TOPIC_LENGTH_MAX:
+    raise InvariantBroken("the retry topic of every group is a topic")

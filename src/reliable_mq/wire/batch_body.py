@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reliable_mq.errors import RecordError
+from reliable_mq.errors import MessageRefused, RecordError
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
 
 _HEAD = struct.Struct(">iiiii")
 _I16 = struct.Struct(">h")
@@ -26,9 +27,17 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Return the request body for `items`."""
+    """Return the request body for `items`.
+
+    Raises:
+        MessageRefused: when an item's properties are longer than a record can hold.
+    """
     parts: list[bytes] = []
     for flag, body, properties in items:
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise MessageRefused(
+                f"properties of {len(properties)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
+            )
         size = _FIXED_SIZE + len(body) + len(properties)
         parts += (
             _HEAD.pack(size, 0, 0, flag, len(body)),

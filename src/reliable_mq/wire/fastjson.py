@@ -1,8 +1,10 @@
 """JSON as fastjson 1.x writes it and Apache's tools expect it: almost JSON.
 
 Map keys may be bare numbers (`{0:"1.2.3.4:10911"}`) or objects (`{{"topic":"T"}:{}}`); readers also
-meet single quotes, bare names and trailing commas. An object key is a tuple of its sorted
-(name, value) pairs here, so that it can be a dictionary key.
+meet single quotes, bare names, spare commas and more escapes than JSON has. An object key is a
+tuple of its sorted (name, value) pairs here, so that it can be a dictionary key. A reference
+(`{"$ref":"$.x"}`) is read as the object it is written as.
+Source: fastjson 1.2.83, by what its `JSON.parse` takes and its `JSON.toJSONString` writes.
 """
 
 import re
@@ -11,31 +13,43 @@ from typing import Any
 import msgspec
 
 _STRINGS = {
-    '"': re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL),
-    "'": re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL),
+    '"': re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL),
+    "'": re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL),
 }
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED = dict(zip("bfnrtvF01234567", "\b\f\n\r\t\v\f\0\1\2\3\4\5\6\7", strict=True))
+_ESCAPED |= {mark: mark for mark in "\"'\\/"}
 _SPACE = re.compile(r"\s*")
-_BARE = re.compile(r"[-+.\w$]+")
-_WORDS = {"true": True, "false": False, "null": None}
+_BARE = re.compile(r"[-+.\w$]+", re.ASCII)
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
 
 
 def loads(text: bytes | str) -> Any:  # JSON is any value
     """Return the value that `text` spells.
 
     Raises:
-        ValueError: when it spells none.
+        ValueError: when it spells none, or one so deeply nested that only an attack can mean it.
     """
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
+        pass
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
+    try:
         return _Reader(text.decode() if isinstance(text, bytes) else text).whole()
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:
     """Return `value` in fastjson's form: names sorted, numbers and objects as keys bare.
 
     Args:
-        value: dictionaries, lists, text, numbers, booleans, None.
+        value: dictionaries, lists, text, numbers, booleans, None. fastjson itself leaves None out
+            of a map; whoever wants that leaves it out before.
         indent: whether to spread it over lines with tabs, as the files of a store are written.
     """
     return _write(value, "\n" if indent else "").encode()
@@ -44,6 +58,8 @@ def dumps(value: object, *, indent: bool = False) -> bytes:
 def _write(value: object, line: str) -> str:
     deeper = line + "\t" if line else ""
     if isinstance(value, dict):
+        if not value:
+            return "{}"
         names = sorted(value, key=_key_order)
         pairs = [f"{_write_key(name)}:{_write(value[name], deeper)}" for name in names]
         return "{" + deeper + f",{deeper}".join(pairs) + line + "}"
@@ -56,8 +72,6 @@ def _write(value: object, line: str) -> str:
 def _write_key(key: object) -> str:
     if isinstance(key, tuple):
         return _write(dict(key), "")
-    if isinstance(key, int):
-        return str(key)
     return msgspec.json.encode(key).decode()
 
 
@@ -96,55 +110,73 @@ class _Reader:
     def _object(self) -> dict[Any, Any]:
         self._at += 1
         pairs: dict[Any, Any] = {}
-        while (first := self._peek()) != "}":
-            if first == ",":
-                self._at += 1
-                continue
-            key = self._value()
-            if isinstance(key, dict):
-                key = tuple(sorted(key.items()))
+        while self._peek_after_commas() != "}":
+            key = self._key()
             if self._peek() != ":":
                 raise self._error("no colon after a key")
             self._at += 1
             pairs[key] = self._value()
+            if self._peek() not in (",", "}"):
+                raise self._error("no comma after a value")
         self._at += 1
         return pairs
+
+    def _key(self) -> Any:
+        key = self._value()
+        if isinstance(key, dict):
+            key = tuple(sorted(key.items(), key=lambda pair: _key_order(pair[0])))
+        try:
+            hash(key)
+        except TypeError:
+            raise self._error(
+                "a key is a list, or an object that holds more than plain values"
+            ) from None
+        return key
 
     def _array(self) -> list[Any]:
         self._at += 1
         items: list[Any] = []
-        while (first := self._peek()) != "]":
-            if first == ",":
-                self._at += 1
-                continue
+        while self._peek_after_commas() != "]":
             items.append(self._value())
         self._at += 1
         return items
+
+    def _peek_after_commas(self) -> str:
+        while self._peek() == ",":
+            self._at += 1
+        return self._peek()
 
     def _string(self, quote: str) -> str:
         match = _STRINGS[quote].match(self._text, self._at)
         if not match:
             raise self._error("a text does not end")
-        self._at = match.end()
         inner = match[1]
-        if quote == "'":
-            inner = inner.replace("\\'", "'").replace('"', '\\"')
-        return str(msgspec.json.decode(f'"{inner}"'))
+        if "\\" in inner:
+            inner = _ESCAPE.sub(self._unescaped, inner)
+            # Two escaped halves of a character become one; a half alone is no text.
+            inner = inner.encode("utf-16", "surrogatepass").decode("utf-16")
+        self._at = match.end()
+        return inner
+
+    def _unescaped(self, match: re.Match[str]) -> str:
+        code = match[1] or match[2]
+        if code:
+            return chr(int(code, 16))
+        if match[3] not in _ESCAPED:
+            raise self._error(f"no escape is written {match[0]}")
+        return _ESCAPED[match[3]]
 
     def _bare(self) -> Any:
         match = _BARE.match(self._text, self._at)
         if not match:
             raise self._error("no value")
-        self._at = match.end()
         word = match[0]
+        self._at = match.end()
         if word in _WORDS:
             return _WORDS[word]
-        for number in (int, float):
-            try:
-                return number(word)
-            except ValueError:
-                continue
-        return word
+        if _INTEGER.fullmatch(word):
+            return int(word)
+        return float(word) if _FLOAT.fullmatch(word) else word
 
     def _error(self, what: str) -> ValueError:
         near = self._text[self._at : self._at + 20]

@@ -10,7 +10,6 @@ _SIGN_BIT = 0x80000000
 _MASK = 0xFFFFFFFF
 
 
-@lru_cache(maxsize=4096)
 def java_string_hash(text: str) -> int:
     """Return `text.hashCode()` as Java computes it, in -2**31 .. 2**31 - 1."""
     value = 0
@@ -20,9 +19,14 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value & _SIGN_BIT else value
 
 
+# A topic has few tags and many messages. What is longer than any real tag is not worth the memory.
+_known_tags_hash = lru_cache(maxsize=4096)(java_string_hash)
+_REMEMBERED_LENGTH_MAX = 255
+
+
 def tags_code(tag: str) -> int:
     """Return the tag hash stored in consume-queue units; 0 without a tag."""
-    return java_string_hash(tag) if tag else 0
+    return _known_tags_hash(tag) if len(tag) <= _REMEMBERED_LENGTH_MAX else java_string_hash(tag)
 
 
 def index_hash(topic: str, key: str) -> int:

@@ -4,12 +4,14 @@ Upper-case hex of `ip (4 or 16 bytes) | port i32 | commit-log offset i64`. A cli
 id knows which broker to ask for the message. Source: Apache RocketMQ `MessageDecoder`.
 """
 
+import re
 import struct
 from typing import NamedTuple
 
 from reliable_mq.errors import RecordError
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
+_ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
 class OffsetMessageId(NamedTuple):
@@ -31,12 +33,9 @@ def decode_offset_message_id(text: str) -> OffsetMessageId:
     Raises:
         RecordError: when the text is none.
     """
-    try:
-        packed = bytes.fromhex(text)
-    except ValueError as error:
-        raise RecordError(f"{text!r} is no offset message id") from error
+    if not _ID.fullmatch(text):
+        raise RecordError(f"{text[:80]!r} is no offset message id")
+    packed = bytes.fromhex(text)
     ip_size = len(packed) - _PORT_AND_OFFSET.size
-    if ip_size not in (4, 16):
-        raise RecordError(f"{text!r} is no offset message id")
     port, commit_log_offset = _PORT_AND_OFFSET.unpack_from(packed, ip_size)
     return OffsetMessageId(packed[:ip_size], port, commit_log_offset)
