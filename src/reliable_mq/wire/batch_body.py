@@ -36,7 +36,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_SIZE_MAX:
             raise MessageRefused(
-                f"properties of {len(properties)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
+                f"properties of {len(properties)} bytes; a record holds {PROPERTIES_SIZE_MAX}"
             )
         size = _FIXED_SIZE + len(body) + len(properties)
         parts += (
