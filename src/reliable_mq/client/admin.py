@@ -1,6 +1,6 @@
 """Administration: topics made, routes told, progress of a consumer group measured."""
 
-from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, succeeded
 from reliable_mq.client.name_servers import NameServers
 from reliable_mq.client.offsets import offset_in
 from reliable_mq.client.routes import RouteTable, decode_cluster
@@ -17,14 +17,23 @@ READ_AND_WRITE = 6
 NO_COMMITTED_OFFSET = -1
 
 
+_LOOK_AGAIN_SECONDS = 0.02
+
+
 def create_topic(
-    name_servers: NameServers, settings: ClientSettings, topic: str, queues: int
+    name_servers: NameServers,
+    routes: RouteTable,
+    settings: ClientSettings,
+    topic: str,
+    queues: int,
 ) -> Flow[None]:
     """Create `topic` at the master of every broker, or give it so many queues.
 
+    Returns when the name server tells of all of them, so that the next send uses them.
+
     Raises:
         ConfigurationError: when the name is illegal.
-        NoRoute: when the name servers know no broker.
+        NoRoute: when the name servers know no broker, or do not hear of the topic in time.
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
@@ -52,6 +61,21 @@ def create_topic(
     )
     for answer in answers:
         succeeded(_reply(answer))
+    instant = yield from now()
+    deadline = instant.seconds + settings.request_timeout
+    while not (yield from _is_told(routes, topic, queues * len(masters))):
+        instant = yield from now()
+        if instant.seconds >= deadline:
+            raise NoRoute(f"topic {topic} is created, but its brokers do not tell the name server")
+        yield Wait(_LOOK_AGAIN_SECONDS)
+
+
+def _is_told(routes: RouteTable, topic: str, queues: int) -> Flow[bool]:
+    try:
+        route = yield from routes.look_up(topic)
+    except NoRoute:
+        return False
+    return len(route.writable) == queues
 
 
 def consumer_progress(

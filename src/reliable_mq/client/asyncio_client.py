@@ -169,7 +169,8 @@ class AsyncClient:
 
     async def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic at every broker; see `admin.create_topic`."""
-        await self.run(admin.create_topic(self._name_servers, self.settings, topic, queues))
+        flow = admin.create_topic(self._name_servers, self._routes, self.settings, topic, queues)
+        await self.run(flow)
 
     async def consumer_progress(
         self, group: str, topic: str
