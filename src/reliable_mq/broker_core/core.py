@@ -8,7 +8,7 @@ the flush type promises.
 
 import msgspec
 
-from reliable_mq.broker_core.config import BrokerConfig
+from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.delivery import schedule
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
@@ -39,6 +39,7 @@ class BrokerCore:
             store_host=pack_host(config.broker_ip, config.listen_port),
             delays_ms=config.delays_ms,
             process_id=process_id,
+            is_sync_flush=config.flush_disk_type == SYNC_FLUSH,
         )
         self.state = BrokerState(config, store)
         self._arrived: dict[tuple[str, int], set[int]] = {}

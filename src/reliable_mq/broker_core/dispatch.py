@@ -2,23 +2,22 @@
 
 Receives durable records in log order; hands on consume-queue units; refuses to know who waits for
 them. D1: nothing is dispatched before it is durable. D2: a rebuild equals the live run, because
-both come through `dispatch_entry`.
+both take what a unit holds from the stored fields, through `queue_tags_code`.
 Source: Apache RocketMQ `DefaultMessageStore.ReputMessageService`.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.wire.java_hash import tags_code
-from reliable_mq.wire.properties import DELAY, TAGS
-from reliable_mq.wire.record import (
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-    Record,
-)
+from reliable_mq.wire.properties import DELAY, TAGS, decode_properties
+from reliable_mq.wire.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_TAGS = f"{TAGS}\x01".encode()
+_SEPARATOR = 0x02
+_UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 class DispatchEntry(NamedTuple):
@@ -34,31 +33,37 @@ class DispatchEntry(NamedTuple):
     is_queued: bool  # whether it gets a consume-queue unit
 
 
-def dispatch_entry(record: Record, delays_ms: Mapping[int, int]) -> DispatchEntry:
-    """Return the entry of a record that was read from the log.
-
-    Args:
-        record: as decoded.
-        delays_ms: the delay of each level, in milliseconds.
-    """
-    properties = record.property_map()
-    return DispatchEntry(
-        record.topic,
-        record.queue_id,
-        record.queue_offset,
-        record.commit_log_offset,
-        record.size,
-        queue_tags_code(record.topic, properties, record.store_time_ms, delays_ms),
-        record.store_time_ms,
-        record.sys_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK),
-    )
+def is_queued(sys_flag: int) -> bool:
+    """Whether a record gets a consume-queue unit: half messages and rollbacks get none."""
+    return sys_flag & TRANSACTION_MASK not in _UNQUEUED
 
 
 def queue_tags_code(
-    topic: str, properties: Mapping[str, str], store_time_ms: int, delays_ms: Mapping[int, int]
+    topic: str, properties: bytes, store_time_ms: int, delays_ms: Mapping[int, int]
 ) -> int:
-    """Return what a unit keeps as tags code: the tag's hash, or when a delayed message is due."""
+    """Return what a unit keeps as tags code: the tag's hash, or when a delayed message is due.
+
+    Args:
+        topic: where the record is stored.
+        properties: as stored.
+        store_time_ms: as stored; the delay counts from it.
+        delays_ms: the delay of each level, in milliseconds.
+    """
     if topic == SCHEDULE_TOPIC:
-        level = min(int(properties.get(DELAY, "1")), max(delays_ms))
-        return store_time_ms + delays_ms[level]
-    return tags_code(properties.get(TAGS, ""))
+        level = decode_properties(properties).get(DELAY, "")
+        if level.isdecimal() and int(level) > 0:
+            return store_time_ms + delays_ms[min(int(level), max(delays_ms))]
+    at = properties.find(_TAGS)
+    if at < 0:
+        return 0
+    begin = at + len(_TAGS)
+    is_plain = at == 0 or properties[at - 1] == _SEPARATOR
+    if not is_plain or properties.find(_TAGS, begin) >= 0:  # let the decoder judge
+        return tags_code(decode_properties(properties).get(TAGS, ""))
+    end = properties.find(_SEPARATOR, begin)
+    return _code_of(properties[begin : end if end >= 0 else None])
+
+
+@lru_cache(maxsize=4096)
+def _code_of(tag: bytes) -> int:
+    return tags_code(tag.decode("utf-8", "replace"))

@@ -156,7 +156,7 @@ class BrokerServer:
     async def _checkpoint_forever(self) -> None:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
-            await self._log_writer.run(self._core.state.store.checkpoint)
+            await self._log_writer.run(self._core.state.store.begin_checkpoint())
 
     async def _register_forever(self) -> None:
         while True:

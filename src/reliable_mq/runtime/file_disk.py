@@ -1,15 +1,28 @@
-"""Files of a store on a real disk."""
+"""Files of a store on a real disk.
 
+Invariant: one `FileDisk` at a time holds a folder, in this process and in all others. The lock is
+Apache RocketMQ's (the first byte of the file `lock`), so that its broker keeps out too.
+"""
+
+import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from reliable_mq.errors import StoreError, StoreInUse
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
+_CHUNK = 1024 * 1024
+_ZEROS = bytes(_CHUNK)
+_LOCK_TEXT = "lock"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_held: set[tuple[int, int]] = set()  # device and inode of the lock files this process holds
+_held_guard = threading.Lock()
 
 
 class FileDiskFile:
@@ -18,9 +31,10 @@ class FileDiskFile:
     Both go through the page cache, so a read sees what was written before it.
     """
 
-    __slots__ = ("_descriptor", "_map", "size")
+    __slots__ = ("_descriptor", "_map", "_unsynced_folders", "size")
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, unsynced_folders: Sequence[Path] = ()) -> None:
+        self._unsynced_folders = unsynced_folders
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
         if self.size == 0:
@@ -32,6 +46,15 @@ class FileDiskFile:
         """Return `size` bytes from `at`; fewer at the end of the file."""
         return self._map[at : at + size]
 
+    def find(self, needle: bytes, at: int) -> int:
+        """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
+        for begin, end in self._written_extents(at):
+            # A needle may begin in one extent and end in the next.
+            found = self._map.find(needle, begin, min(end + len(needle) - 1, self.size))
+            if found >= 0:
+                return found
+        return -1
+
     def write(self, at: int, parts: Sequence[bytes]) -> None:
         """Write `parts` one after another, from `at`."""
         for begin in range(0, len(parts), _PARTS_MAX):
@@ -42,9 +65,38 @@ class FileDiskFile:
                 _write_rest(self._descriptor, b"".join(group)[written:], at + written)
             at += expected
 
+    def clear(self, at: int) -> bool:
+        """Let everything from `at` on be zero; return whether it was."""
+        was_clear = True
+        for begin, end in self._written_extents(at):
+            for place in range(begin, end, _CHUNK):
+                size = min(_CHUNK, end - place)
+                if self._map[place : place + size] != _ZEROS[:size]:
+                    _write_rest(self._descriptor, _ZEROS[:size], place)
+                    was_clear = False
+        return was_clear
+
+    def _written_extents(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield (begin, end) of what was ever written, from `at` on."""
+        while at < self.size:
+            try:
+                begin = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    return
+                begin, end = at, self.size  # this file system does not know its holes
+            else:
+                end = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+            yield begin, end
+            at = end
+
     def sync(self) -> None:
-        """Return when everything written before is on the medium."""
+        """Return when all that was written before, and the file's name, are on the medium."""
         os.fdatasync(self._descriptor)
+        if self._unsynced_folders:
+            for folder in self._unsynced_folders:
+                _sync_folder(folder)
+            self._unsynced_folders = ()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -60,34 +112,44 @@ def _write_rest(descriptor: int, data: bytes, at: int) -> None:
 
 
 class FileDisk:
-    """The folder of a store, held by this process alone until `close`."""
+    """The folder of a store, held by this object alone until `close`."""
 
     def __init__(self, root: Path) -> None:
         """Take hold of `root`; it is made when it is not there.
 
         Raises:
-            StoreInUse: when another process holds it.
+            StoreInUse: when another process, or another part of this one, holds it.
             StoreError: when it cannot be made or written.
         """
         self._root = root
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(root / "lock")
+            self._lock, self._lock_key = _lock(root / "lock")
         except OSError as error:
             raise StoreError(f"{root}: {error.strerror}; choose a folder you can write") from error
+
+    @property
+    def boot_id(self) -> str:
+        """What names the machine's current run; "" where the system does not tell."""
+        try:
+            return _BOOT_ID.read_text("ascii").strip()
+        except OSError:
+            return ""
 
     def open(self, path: str, size: int) -> FileDiskFile:
         """Open a file, or create it with `size` zero bytes, folders included."""
         full = self._root / path
         try:
-            is_new = not full.exists()
+            new_folders = [] if full.exists() else self._folders_of(full)
             full.parent.mkdir(parents=True, exist_ok=True)
-            file = FileDiskFile(full, size)
-            if is_new:
-                _sync_folder(full.parent)
+            return FileDiskFile(full, size, new_folders)
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror}") from error
-        return file
+
+    def _folders_of(self, file: Path) -> list[Path]:
+        """Return the folders whose entries lead to `file`, innermost first."""
+        below_root = file.relative_to(self._root).parents
+        return [self._root / folder for folder in below_root]
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""
@@ -107,6 +169,7 @@ class FileDisk:
     def write_text(self, path: str, text: str) -> None:
         """Replace the text of a file, durably and whole."""
         full = self._root / path
+        folders = [full.parent] if full.parent.exists() else self._folders_of(full)
         full.parent.mkdir(parents=True, exist_ok=True)
         new = full.with_name(full.name + ".tmp")
         with new.open("w", encoding="utf-8") as file:
@@ -114,34 +177,57 @@ class FileDisk:
             file.flush()
             os.fsync(file.fileno())
         new.replace(full)
-        _sync_folder(full.parent)
+        for folder in folders:
+            _sync_folder(folder)
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty folder; one that is not there is no error."""
+        """Remove a file or an empty folder, durably; one that is not there is no error."""
         full = self._root / path
         if full.is_dir():
             full.rmdir()
         else:
             full.unlink(missing_ok=True)
+        if full.parent.is_dir():
+            _sync_folder(full.parent)
 
     def close(self) -> None:
-        """Let other processes have the folder."""
-        self._lock.close()
+        """Let others have the folder."""
+        with _held_guard:
+            _held.discard(self._lock_key)
+            self._lock.close()
 
 
-def _lock(path: Path) -> IO[str]:
-    file = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    except OSError as error:
-        file.close()
-        raise StoreInUse(
-            f"{path.parent}: another process uses this store; stop it or choose another folder"
-        ) from error
-    file.truncate(0)
-    file.write("lock")
-    file.flush()
-    return file
+def _lock(path: Path) -> tuple[IO[str], tuple[int, int]]:
+    """Lock a file; return it and what names it.
+
+    A process does not see its own locks of this kind, and closing any descriptor of the file would
+    give them up: what this process holds is looked up before the file is touched.
+    """
+    with _held_guard:
+        if path.exists() and _key(path.stat()) in _held:
+            raise StoreInUse(f"{path}: this process has opened the store already; close it first")
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise StoreInUse(
+                f"{path}: another process uses this store; stop it or choose another folder"
+            ) from error
+        file.seek(0)
+        if file.read() != _LOCK_TEXT:
+            file.truncate(0)
+            file.write(_LOCK_TEXT)
+            file.flush()
+        key = _key(os.fstat(file.fileno()))
+        _held.add(key)
+    return file, key
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _sync_folder(folder: Path) -> None:

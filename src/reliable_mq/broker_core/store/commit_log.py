@@ -5,15 +5,14 @@ of its first byte (20 digits). A record never spans two segments: when it does n
 eight bytes marks the rest of the segment as unused and the record begins the next one.
 
 Appending is split so that one write and one sync serve many messages, off the event loop:
-`append` gives a record its offset and keeps its bytes; `take_batch` hands out all that came since;
-`write` and `sync` may run in another thread; `mark_written` and `mark_durable` come back.
+`room_for` gives a record its offset and `add` keeps its bytes; `take_batch` hands out all that came
+since; `write` and `sync` may run in another thread; `mark_written` and `mark_durable` come back.
 
 Invariant S1: 0 <= start <= durable <= written <= end, and batches are contiguous.
 Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
@@ -38,44 +37,50 @@ class Batch(NamedTuple):
     end: int
 
 
-def segment_name(first_offset: int) -> str:
-    """Return the file name of the segment that begins at `first_offset`."""
-    return f"{first_offset:020d}"
+def segment_path(first_offset: int) -> str:
+    """Return the path of the segment that begins at `first_offset`."""
+    return f"{FOLDER}/{first_offset:020d}"
 
 
 class CommitLog:
     """The segments of one log, and how far each promise about them has come."""
 
     def __init__(self, disk: Disk, segment_size: int) -> None:
+        """Open the segments that are there; nothing is changed.
+
+        Raises:
+            StoreCorrupt: when a segment is missing in the middle or has another size.
+        """
         self._disk = disk
         self._segment_size = segment_size
         self._firsts: list[int] = []
         self._segments: list[DiskFile] = []
+        self._spare: tuple[int, DiskFile] | None = None
         self._pending: list[Write] = []
+        self._room_end = 0  # where the last room ends that was given; `add` fills it
         self.end = 0
         self.written = 0
         self.durable = 0
         self._load()
 
     def _load(self) -> None:
-        """Open the segments that are there.
-
-        Raises:
-            StoreCorrupt: when a segment is missing in the middle or has another size.
-        """
-        for name in self._disk.names(FOLDER):
-            if not (name.isdigit() and len(name) == 20):
-                continue
+        names = [name for name in self._disk.names(FOLDER) if name.isdecimal() and len(name) == 20]
+        if names and self._disk.size_of(segment_path(int(names[-1]))) == 0:
+            names.pop()  # the process died while it made this file
+        for name in names:
             path = f"{FOLDER}/{name}"
             first = int(name)
             expected = self._firsts[-1] + self._segment_size if self._firsts else first
-            if first != expected:
-                raise StoreCorrupt(f"{path}: the segment that begins at {expected} is missing")
             size = self._disk.size_of(path)
             if size != self._segment_size:
                 raise StoreCorrupt(
                     f"{path}: {size} bytes instead of {self._segment_size}; "
                     "set mappedFileSizeCommitLog as it was when the log was written"
+                )
+            if first != expected:
+                raise StoreCorrupt(
+                    f"{segment_path(expected)}: this segment is missing, later ones are there; "
+                    "restore it from a copy"
                 )
             self._firsts.append(first)
             self._segments.append(self._disk.open(path, self._segment_size))
@@ -96,9 +101,14 @@ class CommitLog:
         """The first offset of every segment, oldest first."""
         return list(self._firsts)
 
+    @property
+    def capacity_end(self) -> int:
+        """The offset at which the newest segment ends."""
+        return self._firsts[-1] + self._segment_size if self._firsts else 0
+
     def reset_end(self, end: int) -> None:
         """Let the log end at `end`: recovery found nothing valid after it."""
-        self.end = self.written = self.durable = end
+        self.end = self.written = self.durable = self._room_end = end
         self.invariants()
 
     def invariants(self) -> None:
@@ -108,44 +118,62 @@ class CommitLog:
                 f"S1: start {self.start}, durable {self.durable}, "
                 f"written {self.written}, end {self.end}"
             )
+        if self.end != self._room_end:
+            raise InvariantBroken(f"S1: room up to {self._room_end}, filled up to {self.end}")
 
-    def append(self, size: int, encode: Callable[[int], bytes]) -> int:
-        """Append one record and return its commit-log offset.
+    def room_for(self, size: int) -> int:
+        """Return the offset of the next record, of `size` bytes; `add` must follow.
 
-        Args:
-            size: the record's size in bytes.
-            encode: called with the offset, returns the `size` bytes to store.
+        Closes the segment and opens the next one when the record does not fit with a blank.
         """
-        offset = self._room_for(size)
-        self._pending[-1].parts.append(encode(offset))
-        self.end = offset + size
-        return offset
-
-    def _room_for(self, size: int) -> int:
-        """Return the offset for `size` bytes; close the segment and open the next if need be."""
-        at = self.end % self._segment_size
-        is_new_segment = not self._firsts or self.end - self._firsts[-1] >= self._segment_size
-        if not is_new_segment and size + BLANK_SIZE > self._segment_size - at:
-            rest = self._segment_size - at
-            self._pend(self.end)
-            self._pending[-1].parts.append(encode_blank(rest))
-            self.end += rest
-            is_new_segment = True
-        if is_new_segment:
-            self._open_segment(self.end)
-        if is_new_segment or not self._pending:
-            self._pend(self.end)
+        if not self._pending or size + BLANK_SIZE > self.capacity_end - self.end:
+            self._pend(size)
+        self._room_end = self.end + size
         return self.end
 
-    def _pend(self, offset: int) -> None:
-        if not self._pending or self._pending[-1].segment is not self._segments[-1]:
-            segment = self._segments[-1]
-            self._pending.append(Write(segment, offset - self._firsts[-1], []))
+    def add(self, record: bytes) -> None:
+        """Append a record at the offset that `room_for` gave."""
+        self._pending[-1].parts.append(record)
+        self.end += len(record)
+
+    def _pend(self, size: int) -> None:
+        """Begin a write at the log's end, in the segment that has room for `size` bytes."""
+        rest = self.capacity_end - self.end
+        if rest and size + BLANK_SIZE > rest:
+            self._pend_write()
+            self._pending[-1].parts.append(encode_blank(rest))
+            self.end += rest
+            rest = 0
+        if not rest:
+            self._open_segment(self.end)
+        self._pend_write()
+
+    def _pend_write(self) -> None:
+        segment = self._segments[-1]
+        if not self._pending or self._pending[-1].segment is not segment:
+            self._pending.append(Write(segment, self.end - self._firsts[-1], []))
 
     def _open_segment(self, first: int) -> None:
-        path = f"{FOLDER}/{segment_name(first)}"
-        self._segments.append(self._disk.open(path, self._segment_size))
+        if self._spare and self._spare[0] == first:
+            segment = self._spare[1]
+            self._spare = None
+        else:
+            segment = self._disk.open(segment_path(first), self._segment_size)
+        self._segments.append(segment)
         self._firsts.append(first)
+
+    def prepare_segment(self) -> None:
+        """Make the next segment's file ahead of need, when the newest is half full.
+
+        May run in another thread: at worst the file is opened twice.
+        """
+        first = self.capacity_end
+        if self._spare and self._spare[0] < first:  # it came too late, the log went on without
+            self._let_go_of_spare()
+        if self._segments and self._spare is None and first - self.end < self._segment_size // 2:
+            segment = self._disk.open(segment_path(first), self._segment_size)
+            segment.sync()
+            self._spare = (first, segment)
 
     def take_batch(self) -> Batch | None:
         """Return what was appended since the last call, or None."""
@@ -199,18 +227,32 @@ class CommitLog:
             raise StoreCorrupt(f"{FOLDER}: no segment holds offset {offset}")
         return self._firsts[at], self._segments[at]
 
-    def drop_segments_after(self, end: int) -> None:
-        """Remove the segments that begin after `end`; recovery found them empty."""
+    def cut(self, end: int) -> None:
+        """Let the log end at `end`, durably: later segments go, and the rest of its own is zero.
+
+        What was there must never be taken for records again, when the log was written anew exactly
+        up to it.
+        """
+        self._let_go_of_spare()
         while self._firsts and self._firsts[-1] > end:
             self._segments.pop().close()
-            self._disk.remove(f"{FOLDER}/{segment_name(self._firsts.pop())}")
+            self._disk.remove(segment_path(self._firsts.pop()))
+        if end < self.capacity_end:
+            first, segment = self.segment_at(end)
+            segment.clear(end - first)
+        self.reset_end(end)
 
-    def sync_all(self) -> None:
-        """Sync the newest segments; older ones were synced when they were left."""
-        for segment in self._segments[-2:]:
-            segment.sync()
+    def segments_from(self, offset: int) -> list[DiskFile]:
+        """Return the segments that hold bytes at or after `offset`."""
+        return self._segments[max(bisect_right(self._firsts, offset) - 1, 0) :]
+
+    def _let_go_of_spare(self) -> None:
+        if self._spare:
+            self._spare[1].close()
+            self._spare = None
 
     def close(self) -> None:
         """Let go of the files."""
+        self._let_go_of_spare()
         for segment in self._segments:
             segment.close()

@@ -3,16 +3,19 @@
 Units of 20 bytes, `commit-log offset i64 | size i32 | tags code i64`, in files of 300,000 units
 named by the position of their first byte. Unit n is message n of the queue. A unit with size 0 was
 not written yet. The files can be built from the log again, so they need no sync of their own
-before an acknowledgement.
+before an acknowledgement; for the same reason units that were not synced are never trusted after
+a crash: the system writes pages in any order, so that good units may stand behind a hole.
 
 Invariant Q1: units are contiguous from `first` to `end`, and their log offsets increase.
 Source: Apache RocketMQ `ConsumeQueue`.
 """
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
+from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
 
 FOLDER = "consumequeue"
@@ -29,97 +32,168 @@ class Unit(NamedTuple):
     tags_code: int
 
 
-class ConsumeQueue:
-    """The units of one queue of one topic."""
+def pack_unit(commit_log_offset: int, size: int, tags_code: int) -> bytes:
+    """Return the 20 bytes of a unit."""
+    return _UNIT.pack(commit_log_offset, size, tags_code)
 
-    __slots__ = ("_dirty", "_disk", "_files", "_folder", "_per_file", "end", "first", "log_end")
+
+class ConsumeQueue:
+    """The units of one queue of one topic.
+
+    `first` and `end` are message numbers. `last_log_offset` is where the last unit's record begins
+    in the log (-1 without one), `log_end` where it ends.
+    """
+
+    __slots__ = (
+        "_dirty",
+        "_disk",
+        "_files",
+        "_folder",
+        "_gathered",
+        "_per_file",
+        "end",
+        "first",
+        "last_log_offset",
+        "log_end",
+    )
 
     def __init__(
         self, disk: Disk, topic: str, queue_id: int, file_size: int = CONSUME_QUEUE_FILE_SIZE
     ) -> None:
+        """Open the files that are there; nothing is changed.
+
+        Raises:
+            StoreCorrupt: when a file has another size.
+        """
         self._disk = disk
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
         self._files: dict[int, DiskFile] = {}
         self._dirty: set[int] = set()
+        self._gathered: list[bytes] = []  # units before `end` that `flush` writes
         self.first = 0
         self.end = 0
-        self.log_end = 0  # the log offset up to which this queue knows the log
+        self.last_log_offset = -1
+        self.log_end = 0
         self._load()
 
     def _load(self) -> None:
-        size = self._per_file * CONSUME_QUEUE_UNIT_SIZE
         for name in self._disk.names(self._folder):
-            if name.isdigit():
-                number = int(name) // size
-                self._files[number] = self._disk.open(f"{self._folder}/{name}", size)
+            path = f"{self._folder}/{name}"
+            size = self._disk.size_of(path)
+            if not (name.isdecimal() and len(name) == 20) or size == 0:
+                continue
+            if size != self._file_size:
+                raise StoreCorrupt(
+                    f"{path}: {size} bytes instead of {self._file_size}; "
+                    "set mappedFileSizeConsumeQueue as it was when the file was written"
+                )
+            number = int(name) // self._file_size
+            self._files[number] = self._disk.open(path, self._file_size)
         if not self._files:
             return
-        numbers = sorted(self._files)
-        self.first = numbers[0] * self._per_file
-        self.end = numbers[-1] * self._per_file
-        for number in numbers:  # the first file that is not full holds the end
-            count = self._count_units(self._files[number])
-            self.end = number * self._per_file + count
-            if count < self._per_file:
-                break
-        while self.first < self.end and self._is_blank(self.first):
-            self.first += 1
-        last = self.unit(self.end - 1) if self.end > self.first else None
-        self.log_end = last.commit_log_offset + last.size if last else 0
+        self.first = min(self._files) * self._per_file
+        self.end = (max(self._files) + 1) * self._per_file
+        if self.is_contiguous:
+            self._set_end(
+                self._first_that(lambda unit: unit.commit_log_offset < 0 or not unit.size)
+            )
+            self.first = self._first_that(lambda unit: unit != _BLANK)
 
-    def _is_blank(self, index: int) -> bool:
-        number, at = self._place(index)
-        return self._files[number].read(at, CONSUME_QUEUE_UNIT_SIZE) == _BLANK_UNIT
+    @property
+    def _file_size(self) -> int:
+        return self._per_file * CONSUME_QUEUE_UNIT_SIZE
 
-    def _count_units(self, file: DiskFile) -> int:
-        """Return how many units are written: units are appended, so a binary search finds it."""
-        low, high = 0, self._per_file
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether no file is missing between the first and the last."""
+        return not self._files or len(self._files) == max(self._files) - min(self._files) + 1
+
+    def invariants(self) -> None:
+        """Q1, as far as it can be seen without reading."""
+        if not (0 <= self.first <= self.end - len(self._gathered) <= self.end):
+            raise InvariantBroken(
+                f"Q1: {self._folder}: units {self.first} to {self.end}, "
+                f"{len(self._gathered)} of them not written"
+            )
+
+    def _first_that(self, is_beyond: Callable[[Unit], bool]) -> int:
+        """Return the first of the units from `first` to `end` that lies beyond, by bisection."""
+        low, high = self.first, self.end
         while low < high:
             middle = (low + high) // 2
-            unit = _UNIT.unpack(file.read(middle * CONSUME_QUEUE_UNIT_SIZE, _UNIT.size))
-            if unit[0] >= 0 and unit[1] > 0:
-                low = middle + 1
-            else:
+            if is_beyond(self.unit(middle)):
                 high = middle
+            else:
+                low = middle + 1
         return low
+
+    def index_of(self, log_offset: int) -> int:
+        """Return the number of the first unit whose record is at or after `log_offset`.
+
+        Units from a hole on count as after: see the module's head.
+        """
+        return self._first_that(lambda unit: unit.commit_log_offset >= log_offset or unit.size <= 0)
+
+    def _set_end(self, end: int) -> None:
+        self.end = end
+        last = self.unit(end - 1) if end > self.first else Unit(-1, 1, 0)
+        self.last_log_offset = last.commit_log_offset
+        self.log_end = last.commit_log_offset + last.size
 
     def _place(self, index: int) -> tuple[int, int]:
         number, in_file = divmod(index, self._per_file)
         return number, in_file * CONSUME_QUEUE_UNIT_SIZE
 
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/{number * self._file_size:020d}"
+
     def _file(self, number: int) -> DiskFile:
         file = self._files.get(number)
         if file is None:
-            size = self._per_file * CONSUME_QUEUE_UNIT_SIZE
-            file = self._disk.open(f"{self._folder}/{number * size:020d}", size)
-            self._files[number] = file
+            file = self._files[number] = self._disk.open(self._path(number), self._file_size)
         return file
 
-    def put(self, index: int, unit: Unit) -> bool:
-        """Add the unit of message `index`; return False when the queue has it already.
+    def put(self, index: int, commit_log_offset: int, size: int, tags_code: int) -> None:
+        """Add the unit of message `index`, which must be the next. `flush` makes it readable.
 
-        A queue that is empty may begin at any index: the units before it in its first file are
-        filled as blank.
+        A queue that is empty may begin at any index.
         """
-        if index < self.end:
-            return False
-        if index > self.end:
+        if index != self.end:
+            if self.end > self.first or self._gathered or index < self.end:
+                raise InvariantBroken(f"Q1: {self._folder}: unit {index} after {self.end - 1}")
             self._begin_at(index)
-        number, at = self._place(index)
-        self._file(number).write(at, (_UNIT.pack(*unit),))
-        self._dirty.add(number)
+        self._gathered.append(_UNIT.pack(commit_log_offset, size, tags_code))
         self.end = index + 1
-        self.log_end = unit.commit_log_offset + unit.size
-        return True
+        self.last_log_offset = commit_log_offset
+        self.log_end = commit_log_offset + size
+
+    def extend(self, index: int, units: bytes) -> None:
+        """Add and write many units at once, the first of which is that of message `index`."""
+        for at in range(0, len(units), CONSUME_QUEUE_UNIT_SIZE):
+            self.put(index, *_UNIT.unpack_from(units, at))
+            index += 1
+        self.flush()
 
     def _begin_at(self, index: int) -> None:
+        """Let the queue begin at `index`: the units before it in its first file are blank."""
         number, at = self._place(index)
-        start = max(self.end, number * self._per_file)
-        blanks = index - start
-        self._file(number).write(at - blanks * CONSUME_QUEUE_UNIT_SIZE, (_BLANK_UNIT * blanks,))
-        if self.end == self.first:
-            self.first = index
+        self._file(number).write(0, (_BLANK_UNIT * (at // CONSUME_QUEUE_UNIT_SIZE),))
+        self._dirty.add(number)
+        self.first = self.end = index
+
+    def flush(self) -> None:
+        """Write the units that were put, one write for each file."""
+        units, self._gathered = self._gathered, []
+        index = self.end - len(units)
+        while units:
+            number, at = self._place(index)
+            group = units[: self._per_file - index % self._per_file]
+            self._file(number).write(at, group)
+            self._dirty.add(number)
+            index += len(group)
+            units = units[len(group) :]
+        self.invariants()
 
     def unit(self, index: int) -> Unit:
         """Return the unit of message `index`, which must be in `first` .. `end` - 1."""
@@ -135,23 +209,37 @@ class ConsumeQueue:
             return []
         return [Unit(*unit) for unit in _UNIT.iter_unpack(file.read(at, count * _UNIT.size))]
 
-    def truncate(self, log_end: int) -> None:
-        """Forget the units of records at or after `log_end`: recovery builds them again."""
-        while self.end > self.first and self.unit(self.end - 1).commit_log_offset >= log_end:
-            self.end -= 1
-            number, at = self._place(self.end)
-            self._files[number].write(at, (b"\0" * CONSUME_QUEUE_UNIT_SIZE,))
-            self._dirty.add(number)
-        last = self.unit(self.end - 1) if self.end > self.first else None
-        self.log_end = last.commit_log_offset + last.size if last else 0
+    def cut(self, end: int) -> None:
+        """Forget the units from message `end` on, and whatever else stands there."""
+        keep, at = self._place(end)
+        for number in sorted(self._files, reverse=True):
+            if number > keep or (number == keep and at == 0 and number > min(self._files)):
+                self._files.pop(number).close()
+                self._dirty.discard(number)
+                self._disk.remove(self._path(number))
+        if keep in self._files and not self._files[keep].clear(at):
+            self._dirty.add(keep)
+        self._set_end(end)
 
-    def sync(self) -> None:
-        """Return when all units are on the medium."""
-        for number in self._dirty:
-            self._files[number].sync()
+    def reset(self) -> None:
+        """Forget everything: the queue is built from the log again, from its first message."""
+        for number in sorted(self._files, reverse=True):
+            self._files.pop(number).close()
+            self._disk.remove(self._path(number))
         self._dirty.clear()
+        self.first = 0
+        self._set_end(0)
+
+    def take_unsynced(self) -> list[DiskFile]:
+        """Return the files that must be synced before the units are durable."""
+        unsynced = [self._files[number] for number in sorted(self._dirty)]
+        self._dirty.clear()
+        return unsynced
 
     def close(self) -> None:
         """Let go of the files."""
         for file in self._files.values():
             file.close()
+
+
+_BLANK = Unit(*_UNIT.unpack(_BLANK_UNIT))

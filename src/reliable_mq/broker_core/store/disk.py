@@ -20,12 +20,26 @@ class DiskFile(Protocol):
         """Return `size` bytes from `at`; fewer at the end of the file."""
         ...
 
+    def find(self, needle: bytes, at: int) -> int:
+        """Return where `needle` (not all zeros) is found at or after `at`, or -1.
+
+        Parts of the file that were never written cost nothing.
+        """
+        ...
+
     def write(self, at: int, parts: Sequence[bytes]) -> None:
         """Write `parts` one after another, from `at`. Durable only after `sync`."""
         ...
 
+    def clear(self, at: int) -> bool:
+        """Let everything from `at` on be zero, durable only after `sync`; return whether it was.
+
+        True means that nothing had to be written.
+        """
+        ...
+
     def sync(self) -> None:
-        """Return when everything written before is on the medium."""
+        """Return when all that was written before, and the file's name, are on the medium."""
         ...
 
     def close(self) -> None:
@@ -36,10 +50,18 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     """The folder that holds a store."""
 
+    @property
+    def boot_id(self) -> str:
+        """What names the machine's current run, or "" when unknown.
+
+        While it stays the same there was no power loss: what was written is there, synced or not.
+        """
+        ...
+
     def open(self, path: str, size: int) -> DiskFile:
         """Open a file, or create it with `size` zero bytes, folders included.
 
-        A file that exists keeps the size it has.
+        A file that exists keeps the size it has, unless that is 0: it was being created.
         """
         ...
 
@@ -60,5 +82,5 @@ class Disk(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty folder; one that is not there is no error."""
+        """Remove a file or an empty folder, durably; one that is not there is no error."""
         ...

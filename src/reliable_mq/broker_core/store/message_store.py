@@ -4,19 +4,29 @@ Receives fields of a message; hands on its place in log and queue; refuses to kn
 Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reliable_mq.broker_core.dispatch import DispatchEntry, dispatch_entry
+from reliable_mq.broker_core.dispatch import DispatchEntry, is_queued, queue_tags_code
 from reliable_mq.broker_core.store import consume_queue, recovery
-from reliable_mq.broker_core.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.errors import RecordError
+from reliable_mq.broker_core.store.log_walk import store_time_ms
+from reliable_mq.broker_core.store.progress import (
+    Progress,
+    QueueEnd,
+    load_progress,
+    save_progress,
+)
+from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.wire.record import Record, decode_record, encode_record_fields
+
+log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
 
@@ -34,7 +44,7 @@ class StoredMessage(msgspec.Struct, kw_only=True):
     born_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    tags_code: int = 0
+    tags_code: int = 0  # not used: it is taken from the properties as they are stored
 
 
 class Place(msgspec.Struct):
@@ -46,7 +56,20 @@ class Place(msgspec.Struct):
 
 
 class MessageStore:
-    """A log, its queues and its checkpoint, in one folder."""
+    """A log, its queues and its checkpoint, in one folder.
+
+    Args:
+        disk: the folder.
+        segment_size: bytes of one file of the log.
+        queue_file_size: bytes of one file of a consume queue.
+        store_host: this broker, packed as in a record.
+        delays_ms: the delay of each level.
+        process_id: kept in the file `abort` while the store is open.
+        is_sync_flush: whether records are dispatched only when they are durable.
+
+    Raises:
+        StoreCorrupt: when a segment is missing in the middle or has another size.
+    """
 
     def __init__(
         self,
@@ -57,64 +80,81 @@ class MessageStore:
         store_host: bytes,
         delays_ms: Mapping[int, int],
         process_id: int = 0,
+        is_sync_flush: bool = True,
     ) -> None:
         self._disk = disk
         self._queue_file_size = queue_file_size
         self._store_host = store_host
         self._delays_ms = delays_ms
         self._process_id = process_id
+        self._is_sync_flush = is_sync_flush
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._undispatched: deque[DispatchEntry] = deque()
         self._last_time_ms = 0
-        self._last_dispatched_time_ms = 0
+        self._dispatched = _Dispatched()
+        self._saved = _Dispatched(end=-1)
         self.log = CommitLog(disk, segment_size)
         self.on_dispatch: Callable[[DispatchEntry], None] | None = None
+
+    @property
+    def dispatched(self) -> int:
+        """The log offset up to which the queues know the log."""
+        return self._dispatched.end
 
     def open(self) -> None:
         """Recover what the folder holds, and mark it as in use.
 
         Raises:
-            StoreCorrupt: when a file says what it cannot say.
+            StoreCorrupt: when a file says what it cannot say. Nothing was changed then.
+            StoreError: when a newer broker wrote the store. Nothing was changed then.
         """
-        self._load_queues()
-        was_killed = self._disk.size_of(ABORT_PATH) >= 0
+        progress = load_progress(self._disk)
         checkpoint = load_checkpoint(self._disk)
-        start = self._recovery_start(checkpoint, was_killed=was_killed)
-        for record in recovery.scan(self.log, start):
-            entry = dispatch_entry(record, self._delays_ms)
-            self._last_time_ms = max(self._last_time_ms, record.store_time_ms)
-            self._dispatch(entry)
-        for queue in self._queues.values():
-            queue.truncate(self.log.end)
-        self._next_offsets = {key: queue.end for key, queue in self._queues.items()}
+        self._load_queues()
+        plan = recovery.plan(
+            recovery.Evidence(
+                self.log,
+                self._queues,
+                checkpoint,
+                progress,
+                self._disk.size_of(ABORT_PATH) >= 0,
+                self._disk.boot_id,
+                self._delays_ms,
+            )
+        )
+        if plan.lost_from >= 0:
+            log.warning(
+                "the log ends at %d but was known up to %d: acknowledged messages are missing; "
+                "reconciliation names them",
+                plan.log_end,
+                plan.lost_from,
+            )
         self._disk.write_text(ABORT_PATH, str(self._process_id))
+        for topic, queue_id in plan.units:
+            self._queue(topic, queue_id)
+        plan.carry_out(self.log, self._queues)
+        self._next_offsets = {key: queue.end for key, queue in self._queues.items()}
+        last = plan.last_record
+        if last:
+            self._last_time_ms = store_time_ms(last)
+            self._dispatched = _Dispatched(last.offset + last.size, last.offset, self._last_time_ms)
+        else:
+            self._dispatched = _Dispatched(self.log.start)
+        self.invariants()
+        self.checkpoint()
 
     def _load_queues(self) -> None:
         for topic in self._disk.names(consume_queue.FOLDER):
             for queue_id in self._disk.names(f"{consume_queue.FOLDER}/{topic}"):
-                self._queue(topic, int(queue_id))
+                if queue_id.isdecimal():
+                    self._queue(topic, int(queue_id))
 
-    def _recovery_start(self, checkpoint: Checkpoint, *, was_killed: bool) -> int:
-        """Return the offset of a record before which log and queues are known to agree."""
-        if not was_killed:
-            return max((queue.log_end for queue in self._queues.values()), default=self.log.start)
-        for first in reversed(self.log.segment_starts):
-            record = self._first_record(first)
-            if record and 0 < record.store_time_ms <= checkpoint.safe_time_ms:
-                break
-        else:
-            first = self.log.start
-        for queue in self._queues.values():
-            queue.truncate(first)
-        return first
-
-    def _first_record(self, first: int) -> Record | None:
-        _first, segment = self.log.segment_at(first)
-        try:
-            return decode_record(segment.read(0, 64 * 1024))
-        except RecordError:
-            return None
+    def invariants(self) -> None:
+        """D1; see the module's head."""
+        safe = self.log.durable if self._is_sync_flush else self.log.written
+        if self._dispatched.end > safe:
+            raise InvariantBroken(f"D1: dispatched {self._dispatched.end}, safe {safe}")
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         key = (topic, queue_id)
@@ -135,18 +175,17 @@ class MessageStore:
         store_time_ms = self._last_time_ms = max(now_ms, self._last_time_ms)
         topic = message.topic.encode()
         size = (
-            91
+            75
             + len(message.body)
             + len(topic)
             + (len(topic) > 127)
             + len(message.properties)
             + len(message.born_host)
             + len(self._store_host)
-            - 16
         )
-
-        def encode(offset: int) -> bytes:
-            return encode_record_fields(
+        offset = self.log.room_for(size)
+        self.log.add(
+            encode_record_fields(
                 topic=topic,
                 body=message.body,
                 properties=message.properties,
@@ -162,8 +201,7 @@ class MessageStore:
                 reconsume_times=message.reconsume_times,
                 prepared_transaction_offset=message.prepared_transaction_offset,
             )
-
-        offset = self.log.append(size, encode)
+        )
         self._next_offsets[key] = queue_offset + 1
         self._undispatched.append(
             DispatchEntry(
@@ -172,9 +210,9 @@ class MessageStore:
                 queue_offset,
                 offset,
                 size,
-                message.tags_code,
+                queue_tags_code(message.topic, message.properties, store_time_ms, self._delays_ms),
                 store_time_ms,
-                True,
+                is_queued(message.sys_flag),
             )
         )
         return Place(offset, queue_offset, offset + size)
@@ -185,21 +223,29 @@ class MessageStore:
 
     def dispatch_up_to(self, end: int) -> int:
         """Put the records that lie before `end` into their queues; return how many."""
-        count = 0
         undispatched = self._undispatched
+        touched: dict[tuple[str, int], ConsumeQueue] = {}
+        last = None
+        count = 0
         while undispatched and undispatched[0].commit_log_offset + undispatched[0].size <= end:
-            self._dispatch(undispatched.popleft())
+            last = entry = undispatched.popleft()
             count += 1
+            if entry.is_queued:
+                key = (entry.topic, entry.queue_id)
+                queue = touched.get(key)
+                if queue is None:
+                    queue = touched[key] = self._queue(entry.topic, entry.queue_id)
+                queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, entry.tags_code)
+                if self.on_dispatch:
+                    self.on_dispatch(entry)
+        if last is not None:
+            self._dispatched = _Dispatched(
+                last.commit_log_offset + last.size, last.commit_log_offset, last.store_time_ms
+            )
+            self.invariants()
+            for queue in touched.values():
+                queue.flush()
         return count
-
-    def _dispatch(self, entry: DispatchEntry) -> None:
-        if not entry.is_queued:
-            return
-        unit = Unit(entry.commit_log_offset, entry.size, entry.tags_code)
-        self._queue(entry.topic, entry.queue_id).put(entry.queue_offset, unit)
-        self._last_dispatched_time_ms = entry.store_time_ms
-        if self.on_dispatch:
-            self.on_dispatch(entry)
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset, or None when none begins there."""
@@ -211,16 +257,55 @@ class MessageStore:
         except RecordError:
             return None
 
+    def begin_checkpoint(self) -> Callable[[], None]:
+        """Return the work of a checkpoint as of now.
+
+        It may run in another thread, between two writes of batches. It syncs log and queues, notes
+        how far that reaches, and makes the next segment ahead of need.
+
+        Raises, when it runs:
+            StoreError, OSError: when the disk fails. Nothing is noted then, and the store is of no
+                further use: what the queues hold is no longer known to become durable.
+        """
+        dispatched = self._dispatched
+        is_news = dispatched.end != self._saved.end
+        unsynced = [file for queue in self._queues.values() for file in queue.take_unsynced()]
+        progress = self._progress()
+        segments = self.log.segments_from(max(self._saved.end, 0))
+
+        def work() -> None:
+            for file in (*segments, *unsynced):
+                file.sync()
+            if is_news or unsynced:
+                save_progress(self._disk, progress)
+                checkpoint = load_checkpoint(self._disk)
+                checkpoint.commit_log_time_ms = progress.last_time_ms
+                checkpoint.consume_queue_time_ms = progress.last_time_ms
+                save_checkpoint(self._disk, checkpoint)
+                self._saved = dispatched
+            self.log.prepare_segment()
+
+        return work
+
+    def _progress(self) -> Progress:
+        queues: dict[str, dict[int, QueueEnd]] = {}
+        for (topic, queue_id), queue in self._queues.items():
+            if queue.end > queue.first:
+                noted = QueueEnd(queue.end, queue.last_log_offset)
+                queues.setdefault(topic, {})[queue_id] = noted
+        return Progress(
+            boot_id=self._disk.boot_id,
+            is_sync_flush=self._is_sync_flush,
+            log_start=self.log.start,
+            log_end=self._dispatched.end,
+            last_record=self._dispatched.last_record,
+            last_time_ms=self._dispatched.time_ms,
+            queues=queues,
+        )
+
     def checkpoint(self) -> None:
         """Sync log and queues, and note how far that reaches."""
-        time_ms = self._last_dispatched_time_ms
-        self.log.sync_all()
-        for queue in self._queues.values():
-            queue.sync()
-        save_checkpoint(
-            self._disk,
-            Checkpoint(commit_log_time_ms=time_ms, consume_queue_time_ms=time_ms),
-        )
+        self.begin_checkpoint()()
 
     def close(self) -> None:
         """Checkpoint, take the mark of use away, and let go of the files."""
@@ -229,3 +314,11 @@ class MessageStore:
         for queue in self._queues.values():
             queue.close()
         self.log.close()
+
+
+class _Dispatched(msgspec.Struct, frozen=True):
+    """How far the queues know the log: the end and the begin of the last record, and its time."""
+
+    end: int = 0
+    last_record: int = -1
+    time_ms: int = 0

@@ -1,75 +1,336 @@
-"""Opening a log after a stop or a crash: where does the valid part end?
+"""Opening a store after a stop or a crash: where the log ends, and what the queues lack.
 
-Receives the segments; hands on the end of the valid log and the records that the queues may not
-know; refuses to guess: a hole before data that was acknowledged is an error, not an end.
-Source: Apache RocketMQ `CommitLog.recoverNormally`, `recoverAbnormally`.
+Receives log, queues, checkpoint and note as they lie on the disk; hands on a plan; refuses to
+change anything while it looks, and to guess. `Plan.carry_out` changes the files.
+
+Rule 1. The log ends at the first place where no valid record is. What stands behind it goes.
+Rule 2. Except when a valid record stands behind it that was durable: then the bytes between were
+    too, and something destroyed them. The store is refused, nothing is changed.
+Rule 3. A system that lost its power may have written the last bytes in any order, so that a valid
+    record behind a hole proves nothing. It proves damage when the store was closed, when the
+    machine runs since the store was opened, or when the note, the checkpoint or, with SYNC_FLUSH,
+    a queue knows it.
+Rule 4. Of the queues only what was synced is believed; the rest is built from the log again. A
+    queue that lacks units which the note knows, or that the log goes on without, is built again
+    from the first record.
+Rule 5. Of a log that is known to be whole only the newest part is read again: bit rot in older
+    segments is found by reconciliation, not by a start that takes minutes.
+
+Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 4 (by
+segment), and cut the log where it is damaged.
 """
 
-from collections.abc import Iterator
-from itertools import zip_longest
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from reliable_mq.broker_core.store.commit_log import FOLDER, CommitLog, segment_name
-from reliable_mq.errors import RecordError, StoreCorrupt
-from reliable_mq.wire.record import Record, blank_size_at, decode_record, record_size_at
+import msgspec
 
-_LOOK = 64
+from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
+from reliable_mq.broker_core.store.checkpoint import Checkpoint
+from reliable_mq.broker_core.store.commit_log import FOLDER, CommitLog, segment_path
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.log_walk import (
+    Found,
+    LogWalk,
+    next_record,
+    record_at,
+    store_time_ms,
+)
+from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
+from reliable_mq.broker_core.store.progress import Progress
+from reliable_mq.errors import StoreCorrupt, StoreError
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+from reliable_mq.wire.record_scan import head_at, is_of_newer_version
+
+VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
+
+QueueKey = tuple[str, int]
 
 
-def scan(log: CommitLog, start: int, *, check_body: bool = True) -> Iterator[Record]:
-    """Yield the valid records from `start`, which must be a record's begin, to the log's end.
+class Evidence(NamedTuple):
+    """What lies on the disk, and how the store was left."""
 
-    Afterwards `log.end` is where the valid part ends, and segments after it are gone.
+    log: CommitLog
+    queues: Mapping[QueueKey, ConsumeQueue]
+    checkpoint: Checkpoint
+    progress: Progress | None
+    was_killed: bool
+    boot_id: str
+    delays_ms: Mapping[int, int]
+
+    @property
+    def newest_progress(self) -> Progress | None:
+        """The note, when nobody else wrote the store since."""
+        note = self.progress
+        return note if note and note.is_newest(self.checkpoint) else None
+
+
+class NewUnits:
+    """Units that a queue gets from the log, from message `begin` on."""
+
+    __slots__ = ("begin", "known_until", "units")
+
+    def __init__(self, begin: int | None, known_until: int) -> None:
+        self.begin = begin  # None: wherever the first record is
+        self.known_until = known_until  # records before this offset are in the queue
+        self.units = bytearray()
+
+    @property
+    def end(self) -> int | None:
+        """The number of the next message, None when any will do."""
+        if self.begin is None:
+            return None
+        return self.begin + len(self.units) // CONSUME_QUEUE_UNIT_SIZE
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What is to be done, and what was found.
+
+    `queue_ends` are the queues that stay, and up to which message; the others begin anew.
+    `lost_from` is where the log was known to reach when it now ends before (-1: it does not).
+    """
+
+    log_end: int
+    verified_from: int
+    last_record: Found | None = None
+    queue_ends: dict[QueueKey, int]
+    units: dict[QueueKey, NewUnits]
+    lost_from: int = -1
+
+    def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
+        """Change the files. `queues` hold every queue of the plan.
+
+        The log comes first and is durable: a queue never knows a record that a crash can take away.
+        """
+        log.cut(self.log_end)
+        for segment in log.segments_from(self.verified_from):
+            segment.sync()
+        for key, queue in queues.items():
+            if key in self.queue_ends:
+                queue.cut(self.queue_ends[key])
+            else:
+                queue.reset()
+            new = self.units.get(key)
+            if new and new.units:
+                queue.extend(new.begin or 0, bytes(new.units))
+
+
+class _Known(NamedTuple):
+    """Up to where log and queues are known to agree, and the queues that must begin anew."""
+
+    log_end: int
+    is_proven: bool  # by the note; else by the checkpoint's time, to a segment's start
+    lost: frozenset[QueueKey]
+
+
+class _QueueLost(Exception):
+    def __init__(self, key: QueueKey) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def plan(evidence: Evidence) -> Plan:
+    """Return what has to be done before the store can be used.
 
     Raises:
-        StoreCorrupt: when a segment ends early although later segments hold records. Nothing was
-            changed then.
+        StoreCorrupt: when a segment is damaged in the middle or missing; names file and offset.
+        StoreError: when the log goes on in a format that is not known here.
     """
-    offset = start
-    starts = log.segment_starts
-    for first, following in zip_longest(starts, starts[1:]):
-        if first + log.segment_size <= offset:
-            continue
-        for record in _scan_segment(log, first, offset, check_body=check_body):
-            offset = record.commit_log_offset + record.size
-            yield record
-        if following is None or not _is_closed(log, first, offset):
-            if following is not None and _holds_records(log, following):
-                raise StoreCorrupt(
-                    f"{FOLDER}/{segment_name(first)}: no valid record at {offset - first} (log "
-                    f"offset {offset}), but later segments hold records; restore the file from a "
-                    "copy"
-                )
-            break
-        offset = following
-    log.drop_segments_after(offset)
-    log.reset_end(max(offset, log.start))
-
-
-def _scan_segment(log: CommitLog, first: int, offset: int, *, check_body: bool) -> Iterator[Record]:
-    _first, segment = log.segment_at(first)
-    at = offset - first
-    while at < log.segment_size:
-        size = record_size_at(segment.read(at, _LOOK * 2), 0)
-        if not size:
-            return
+    _refuse_missing_segments(evidence)
+    known = _known(evidence)
+    while True:
         try:
-            record = decode_record(segment.read(at, size), check_body=check_body)
-        except RecordError:
-            return
-        if record.commit_log_offset != first + at:
-            return
-        yield record
-        at += size
+            return _plan(evidence, known)
+        except _QueueLost as lost:
+            if lost.key in known.lost:
+                raise StoreCorrupt(
+                    f"{FOLDER}: the records of {lost.key[0]} queue {lost.key[1]} do not follow one "
+                    "another; restore the store from a copy"
+                ) from None
+            known = known._replace(lost=known.lost | {lost.key})
 
 
-def _is_closed(log: CommitLog, first: int, offset: int) -> bool:
-    """Whether the segment's rest is a blank, so that the log goes on in the next one."""
-    _first, segment = log.segment_at(first)
-    at = offset - first
-    rest = log.segment_size - at
-    return rest == 0 or blank_size_at(segment.read(at, 8), 0) == rest
+def _refuse_missing_segments(evidence: Evidence) -> None:
+    note, log = evidence.newest_progress, evidence.log
+    if note is None or note.last_record < 0:
+        return
+    missing = -1
+    if log.capacity_end <= note.last_record:
+        missing = log.capacity_end
+    elif note.log_start < log.start:
+        missing = note.log_start
+    if missing >= 0:
+        raise StoreCorrupt(
+            f"{segment_path(missing)}: this segment is missing, {PROGRESS_PATH} knows the log from "
+            f"{note.log_start} to {note.log_end}; restore it from a copy, or remove that note to "
+            "go on without these messages"
+        )
 
 
-def _holds_records(log: CommitLog, first: int) -> bool:
-    _first, segment = log.segment_at(first)
-    return record_size_at(segment.read(0, _LOOK * 2), 0) > 0
+def _known(evidence: Evidence) -> _Known:
+    log, note, queues = evidence.log, evidence.progress, evidence.queues
+    lost = {key for key, queue in queues.items() if not queue.is_contiguous}
+    if note and _bears_out(log, note):
+        for topic, ends in note.queues.items():
+            for queue_id, noted in ends.items():
+                queue = queues.get((topic, queue_id))
+                if queue is None or not _holds(queue, noted.end, noted.last_log_offset):
+                    lost.add((topic, queue_id))
+        return _Known(note.log_end, True, frozenset(lost))
+    if not evidence.was_killed:
+        known = [queue.log_end for queue in queues.values() if queue.is_contiguous]
+        return _Known(max(known, default=log.start), True, frozenset(lost))
+    safe_time_ms = evidence.checkpoint.safe_time_ms
+    for first in reversed(log.segment_starts):
+        record = record_at(log, first)
+        if record and 0 < store_time_ms(record) <= safe_time_ms:
+            return _Known(first, False, frozenset(lost))
+    return _Known(log.start, False, frozenset(lost))
+
+
+def _bears_out(log: CommitLog, note: Progress) -> bool:
+    """Whether the log still holds the last record that the note knows."""
+    if note.last_record < 0:
+        return note.log_end == log.start
+    record = record_at(log, note.last_record)
+    return (
+        record is not None
+        and record.offset + record.size == note.log_end
+        and store_time_ms(record) == note.last_time_ms
+    )
+
+
+def _holds(queue: ConsumeQueue, end: int, last_log_offset: int) -> bool:
+    if not queue.is_contiguous or queue.end < end:
+        return False
+    return queue.first >= end or queue.unit(end - 1).commit_log_offset == last_log_offset
+
+
+def _plan(evidence: Evidence, known: _Known) -> Plan:
+    log, queues = evidence.log, evidence.queues
+    keep = {
+        key: queue.index_of(known.log_end) if evidence.was_killed else queue.end
+        for key, queue in queues.items()
+        if key not in known.lost
+    }
+    dispatch_from = log.start if known.lost else min(known.log_end, log.capacity_end)
+    verified_from = min(dispatch_from, _verified_from(evidence, known, keep))
+    units = {
+        key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
+        for key in {*queues, *known.lost}
+    }
+    result = Plan(log_end=0, verified_from=verified_from, queue_ends=keep, units=units)
+    walk = LogWalk(log, verified_from)
+    for record in walk:
+        result.last_record = record
+        if record.offset >= dispatch_from:
+            _dispatch(record, evidence, known, units)
+    result.log_end = walk.end
+    _judge_end(evidence, walk.end)
+    reached = [known.log_end] if known.is_proven else []
+    if evidence.newest_progress:
+        reached.append(evidence.newest_progress.log_end)
+    if max(reached, default=0) > walk.end:
+        result.lost_from = max(reached)
+    for key, end in keep.items():
+        if queues[key].log_end > walk.end:
+            keep[key] = min(end, queues[key].index_of(walk.end))
+    return result
+
+
+def _verified_from(evidence: Evidence, known: _Known, keep: Mapping[QueueKey, int]) -> int:
+    """Return where a record begins, `VERIFIED_SIZE` bytes or a little more before the known end."""
+    target = known.log_end - VERIFIED_SIZE
+    if target <= evidence.log.start:
+        return evidence.log.start
+    begins = [first for first in evidence.log.segment_starts if first <= target]
+    for key, end in keep.items():
+        queue = evidence.queues[key]
+        index = min(queue.index_of(target + 1), end) - 1
+        if index >= queue.first:
+            begins.append(queue.unit(index).commit_log_offset)
+    return max(begins)
+
+
+def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
+    if end <= queue.first:
+        return NewUnits(None, 0)
+    last = queue.unit(end - 1)
+    return NewUnits(end, last.commit_log_offset + last.size)
+
+
+def _dispatch(
+    record: Found, evidence: Evidence, known: _Known, units: dict[QueueKey, NewUnits]
+) -> None:
+    """Add a record's unit to its queue, unless the queue knows it."""
+    head = head_at(record.buffer, record.at)
+    if not is_queued(head.sys_flag):
+        return
+    key = (head.topic, head.queue_id)
+    new = units.get(key)
+    if new is None:
+        new = units[key] = NewUnits(None, 0)
+    if record.offset < new.known_until:
+        return
+    if new.end is None:
+        if head.queue_offset and key not in known.lost:
+            raise _QueueLost(key)
+        new.begin = head.queue_offset
+    elif head.queue_offset == 0:  # the topic was deleted and made again
+        if key not in known.lost:
+            raise _QueueLost(key)
+        new.begin = 0
+        new.units.clear()
+    elif head.queue_offset != new.end:
+        raise _QueueLost(key)
+    new.units += pack_unit(
+        record.offset,
+        record.size,
+        queue_tags_code(head.topic, head.properties, head.store_time_ms, evidence.delays_ms),
+    )
+
+
+def _judge_end(evidence: Evidence, end: int) -> None:
+    """Tell a log that ends from one that is damaged.
+
+    Raises:
+        StoreCorrupt: see rules 2 and 3.
+        StoreError: when the log goes on in a newer format.
+    """
+    log = evidence.log
+    if end >= log.capacity_end:
+        return
+    first, segment = log.segment_at(end)
+    if is_of_newer_version(memoryview(segment.read(end - first, 128)), 0, end):
+        raise StoreError(
+            f"{segment_path(first)}: the record at {end - first} (log offset {end}) has a newer "
+            "format; use the broker that wrote it"
+        )
+    later = next_record(log, end)
+    if later is None or not _proves_damage(evidence, later):
+        return
+    later_first, _segment = log.segment_at(later.offset)
+    raise StoreCorrupt(
+        f"{segment_path(first)}: no valid record at {end - first} (log offset {end}), but one "
+        f"follows at {later.offset - later_first} of {segment_path(later_first)}; restore the "
+        "file from a copy"
+    )
+
+
+def _proves_damage(evidence: Evidence, later: Found) -> bool:
+    """Rule 3: whether a record behind a bad place was durable, and so the place was too."""
+    if not evidence.was_killed:
+        return True
+    time_ms = store_time_ms(later)
+    if time_ms < evidence.checkpoint.commit_log_time_ms:
+        return True
+    note = evidence.newest_progress
+    if note is None:
+        return evidence.checkpoint.commit_log_time_ms == 0
+    if note.boot_id and note.boot_id == evidence.boot_id:
+        return True
+    if later.offset < note.log_end:
+        return True
+    return note.is_sync_flush and any(
+        queue.log_end > later.offset for queue in evidence.queues.values()
+    )

@@ -1,0 +1,100 @@
+"""Walking along a log: from valid record to valid record, and on to where they end.
+
+Receives the segments; hands on where records are; refuses to judge why they end.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.wire.record import blank_size_at
+from reliable_mq.wire.record_scan import (
+    MAGIC_PLACE,
+    MAGIC_PREFIX,
+    claimed_size_at,
+    head_at,
+    valid_size_at,
+)
+
+_CHUNK = 4 * 1024 * 1024
+_LOOK = 64
+
+
+class Found(NamedTuple):
+    """A valid record: its log offset and size, and where it is in a piece of its segment."""
+
+    offset: int
+    size: int
+    buffer: memoryview
+    at: int
+
+
+class LogWalk:
+    """The valid records from `start` on, each looked at once.
+
+    `start` must be where a record begins, or where one may. After the iteration `end` is where the
+    valid part ends.
+    """
+
+    def __init__(self, log: CommitLog, start: int) -> None:
+        self._log = log
+        self.end = start
+
+    def __iter__(self) -> Iterator[Found]:
+        size = self._log.segment_size
+        while self.end < self._log.capacity_end:
+            first, segment = self._log.segment_at(self.end)
+            yield from self._records(first, segment)
+            rest = first + size - self.end
+            is_closed = blank_size_at(segment.read(self.end - first, 8), 0) == rest
+            if not is_closed or first + size == self._log.capacity_end:
+                return
+            self.end = first + size
+
+    def _records(self, first: int, segment: DiskFile) -> Iterator[Found]:
+        chunk_size = _CHUNK
+        while True:
+            chunk_offset = self.end
+            buffer = memoryview(segment.read(chunk_offset - first, chunk_size))
+            at = 0
+            while size := valid_size_at(buffer, at, chunk_offset + at):
+                self.end += size
+                yield Found(chunk_offset + at, size, buffer, at)
+                at += size
+            if at == 0:  # no record, or one that is larger than the chunk
+                claimed = claimed_size_at(buffer, 0, chunk_offset)
+                if not len(buffer) < claimed <= first + self._log.segment_size - chunk_offset:
+                    return
+                chunk_size = max(claimed, _CHUNK)
+
+
+def record_at(log: CommitLog, offset: int) -> Found | None:
+    """Return the valid record at `offset`, or None."""
+    if not log.start <= offset < log.capacity_end:
+        return None
+    first, segment = log.segment_at(offset)
+    size = claimed_size_at(memoryview(segment.read(offset - first, _LOOK)), 0, offset)
+    buffer = memoryview(segment.read(offset - first, size)) if size else memoryview(b"")
+    return Found(offset, size, buffer, 0) if size and valid_size_at(buffer, 0, offset) else None
+
+
+def next_record(log: CommitLog, after: int) -> Found | None:
+    """Return the first valid record that begins after the offset `after`, wherever it is."""
+    for first in log.segment_starts:
+        if first + log.segment_size <= after:
+            continue
+        _first, segment = log.segment_at(first)
+        at = max(after + 1 - first, 0)
+        while (found := segment.find(MAGIC_PREFIX, at + MAGIC_PLACE)) >= 0:
+            at = found - MAGIC_PLACE
+            record = record_at(log, first + at)
+            if record:
+                return record
+            at += 1
+    return None
+
+
+def store_time_ms(record: Found) -> int:
+    """Return when a record was stored."""
+    return head_at(record.buffer, record.at).store_time_ms

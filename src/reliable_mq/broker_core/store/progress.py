@@ -1,0 +1,73 @@
+"""Our own note beside the checkpoint: up to which offset log and queues are known to agree.
+
+The checkpoint keeps times, so that recovery by it begins at the start of a segment. This note keeps
+offsets: recovery begins at `log_end`, and a queue that lost its files is noticed, also after a
+clean stop. Apache RocketMQ ignores the file; as its broker may have written the store since, the
+note is believed only as far as the log and the queues bear it out. Losing it costs time, no data.
+"""
+
+import msgspec
+
+from reliable_mq.broker_core.store.checkpoint import Checkpoint
+from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.errors import StoreError
+
+PATH = "config/storeProgress.json"
+FORMAT = 1  # goes up when a store is no longer what an older reliable_mq takes it for
+
+
+class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
+    """Where a queue ended: its next message number, and the log offset of its last record."""
+
+    end: int
+    last_log_offset: int
+
+
+class Progress(msgspec.Struct, kw_only=True, rename="camel"):
+    """What was on the medium when this was written.
+
+    `log_end` is the end of the last record that is in its queue, `last_record` where that begins
+    (-1 without one), `last_time_ms` its store time. `boot_id` is the machine's run in which the
+    store was opened. `is_sync_flush` says that the queues know only what was durable in the log.
+    """
+
+    format: int = FORMAT
+    boot_id: str = ""
+    is_sync_flush: bool = False
+    log_start: int = 0
+    log_end: int = 0
+    last_record: int = -1
+    last_time_ms: int = 0
+    queues: dict[str, dict[int, QueueEnd]] = {}
+
+    def is_newest(self, checkpoint: Checkpoint) -> bool:
+        """Whether nobody else wrote the store since: the checkpoint is written after the note."""
+        return checkpoint.commit_log_time_ms <= self.last_time_ms
+
+
+class _Format(msgspec.Struct):
+    format: int = FORMAT
+
+
+def load_progress(disk: Disk) -> Progress | None:
+    """Return the note of a store, or None when there is none that can be read.
+
+    Raises:
+        StoreError: when a newer reliable_mq wrote it.
+    """
+    try:
+        text = disk.read_text(PATH)
+        written = msgspec.json.decode(text, type=_Format).format
+        if written > FORMAT:
+            raise StoreError(
+                f"{PATH}: a newer reliable_mq wrote this store (format {written}, this one knows "
+                f"{FORMAT}); use that one"
+            )
+        return msgspec.json.decode(text, type=Progress)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def save_progress(disk: Disk, progress: Progress) -> None:
+    """Write the note durably. What it claims must be synced before."""
+    disk.write_text(PATH, msgspec.json.encode(progress).decode())

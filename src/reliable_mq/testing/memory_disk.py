@@ -1,0 +1,224 @@
+"""A disk in memory that forgets what was not synced, for tests of what must survive.
+
+Receives what `broker_core.store.disk.Disk` asks; every change is an operation with a number, so
+that a test can stop the world before any of them. It models what a medium may do and a file system
+does not promise: of the writes since the last sync each sector keeps its old bytes, its new ones,
+or any in between, and a new file may be gone with its name.
+"""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+SECTOR = 512
+
+
+class Stopped(BaseException):
+    """The machine stopped at this operation. No `Exception`: nothing may handle it."""
+
+
+class Operation(NamedTuple):
+    """One change of the disk: create, write, clear, sync, text or remove."""
+
+    verb: str
+    path: str
+    at: int = 0
+    size: int = 0
+
+
+class _Content:
+    """A file: what programs see, and how the medium lags behind."""
+
+    def __init__(self, size: int) -> None:
+        self.seen = bytearray(size)
+        self.durable = bytearray(size)
+        self.unsynced: list[tuple[int, bytes]] = []
+        self.is_named = False  # whether the medium knows the name
+
+    def write(self, at: int, data: bytes) -> None:
+        self.seen[at : at + len(data)] = data
+        self.unsynced.append((at, data))
+
+    def sync(self) -> None:
+        for at, data in self.unsynced:
+            self.durable[at : at + len(data)] = data
+        self.unsynced.clear()
+        self.is_named = True
+
+    def forget(self) -> None:
+        """Let programs see what the medium holds."""
+        self.seen = bytearray(self.durable)
+        self.unsynced.clear()
+
+    def settle(self, random: Random) -> None:
+        """Let every sector of the medium come to some point of what was written to it."""
+        touched = sorted({s for write in self.unsynced for s in _sectors(*write)})
+        for sector in touched:
+            begin, end = sector * SECTOR, min((sector + 1) * SECTOR, len(self.durable))
+            writes = [write for write in self.unsynced if sector in _sectors(*write)]
+            for at, data in writes[: random.randint(0, len(writes))]:
+                low, high = max(begin, at), min(end, at + len(data))
+                self.durable[low:high] = data[low - at : high - at]
+
+
+def _sectors(at: int, data: bytes) -> range:
+    return range(at // SECTOR, (at + len(data) - 1) // SECTOR + 1)
+
+
+class MemoryFile:
+    """A file of a `MemoryDisk`."""
+
+    def __init__(self, disk: "MemoryDisk", path: str, content: _Content) -> None:
+        self._disk = disk
+        self._path = path
+        self._content = content
+
+    @property
+    def size(self) -> int:
+        """How long the file is, in bytes."""
+        return len(self._content.seen)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return `size` bytes from `at`; fewer at the end of the file."""
+        return bytes(self._content.seen[at : at + size])
+
+    def find(self, needle: bytes, at: int) -> int:
+        """Return where `needle` is found at or after `at`, or -1."""
+        return self._content.seen.find(needle, at)
+
+    def write(self, at: int, parts: Sequence[bytes]) -> None:
+        """Write `parts` one after another, from `at`."""
+        data = b"".join(parts)
+        if not data:
+            return
+        if at + len(data) > self.size:
+            raise AssertionError(f"{self._path}: {len(data)} bytes at {at} of {self.size}")
+        self._disk.operate(Operation("write", self._path, at, len(data)), self._content, data)
+        self._content.write(at, data)
+
+    def clear(self, at: int) -> bool:
+        """Let everything from `at` on be zero; return whether it was."""
+        rest = self.size - at
+        if not any(self._content.seen[at:]):
+            return True
+        self._disk.operate(Operation("clear", self._path, at, rest), self._content, bytes(rest))
+        self._content.write(at, bytes(rest))
+        return False
+
+    def sync(self) -> None:
+        """Return when all that was written before, and the file's name, are on the medium."""
+        self._disk.operate(Operation("sync", self._path))
+        self._content.sync()
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class MemoryDisk:
+    """A folder in memory.
+
+    `operations` are the changes so far. Set `stop_before` to the number of an operation to stop the
+    machine there: `Stopped` is raised, now and for every later operation. With `torn` a write that
+    is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
+    Set `fail_at` to let one operation fail with an OSError instead, without effect.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.stop_before: int | None = None
+        self.fail_at: int | None = None
+        self.torn = 0
+        self.boot = 1
+        self._contents: dict[str, _Content] = {}
+        self._texts: dict[str, str] = {}
+
+    @property
+    def boot_id(self) -> str:
+        """What names the machine's current run."""
+        return f"boot {self.boot}"
+
+    def operate(
+        self, operation: Operation, content: _Content | None = None, data: bytes = b""
+    ) -> None:
+        """Count an operation; stop or fail at it when that was wanted."""
+        number = len(self.operations)
+        if self.stop_before is not None and number >= self.stop_before:
+            if number == self.stop_before and content and self.torn:
+                content.write(operation.at, data[: self.torn])
+                self.torn = 0
+            raise Stopped(operation)
+        self.operations.append(operation)
+        if number == self.fail_at:
+            raise OSError(28, "No space left on device", operation.path)
+
+    def kill(self) -> None:
+        """The process died: what it wrote is there, synced or not. The disk works again."""
+        self.stop_before = None
+
+    def lose_power(self, random: Random) -> None:
+        """The machine went dark: what was not synced is there in part, or not. It works again."""
+        for path, content in sorted(self._contents.items()):
+            content.settle(random)
+            if not content.is_named and random.random() < 0.5:
+                del self._contents[path]
+            content.forget()
+            content.is_named = True
+        self.stop_before = None
+        self.boot += 1
+
+    def files(self) -> dict[str, bytes]:
+        """Return everything that programs see, by path."""
+        texts = {path: text.encode() for path, text in self._texts.items()}
+        return texts | {path: bytes(content.seen) for path, content in self._contents.items()}
+
+    def put(self, path: str, data: bytes) -> None:
+        """Place a file, durably, without an operation: how a test damages a store."""
+        if path in self._texts:
+            self._texts[path] = data.decode()
+        else:
+            content = self._contents[path] = _Content(len(data))
+            content.write(0, data)
+            content.sync()
+
+    def open(self, path: str, size: int) -> MemoryFile:
+        """Open a file, or create it with `size` zero bytes."""
+        content = self._contents.get(path)
+        if content is None or not content.seen:
+            self.operate(Operation("create", path, 0, size))
+            content = self._contents[path] = _Content(size)
+        return MemoryFile(self, path, content)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the sorted names in `folder`; none when it does not exist."""
+        prefix = f"{folder}/"
+        paths: Iterable[str] = (*self._contents, *self._texts)
+        below = (path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+        return sorted({name.partition("/")[0] for name in below})
+
+    def size_of(self, path: str) -> int:
+        """Return the size of a file, or -1 when there is none."""
+        if path in self._texts:
+            return len(self._texts[path].encode())
+        content = self._contents.get(path)
+        return len(content.seen) if content else -1
+
+    def read_text(self, path: str) -> str:
+        """Return the text of a file; empty when there is none."""
+        content = self._contents.get(path)
+        return content.seen.decode() if content else self._texts.get(path, "")
+
+    def write_text(self, path: str, text: str) -> None:
+        """Replace the text of a file, durably and whole."""
+        self.operate(Operation("text", path, 0, len(text)))
+        self._contents.pop(path, None)
+        self._texts[path] = text
+
+    def remove(self, path: str) -> None:
+        """Remove a file, durably; one that is not there is no error."""
+        if path in self._texts or path in self._contents:
+            self.operate(Operation("remove", path))
+            self._texts.pop(path, None)
+            self._contents.pop(path, None)
+
+    def close(self) -> None:
+        """Let others have the folder."""
