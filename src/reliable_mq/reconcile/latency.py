@@ -7,7 +7,8 @@ BUCKETS_PER_DOUBLING = 4
 
 def bucket_sql(column: str) -> str:
     """Return SQL for the bucket of a column of milliseconds; null stays null."""
-    return f"CAST(floor(log2(greatest({column}, 1)) * {BUCKETS_PER_DOUBLING}) AS INT)"
+    bucket = f"CAST(floor(log2(greatest({column}, 1)) * {BUCKETS_PER_DOUBLING}) AS INT)"
+    return f"CASE WHEN {column} IS NOT NULL THEN {bucket} END"  # greatest() passes over null
 
 
 def bucket_start_ms(bucket: int) -> float:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile import sql_ledger
-from reliable_mq.reconcile.spark_sources import LOG_FORMAT, TABLE_FORMAT
+from reliable_mq.reconcile.spark_log_source import LOG_FORMAT
+from reliable_mq.reconcile.spark_table_source import TABLE_FORMAT
 from reliable_mq.reconcile.verdict import FACTS, FINDINGS, sql_case
 
 MOVING_SECONDS_MAX = 5.0  # how far the clocks of database, broker and this machine may differ

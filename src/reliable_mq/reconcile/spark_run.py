@@ -35,6 +35,8 @@ from reliable_mq.reconcile.sql_repair import SqlRepair
 from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, Group, summarize
 
 REPAIRS = ("plan", "apply")
+_SMALL_LOG_SIZE = 512 * 1024 * 1024
+_SMALL_STUB_COUNT = 250_000
 _TOUCHED = ("verdicts.parquet", "report.html", "summary.json")
 
 
@@ -62,13 +64,13 @@ def reconcile(options: Options) -> dict[str, Any]:
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
-    ledgers = _open_ledgers(options)
+    ledgers, is_small = _open_ledgers(options)
     moment = Moment(options.now, options.grace, options.since, options.until)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     options.out.mkdir(parents=True, exist_ok=True)
     scratch = options.out / f".run-{run_id}"
     try:
-        with session() as spark:
+        with session(is_small=is_small) as spark:
             begun = time.monotonic()
             frame, counted = verdicts(spark, ledgers, moment)
             result = scratch / "verdicts.parquet"
@@ -95,7 +97,7 @@ def reconcile(options: Options) -> dict[str, Any]:
     return summary
 
 
-def _open_ledgers(options: Options) -> Ledgers:
+def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
     if options.repair not in (None, *REPAIRS):
         raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
     if options.since and options.until and options.since >= options.until:
@@ -108,7 +110,11 @@ def _open_ledgers(options: Options) -> Ledgers:
         first_id(options.until) if options.until else None,
     )
     managed = sql_ledger.managed_topics(options.database, options.prefix)
-    return Ledgers(
+    is_small = (
+        layout.sure_end - layout.log_begin <= _SMALL_LOG_SIZE
+        and sql_ledger.stub_count_at_most(options.database, options.prefix) <= _SMALL_STUB_COUNT
+    )
+    ledgers = Ledgers(
         url=options.database,
         prefix=options.prefix,
         store=options.store,
@@ -117,6 +123,7 @@ def _open_ledgers(options: Options) -> Ledgers:
         queue_begins=layout.queue_begins,
         managed=managed,
     )
+    return ledgers, is_small
 
 
 class Result:

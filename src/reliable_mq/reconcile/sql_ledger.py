@@ -181,6 +181,14 @@ def managed_topics(url: str, prefix: str) -> list[str]:
         return sorted(connection.scalars(select(stubs.c.topic).distinct()))
 
 
+def stub_count_at_most(url: str, prefix: str) -> int:
+    """Return a bound for the number of stubs that costs the database next to nothing."""
+    key = table_of(STUB, prefix).c.seq
+    with _connected(url) as connection:
+        low, high = connection.execute(select(func.min(key), func.max(key))).one()
+    return 0 if high is None else int(high - low + 1)
+
+
 def key_ranges(
     url: str, name: str, prefix: str, window: IdWindow, rows_per_partition: int = ROWS_PER_PARTITION
 ) -> list[KeyRange]:

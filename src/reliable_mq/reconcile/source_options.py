@@ -1,0 +1,41 @@
+"""Options of the data sources: texts that Spark hands over, as values. Pure."""
+
+from collections.abc import Mapping
+
+from reliable_mq.errors import ConfigurationError
+
+
+def option(options: Mapping[str, str], name: str, otherwise: str | None = None) -> str:
+    """Return an option's text.
+
+    Raises:
+        ConfigurationError: when it is missing and nothing stands in for it.
+    """
+    value = options.get(name, otherwise)
+    if value is None:
+        raise ConfigurationError(f"the option {name!r} is missing")
+    return value
+
+
+def number(options: Mapping[str, str], name: str, otherwise: int) -> int:
+    """Return an option's number.
+
+    Raises:
+        ConfigurationError: when it is not a whole number above 0.
+    """
+    value = options.get(name, str(otherwise))
+    if not value.isdigit() or int(value) == 0:
+        raise ConfigurationError(f"the option {name!r} takes a number above 0, not {value!r}")
+    return int(value)
+
+
+def switch(options: Mapping[str, str], name: str, otherwise: str) -> bool:
+    """Return whether an option is on.
+
+    Raises:
+        ConfigurationError: when it is neither true nor false.
+    """
+    value = options.get(name, otherwise).lower()
+    if value not in ("true", "false"):
+        raise ConfigurationError(f"the option {name!r} is true or false, not {value!r}")
+    return value == "true"
