@@ -58,3 +58,12 @@ def redis_url(valkey_server: LocalValkey) -> str:
     """Give the URL of an empty Valkey."""
     valkey_server.flush()
     return valkey_server.url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the URL of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'application.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

@@ -9,7 +9,7 @@ While it is open nobody asks the thing that does not answer; after a wait one ca
 from collections.abc import Mapping
 from enum import Enum
 
-from tenacity import RetryCallState, Retrying, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, wait_exponential, wait_random
 from tenacity.wait import wait_base
 
 from reliable_mq.errors import InvariantBroken
@@ -41,7 +41,7 @@ TRANSITIONS: Mapping[tuple[Circuit, CircuitEvent], Circuit] = {
     (Circuit.HALF_OPEN, CircuitEvent.FAILURE): Circuit.OPEN,
 }
 
-DEFAULT_WAIT = wait_exponential_jitter(initial=0.5, max=15.0, jitter=0.25)
+DEFAULT_WAIT = wait_exponential(multiplier=0.5, max=15.0) + wait_random(0.0, 0.25)
 
 
 class CircuitBreaker:

@@ -72,6 +72,7 @@ class SqlConsumeLog:
         log = table.c
         insert = _insert_of(dialect)(table)
         self._insert = insert.on_conflict_do_nothing()
+        self._insert_one = self._insert.execution_options(preserve_rowcount=True)
         self._insert_many = self._insert.returning(log.message_id)
         this = and_(
             log.consumer_group == bindparam("group"), log.message_id == bindparam("message")
@@ -142,8 +143,8 @@ class SqlConsumeLog:
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
         if len(rows) == 1:
-            inserted = connection.execute(self._insert, rows[0]).rowcount
-            return {rows[0]["message_id"]} if inserted else set()
+            inserted = connection.execute(self._insert_one, rows[0]).rowcount
+            return {rows[0]["message_id"]} if inserted == 1 else set()
         return set(connection.execute(self._insert_many, rows).scalars())
 
     def found(

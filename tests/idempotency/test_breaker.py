@@ -1,0 +1,60 @@
+"""The circuit breaker, by the clock of the test."""
+
+import itertools
+
+import pytest
+from tenacity import wait_exponential, wait_fixed
+
+from reliable_mq.idempotency.breaker import TRANSITIONS, Circuit, CircuitBreaker, CircuitEvent
+
+
+@pytest.fixture
+def breaker() -> CircuitBreaker:
+    return CircuitBreaker(wait_fixed(10))
+
+
+def test_calls_pass_until_one_fails_and_again_after_one_succeeded(breaker: CircuitBreaker) -> None:
+    assert breaker.allows(0)
+    breaker.failed(0)
+    assert not breaker.allows(9.9)
+    assert breaker.allows(10)
+    breaker.succeeded()
+    assert breaker.allows(10)
+    breaker.invariants()
+
+
+def test_exactly_one_call_tries_whether_it_is_over(breaker: CircuitBreaker) -> None:
+    breaker.failed(0)
+
+    assert [breaker.allows(10), breaker.allows(10), breaker.allows(99)] == [True, False, False]
+    breaker.invariants()
+
+
+def test_a_try_that_fails_opens_it_for_longer() -> None:
+    breaker = CircuitBreaker(wait_exponential(multiplier=1, max=60))
+    opened = []
+    now = 0.0
+    for _ in range(4):
+        breaker.failed(now)
+        breaker.invariants()
+        later = next(now + step / 2 for step in range(200) if breaker.allows(now + step / 2))
+        opened.append(later - now)
+        now = later
+
+    assert opened == [1, 2, 4, 8]
+
+
+def test_calls_that_were_on_their_way_count_as_one_outage(breaker: CircuitBreaker) -> None:
+    for moment in (0, 1, 2, 3):
+        breaker.failed(moment)
+
+    assert breaker.allows(10)
+
+
+def test_every_event_has_a_place_except_a_try_that_nobody_allowed() -> None:
+    missing = set(itertools.product(Circuit, CircuitEvent)) - TRANSITIONS.keys()
+
+    assert missing == {
+        (Circuit.CLOSED, CircuitEvent.TRY),
+        (Circuit.HALF_OPEN, CircuitEvent.TRY),
+    }

@@ -1,0 +1,98 @@
+"""The tables of the consumer's protocol."""
+
+import itertools
+
+import pytest
+
+from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.claim import (
+    ROW_TRANSITIONS,
+    STEP_OF_LEASE,
+    STEP_OF_ROW,
+    Claim,
+    Lease,
+    LogState,
+    Row,
+    RowEvent,
+    Step,
+    attempt_after,
+    first_step,
+    next_row,
+    row_of,
+)
+
+RUNS = {Step.ONE_COMMIT, Step.RECEIVE_FIRST}
+
+
+def test_every_answer_of_redis_and_every_found_row_has_a_step() -> None:
+    assert STEP_OF_LEASE.keys() == set(Lease)
+    assert STEP_OF_ROW.keys() == set(Row) - {Row.ABSENT}
+
+
+@pytest.mark.parametrize(("row", "event"), list(itertools.product(Row, RowEvent)))
+def test_an_event_is_in_the_table_or_is_refused(row: Row, event: RowEvent) -> None:
+    if (row, event) in ROW_TRANSITIONS:
+        assert next_row(row, event) in set(Row) - {Row.ABSENT}
+    else:
+        with pytest.raises(UsageError, match=row.value):
+            next_row(row, event)
+
+
+def test_consumed_is_never_taken_back() -> None:
+    assert not [row for row, _ in ROW_TRANSITIONS if row is Row.CONSUMED]
+
+
+def test_an_attempt_that_died_leads_to_another_attempt_and_never_to_an_acknowledgement() -> None:
+    dead = next_row(next_row(Row.ABSENT, RowEvent.RECEIVE), RowEvent.EXPIRE)
+
+    assert STEP_OF_ROW[dead] in RUNS
+    assert STEP_OF_LEASE[Lease.AGAIN] in RUNS
+
+
+def test_only_consumed_and_done_are_acknowledged_unread() -> None:
+    assert [row for row, step in STEP_OF_ROW.items() if step is Step.ACKNOWLEDGE] == [Row.CONSUMED]
+    assert [lease for lease, step in STEP_OF_LEASE.items() if step is Step.ACKNOWLEDGE] == [
+        Lease.DONE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "owner", "lease_until", "row"),
+    [
+        (None, None, None, Row.ABSENT),
+        (LogState.CONSUMED, "a", None, Row.CONSUMED),
+        (LogState.RECEIVED, "a", 10.5, Row.RUNNING),
+        (LogState.RECEIVED, "a", 10.0, Row.IN_DOUBT),
+        (LogState.RECEIVED, "a", None, Row.IN_DOUBT),
+        (LogState.RECEIVED, None, 99.0, Row.FAILED),
+    ],
+)
+def test_columns_say_what_a_row_is_at_a_time(
+    state: int | None, owner: str | None, lease_until: float | None, row: Row
+) -> None:
+    assert row_of(state, owner, lease_until, now=10.0) is row
+
+
+def test_the_hot_path_is_one_commit_unless_the_receipt_is_wanted() -> None:
+    first = Claim(Lease.FIRST, attempt=1)
+
+    assert first_step(first, attempts_max=16, log_receipt=False) is Step.ONE_COMMIT
+    assert first_step(first, attempts_max=16, log_receipt=True) is Step.RECEIVE_FIRST
+
+
+@pytest.mark.parametrize("lease", [Lease.FIRST, Lease.AGAIN])
+def test_attempts_end(lease: Lease) -> None:
+    assert first_step(Claim(lease, 3), attempts_max=3, log_receipt=False) in RUNS
+    assert first_step(Claim(lease, 4), attempts_max=3, log_receipt=False) is Step.GIVE_UP
+
+
+def test_being_held_or_done_is_no_attempt() -> None:
+    for lease in (Lease.HELD, Lease.DONE):
+        step = first_step(Claim(lease, 99), attempts_max=3, log_receipt=True)
+        assert step in {Step.LATER, Step.ACKNOWLEDGE}
+
+
+def test_the_number_of_an_attempt_never_falls_whoever_lost_its_memory() -> None:
+    assert attempt_after(Row.ABSENT, 0, redis_attempt=0) == 1
+    assert attempt_after(Row.FAILED, 4, redis_attempt=1) == 5  # Redis was flushed
+    assert attempt_after(Row.IN_DOUBT, 1, redis_attempt=7) == 7  # the process died in Redis's sight

@@ -1,0 +1,177 @@
+"""Leases in a real Redis-protocol server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
+from reliable_mq.testing.local_servers import LocalValkey
+
+KEY = key_of("payments", "A" * 32)
+
+
+def run(url: str, scenario: Callable[[RedisLeases], Awaitable[None]], lease: float = 30.0) -> None:
+    async def main() -> None:
+        leases = RedisLeases(url, lease=lease, duplicate_window=60.0, timeout=0.5)
+        try:
+            await scenario(leases)
+        finally:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+async def claim(leases: RedisLeases, token: str, key: str = KEY) -> Claim:
+    return (await leases.claim([(key, token)]))[0]
+
+
+def until(server: Redis) -> int:
+    """Return the Redis time at which the lease ends, milliseconds."""
+    value: Any = server.get(KEY)
+    return int(value.split(b":")[1])
+
+
+def test_one_of_two_owners_gets_the_lease_and_the_other_is_told_how_long(redis_url: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        assert await claim(leases, "one") == Claim(Lease.FIRST, 1)
+        second = await claim(leases, "two")
+        assert second.lease is Lease.HELD
+        assert 29 < second.wait <= 30
+
+    run(redis_url, scenario)
+
+
+def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        assert await claim(leases, "one") == await claim(leases, "one") == Claim(Lease.FIRST, 1)
+
+    run(redis_url, scenario)
+
+
+def test_an_owner_that_vanished_is_followed_by_an_attempt_that_knows_of_it(redis_url: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        while (again := await claim(leases, "two")).lease is Lease.HELD:
+            await asyncio.sleep(again.wait)
+        assert again == Claim(Lease.AGAIN, 2, in_doubt=True)
+
+    run(redis_url, scenario, lease=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fate", "then"),
+    [
+        ("done", Claim(Lease.DONE)),
+        ("fail", Claim(Lease.FIRST, 1)),  # its number is in the consume log by now
+        ("back", Claim(Lease.FIRST, 1)),
+    ],
+)
+def test_what_became_of_a_claim_travels_before_the_next_one(
+    redis_url: str, fate: str, then: Claim
+) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        leases.settle(KEY, "one", fate)  # type: ignore[arg-type]
+        assert await claim(leases, "two") == then
+
+    run(redis_url, scenario)
+
+
+def test_an_attempt_given_back_leaves_the_earlier_ones_counted(redis_url: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        while (await claim(leases, "two")).lease is Lease.HELD:
+            await asyncio.sleep(0.005)
+        leases.settle(KEY, "two", "back")
+        assert await claim(leases, "three") == Claim(Lease.AGAIN, 2)
+
+    run(redis_url, scenario, lease=0.02)
+
+
+@pytest.mark.parametrize("fate", ["fail", "back", "renew"])
+def test_a_token_that_lost_its_lease_changes_nothing(redis_url: str, fate: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        leases.settle(KEY, "stale", fate)  # type: ignore[arg-type]
+        assert (await claim(leases, "two")).lease is Lease.HELD
+
+    run(redis_url, scenario)
+
+
+def test_a_renewed_lease_holds_longer(redis_url: str) -> None:
+    server = Redis.from_url(redis_url)
+
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        before = until(server)
+        await asyncio.sleep(0.005)
+        leases.settle(KEY, "one", "renew")
+        second = await claim(leases, "two")
+        assert second.lease is Lease.HELD
+        assert until(server) > before
+
+    run(redis_url, scenario)
+
+
+def test_concurrent_claims_share_a_round_trip(redis_url: str) -> None:
+    server = Redis.from_url(redis_url)
+
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "warm", "warm-up")
+        before = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        keys = [key_of("g", str(number)) for number in range(100)]
+        answers = await asyncio.gather(*(claim(leases, f"t-{key}", key) for key in keys))
+        after = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert {answer.lease for answer in answers} == {Lease.FIRST}
+        assert after - before <= 2
+
+    run(redis_url, scenario)
+
+
+def test_a_flush_forgets_scripts_and_leases_and_nothing_breaks(
+    redis_url: str, valkey_server: LocalValkey
+) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one")
+        valkey_server.flush()
+        Redis.from_url(redis_url).script_flush()
+        assert await claim(leases, "two") == Claim(Lease.FIRST, 1)
+
+    run(redis_url, scenario)
+
+
+def test_a_server_that_is_away_is_unreachable_and_found_again(
+    redis_url: str, valkey_server: LocalValkey
+) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        assert (await claim(leases, "one")).lease is Lease.FIRST
+        valkey_server.kill()
+        try:
+            assert (await claim(leases, "two")).lease is Lease.UNREACHABLE
+            leases.settle(KEY, "one", "done")  # dropped: the row says the rest
+        finally:
+            valkey_server.start()
+        while (found := await claim(leases, "three")).lease is Lease.UNREACHABLE:
+            await asyncio.sleep(0.05)
+        assert found.lease is Lease.FIRST
+
+    run(redis_url, scenario)
+
+
+def test_a_value_of_a_foreign_hand_is_no_tombstone(redis_url: str) -> None:
+    Redis.from_url(redis_url).set(KEY, "1")  # somebody's SETNX
+
+    async def scenario(leases: RedisLeases) -> None:
+        assert await claim(leases, "one") == Claim(Lease.FIRST, 1)
+
+    run(redis_url, scenario)
+
+
+def test_a_url_that_is_none_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="no Redis URL"):
+        RedisLeases("localhost", lease=1, duplicate_window=1)

@@ -1,0 +1,193 @@
+"""The relay's lanes, over a table in memory and a broker that can say no."""
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from reliable_mq.errors import NotSent, Unavailable
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.relay import Relay, SendOutcome
+from reliable_mq.outbox.stub import Stub
+
+
+class MemoryBook:
+    """A table of stubs: ids that are there, ids that wait for somebody else's."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.blocked: set[str] = set()
+        self.outcomes: list[SendOutcome] = []
+        self.down = False
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        if self.down:
+            raise ConnectionError("database")
+        return {each: each in self.blocked for each in message_ids if each in self.there}
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        self.outcomes += outcomes
+        self.there -= {outcome.message_id for outcome in outcomes}
+
+
+class MemoryBroker:
+    """A broker that refuses some messages, and whatever follows them with the same key."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.refused: set[str] = set()
+        self.down = False
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        if self.down:
+            raise Unavailable("nobody there")
+        self.calls.append([message.message_id for message in messages])
+        results: list[SendResult | Exception] = []
+        stopped: set[str] = set()
+        for number, message in enumerate(messages):
+            if message.ordering_key in stopped:
+                results.append(NotSent("an earlier one failed"))
+            elif message.message_id in self.refused:
+                results.append(Unavailable("no"))
+                stopped |= {message.ordering_key} - {""}
+            else:
+                results.append(
+                    SendResult(
+                        status=SendStatus.SEND_OK,
+                        message_id=message.message_id,
+                        offset_message_id="",
+                        queue=MessageQueue(message.topic, "b", 0),
+                        queue_offset=number,
+                    )
+                )
+        return results
+
+
+class World:
+    def __init__(self) -> None:
+        self.book = MemoryBook()
+        self.broker = MemoryBroker()
+        self.relay = Relay(
+            self.book,
+            self.broker,
+            lambda count, now, _deliver: now + 10 * count,
+            owner="me",
+            lease=5.0,
+            batch_max=4,
+        )
+
+    def accept(self, *names: str, key: str = "", written: float = 0.0) -> None:
+        stubs = [
+            Stub(seq=0, message_id=name, topic="t", content=b"x", ordering_key=key)
+            for name in names
+        ]
+        self.book.there |= set(names)
+        self.relay.accept(stubs, written)
+        self.relay.invariants()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_committed_stubs_are_sent_and_their_positions_recorded(world: World) -> None:
+    world.accept("a", "b")
+
+    counts = world.relay.run_once(1.0)
+
+    assert (counts.sent, counts.waiting) == (2, 0)
+    assert [(each.message_id, each.count, each.next_time) for each in world.book.outcomes] == [
+        ("a", 1, 11.0),
+        ("b", 1, 11.0),
+    ]
+    assert all(each.position is not None for each in world.book.outcomes)
+
+
+def test_a_stub_that_cannot_be_read_back_is_never_sent(world: World) -> None:
+    world.accept("a", "gone", "c")
+    world.book.there.remove("gone")
+
+    counts = world.relay.run_once(1.0)
+
+    assert world.broker.calls == [["a", "c"]]
+    assert (counts.dropped, counts.waiting) == (1, 0)
+
+
+def test_stubs_of_one_key_leave_in_their_order(world: World) -> None:
+    world.accept("k1", "k2", "k3", key="k")
+
+    world.relay.run_once(1.0)
+
+    assert world.broker.calls == [["k1", "k2", "k3"]]
+
+
+def test_when_one_of_a_key_fails_the_later_ones_are_left_to_wait_behind_it(world: World) -> None:
+    # Given three of one key and one of another, and a broker that refuses the second of the three
+    world.accept("k1", "k2", "k3", key="k")
+    world.accept("other", key="o")
+    world.broker.refused.add("k2")
+
+    # When the relay runs until it has nothing left
+    world.relay.run_once(1.0)
+    world.relay.run_once(1.1)
+
+    # Then the third was never sent, and only what was tried counts as a send
+    assert world.relay.waiting == 0
+    assert {each.message_id for each in world.book.outcomes} == {"k1", "k2", "other"}
+    failed = next(each for each in world.book.outcomes if each.message_id == "k2")
+    assert failed.position is None
+    assert failed.error == "Unavailable: no"
+
+
+def test_an_earlier_stub_of_another_process_goes_first(world: World) -> None:
+    world.accept("k1", "k2", key="k")
+    world.accept("free")
+    world.book.blocked.add("k1")
+
+    assert world.relay.run_once(1.0).waiting == 2
+    assert world.broker.calls == [["free"]]
+    world.book.blocked.clear()
+    world.relay.run_once(1.1)
+    assert world.broker.calls == [["free"], ["k1", "k2"]]
+
+
+def test_a_stub_whose_lease_has_passed_is_left_to_the_scheduler(world: World) -> None:
+    world.accept("late", written=0.0)
+    world.accept("fresh", written=3.0)
+
+    counts = world.relay.run_once(5.0)
+
+    assert world.broker.calls == [["fresh"]]
+    assert counts.dropped == 1
+
+
+def test_a_broker_that_is_away_is_a_failed_send_with_its_reason(world: World) -> None:
+    world.accept("a")
+    world.broker.down = True
+
+    counts = world.relay.run_once(1.0)
+
+    assert (counts.sent, counts.failed, counts.waiting) == (0, 1, 0)
+    assert world.book.outcomes[0].error == "Unavailable: nobody there"
+
+
+def test_nothing_is_lost_while_the_table_cannot_be_read(world: World) -> None:
+    world.accept("a")
+    world.book.down = True
+
+    with pytest.raises(ConnectionError):
+        world.relay.run_once(1.0)
+    assert world.relay.waiting == 1
+    world.book.down = False
+    assert world.relay.run_once(1.1).sent == 1
+
+
+def test_a_hot_key_does_not_keep_the_others_waiting(world: World) -> None:
+    world.accept(*(f"hot{number}" for number in range(8)), key="hot")
+    world.accept("cold", key="cold")
+
+    world.relay.run_once(1.0)
+    world.relay.run_once(1.1)
+
+    assert world.broker.calls[0] == ["hot0", "hot1", "hot2", "hot3"]
+    assert world.broker.calls[1][0] == "cold"

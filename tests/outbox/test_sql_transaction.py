@@ -1,0 +1,224 @@
+"""P1: a stub exists if and only if the business transaction committed; on both databases."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.outbox.stub import Stub
+
+
+class Bench:
+    """An outbox over a real database, and a relay that only remembers what it was handed."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, prefix="rmq_", connections=4)
+        self.database.create_tables()
+        with self.database.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE orders (id INTEGER)"))
+        self.handed: list[str] = []
+        self.outbox = SqlOutbox(
+            SqlStubs(self.database.engine, self.database.stubs),
+            self,
+            owner="relay",
+            lease=5.0,
+            groups_of_topic=lambda topic: ("payments",) if topic == "orders" else (),
+        )
+
+    def hand(self, stubs: Sequence[Stub], written: float) -> None:
+        self.handed += [stub.message_id for stub in stubs]
+
+    def transaction(self, session: Any = None) -> TransactionScope:
+        database = self.database
+        return TransactionScope(self.outbox, database.session, database.async_session, session)
+
+    def stubs(self) -> list[Any]:
+        with self.database.engine.begin() as connection:
+            table = self.database.stubs
+            return list(connection.execute(select(table).order_by(table.c.seq)).all())
+
+    def ids(self) -> list[str]:
+        return [row.message_id for row in self.stubs()]
+
+    def orders(self) -> int:
+        with self.database.engine.begin() as connection:
+            return int(connection.execute(text("SELECT count(*) FROM orders")).scalar_one())
+
+
+@pytest.fixture
+def bench(database_url: str) -> Iterator[Bench]:
+    made = Bench(database_url)
+    yield made
+    made.database.close()
+
+
+def insert_order(session: Session) -> None:
+    session.execute(text("INSERT INTO orders VALUES (1)"))
+
+
+def test_a_commit_leaves_the_row_the_stub_and_hands_it_to_the_relay(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        insert_order(tx.session)
+        message_id = tx.send("orders", {"id": 1}, tag="paid", key=17, ordering_key="c1")
+        assert bench.handed == []  # not before the commit
+
+    (row,) = bench.stubs()
+    assert bench.orders() == 1
+    assert bench.handed == [message_id] == [row.message_id]
+    assert (row.topic, row.tag, row.message_key, row.ordering_key) == ("orders", "paid", "17", "c1")
+    assert bytes(row.content) == b'{"id":1}'
+    assert (row.status, row._mapping["count"], row.required_groups) == (0, 0, "payments")
+    assert row.owner == "relay"
+    assert row.resend_time == row.lease_until == row.create_date + timedelta(seconds=5)
+
+
+def test_an_exception_in_the_block_leaves_neither_row_nor_stub(bench: Bench) -> None:
+    def block() -> None:
+        with bench.transaction() as tx:
+            insert_order(tx.session)
+            tx.send("orders", {"id": 1})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        block()
+
+    assert (bench.orders(), bench.ids(), bench.handed) == (0, [], [])
+
+
+def test_a_rolled_back_savepoint_takes_its_stubs_along(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        first = tx.send("orders", {"id": 1})
+        savepoint = tx.session.begin_nested()
+        lost = tx.send("orders", {"id": 2})
+        savepoint.rollback()
+        with tx.session.begin_nested():
+            kept = tx.send("orders", {"id": 3})
+        assert bench.handed == []  # a released savepoint commits nothing
+
+    assert bench.ids() == [first, kept]
+    # The relay may be handed the lost one; it reads stubs back before it sends (next test).
+    assert set(bench.handed) >= {first, kept}
+    assert lost not in bench.ids()
+
+
+def test_the_relay_reads_back_only_what_is_committed_and_its_own(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        kept = tx.send("orders", {"id": 1})
+        savepoint = tx.session.connection().begin_nested()  # below the session: no event tells us
+        lost = tx.send("orders", {"id": 2})
+        savepoint.rollback()
+
+    stubs = SqlStubs(bench.database.engine, bench.database.stubs)
+
+    assert stubs.sendable([kept, lost], "relay") == {kept: False}
+    assert stubs.sendable([kept, lost], "somebody else") == {}
+
+
+def test_an_inner_block_joins_and_the_outer_commit_decides(bench: Bench) -> None:
+    session = bench.database.session()
+    with session:
+        insert_order(session)
+        with bench.transaction(session) as tx:
+            message_id = tx.send("orders", {"id": 1})
+        assert (bench.handed, session.in_transaction()) == ([], True)
+        session.commit()
+
+    assert bench.handed == bench.ids() == [message_id]
+
+
+def test_an_inner_block_joins_and_the_outer_rollback_decides(bench: Bench) -> None:
+    with bench.database.session() as session:
+        insert_order(session)
+        with bench.transaction(session) as tx:
+            tx.send("orders", {"id": 1})
+        session.rollback()
+        session.commit()
+
+    assert (bench.handed, bench.ids(), bench.orders()) == ([], [], 0)
+
+
+def test_a_fresh_session_is_committed_by_the_block_and_stays_usable(bench: Bench) -> None:
+    with bench.database.session() as session:
+        for _ in range(2):
+            with bench.transaction(session) as tx:
+                insert_order(session)
+                tx.send("orders", {"id": 1})
+        assert not session.in_transaction()
+
+    assert bench.orders() == len(bench.handed) == 2
+
+
+def test_an_async_session_keeps_the_same_promise(bench: Bench) -> None:
+    async def failing() -> None:
+        async with bench.transaction() as tx:
+            await tx.send("orders", {"id": 2})
+            raise ZeroDivisionError
+
+    async def scenario() -> tuple[str, str]:
+        async with bench.transaction() as tx:
+            await tx.session.execute(text("INSERT INTO orders VALUES (1)"))
+            first = await tx.send("orders", {"id": 1}, key="a")
+        with pytest.raises(ZeroDivisionError):
+            await failing()
+        async with (
+            bench.database.async_session() as session,
+            session.begin(),
+            bench.transaction(session) as tx,
+        ):
+            second = await tx.send("orders", {"id": 3})
+        await bench.database.close_async()
+        return first, second
+
+    first, second = asyncio.run(scenario())
+
+    assert bench.ids() == bench.handed == [first, second]
+
+
+def test_what_cannot_be_sent_is_refused_in_the_transaction(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        with pytest.raises(MessageRefused, match="legal name"):
+            tx.send("no such name!", {})
+        with pytest.raises(UsageError, match="longer than"):
+            tx.send("orders", {}, delay=timedelta(hours=3))
+        with pytest.raises(UsageError, match="32 characters"):
+            tx.send("orders", {}, message_id="short")
+        kept = tx.send("orders", {"fine": True})
+
+    assert bench.ids() == [kept]
+
+
+def test_a_sync_block_over_an_async_session_says_what_to_write(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with bench.database.async_session() as session:
+            with (
+                pytest.raises(UsageError, match="async with"),
+                bench.transaction(session),
+            ):
+                pass
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+
+
+def test_one_id_can_be_written_once(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        tx.send("orders", {"id": 1}, message_id="C" * 32)
+
+    def again() -> None:
+        with bench.transaction() as tx:
+            insert_order(tx.session)
+            tx.send("orders", {"id": 1}, message_id="C" * 32)
+
+    with pytest.raises(IntegrityError):
+        again()
+
+    assert (bench.ids(), bench.orders()) == (["C" * 32], 0)
