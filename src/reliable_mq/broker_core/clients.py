@@ -5,10 +5,12 @@ Members are keyed by connection; a client id is listed once. A member that sends
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+
+from reliable_mq.errors import InvariantBroken
 
 EXPIRY_MS = 120_000
 BROADCASTING = "BROADCASTING"
@@ -27,13 +29,14 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Member(msgspec.Struct):
-    """One client of a group."""
+    """One client of a group. `address` is "ip:port"."""
 
     connection: int
     client_id: str
     language: str
     version: int
     last_seen_ms: int
+    address: str = ""
 
 
 class ConsumerGroup(msgspec.Struct, kw_only=True):
@@ -59,7 +62,7 @@ class ConsumerGroup(msgspec.Struct, kw_only=True):
         changed = offered.keys() != self.subscriptions.keys()
         for topic, item in offered.items():
             known = self.subscriptions.get(topic)
-            if known is None or item.sub_version >= known.sub_version:
+            if known is None or item.sub_version > known.sub_version:
                 self.subscriptions[topic] = item
         for topic in self.subscriptions.keys() - offered.keys():
             del self.subscriptions[topic]
@@ -67,11 +70,30 @@ class ConsumerGroup(msgspec.Struct, kw_only=True):
 
 
 class ClientTable:
-    """All groups. Invariant C2: a connection is in a group only as long as it is open."""
+    """All groups.
+
+    Invariant C2: a connection is in a group only as long as it is open, and no group is empty.
+    """
 
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
+        self._groups_of: dict[int, set[str]] = {}  # by connection; consumer and producer groups
+        self._fingerprints: dict[str, int] = {}
+
+    def invariants(self) -> None:
+        """C2, as far as it can be seen here; see the class."""
+        groups = {name: set(group.members) for name, group in self._consumers.items()}
+        for name, members in self._producers.items():
+            groups[name] = groups.get(name, set()) | members.keys()
+        if not all(groups.values()):
+            raise InvariantBroken("C2: a group without members is kept")
+        seen: dict[int, set[str]] = {}
+        for name, connections in groups.items():
+            for connection in connections:
+                seen.setdefault(connection, set()).add(name)
+        if seen != self._groups_of:
+            raise InvariantBroken(f"C2: {self._groups_of} are the groups of connections in {seen}")
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a group that has members, or None."""
@@ -80,23 +102,42 @@ class ClientTable:
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat."""
         self._producers.setdefault(group, {})[member.connection] = member
+        self._groups_of.setdefault(member.connection, set()).add(group)
 
-    def register_consumer(self, group: dict[str, Any], member: Member) -> bool:
-        """Note a consumer's heartbeat; return whether the group's members must rebalance."""
+    def register_consumer(
+        self, group: Mapping[str, Any], member: Member, *, keeps_subscriptions: bool = False
+    ) -> bool:
+        """Note a consumer's heartbeat; return whether the group's members must rebalance.
+
+        Args:
+            group: the heartbeat's `ConsumerData`.
+            member: who sent it.
+            keeps_subscriptions: whether the heartbeat says nothing of subscriptions.
+        """
         name = group["groupName"]
+        subscriptions = msgspec.convert(
+            group.get("subscriptionDataSet") or [], list[SubscriptionData], strict=False
+        )
         known = self._consumers.get(name)
         if known is None:
             known = self._consumers[name] = ConsumerGroup(name=name)
-        known.consume_type = group.get("consumeType", known.consume_type)
-        known.message_model = group.get("messageModel", known.message_model)
-        known.consume_from_where = group.get("consumeFromWhere", known.consume_from_where)
+        known.consume_type = group.get("consumeType") or known.consume_type
+        known.message_model = group.get("messageModel") or known.message_model
+        known.consume_from_where = group.get("consumeFromWhere") or known.consume_from_where
         is_new = member.connection not in known.members
         known.members[member.connection] = member
-        subscriptions = msgspec.convert(
-            group.get("subscriptionDataSet", []), list[SubscriptionData], strict=False
-        )
-        changed = known.update_subscriptions(subscriptions)
+        self._groups_of.setdefault(member.connection, set()).add(name)
+        changed = not keeps_subscriptions and known.update_subscriptions(subscriptions)
         return is_new or changed
+
+    def note_fingerprint(self, group: str, fingerprint: int) -> bool:
+        """Note the fingerprint of a group's heartbeat; return whether it differs from the last.
+
+        Clients that send one leave their subscriptions out as long as nothing changes.
+        """
+        last = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return last is not None and last != fingerprint
 
     def unregister_consumer(self, name: str, connection: int) -> bool:
         """Remove a member; return whether it was one."""
@@ -105,22 +146,34 @@ class ClientTable:
             return False
         if not group.members:
             del self._consumers[name]
+        self._left(name, connection)
         return True
 
     def unregister_producer(self, name: str, connection: int) -> None:
         """Remove a producer."""
         members = self._producers.get(name, {})
-        members.pop(connection, None)
-        if not members:
-            self._producers.pop(name, None)
+        if members.pop(connection, None) is not None:
+            if not members:
+                del self._producers[name]
+            self._left(name, connection)
+
+    def _left(self, name: str, connection: int) -> None:
+        """Note that a connection left a group, unless it is in another of that name."""
+        group = self._consumers.get(name)
+        is_consumer = group is not None and connection in group.members
+        if is_consumer or connection in self._producers.get(name, {}):
+            return
+        groups = self._groups_of[connection]
+        groups.discard(name)
+        if not groups:
+            del self._groups_of[connection]
 
     def disconnect(self, connection: int) -> list[str]:
         """Remove a connection everywhere; return the consumer groups that it leaves."""
-        for name in list(self._producers):
+        names = sorted(self._groups_of.get(connection, ()))
+        for name in names:
             self.unregister_producer(name, connection)
-        return [
-            name for name in list(self._consumers) if self.unregister_consumer(name, connection)
-        ]
+        return [name for name in names if self.unregister_consumer(name, connection)]
 
     def expire(self, now_ms: int) -> list[str]:
         """Remove the members that fell silent; return the consumer groups that lost one."""

@@ -48,6 +48,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_topic_queues: int = msgspec.field(default=8, name="defaultTopicQueueNums")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: int = msgspec.field(default=1_000, name="shortPollingTimeMills")
+    pull_count_max: int = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")
+    pull_size_max: int = msgspec.field(default=256 * 1024, name="maxTransferBytesOnMessageInMemory")
     notify_group_changes: bool = msgspec.field(default=True, name="notifyConsumerIdsChangedEnable")
     offset_interval_ms: int = msgspec.field(default=5_000, name="flushConsumerOffsetInterval")
     delay_offset_interval_ms: int = msgspec.field(default=10_000, name="flushDelayOffsetInterval")

@@ -14,14 +14,13 @@ from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.requests.pull import answer_waiting
-from reliable_mq.broker_core.requests.table import HANDLERS
+from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.errors import ProtocolError, StoreCorrupt
-from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.errors import StoreCorrupt
+from reliable_mq.wire.command import Command, encode_command
 from reliable_mq.wire.record import pack_host
 
 _EXPIRY_INTERVAL_MS = 10_000
@@ -81,21 +80,7 @@ class BrokerCore:
         """Handle one command; what it wants done leaves with the next turn."""
         if command.is_reply:
             return
-        handler = HANDLERS.get(command.code)
-        request = Request(connection, command, now_ms)
-        if handler is None:
-            answer: Command | None = reply(
-                command,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {command.code} not supported",
-            )
-        else:
-            try:
-                answer = handler(self.state, request)
-            except (ProtocolError, ValueError, KeyError, msgspec.MsgspecError) as error:
-                answer = reply(
-                    command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
-                )
+        answer = answer_to(self.state, Request(connection, command, now_ms))
         if answer is not None and not command.is_oneway:
             self.state.reply(connection.id, encode_command(answer))
 
@@ -147,7 +132,8 @@ class BrokerCore:
             state.schedule.deliver_due(state.store, now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
             state.save(OFFSETS_PATH, state.offsets.dump())
-        if self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms):
+        is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
+        if is_due and state.schedule.is_dirty:
             state.save(schedule.PATH, state.schedule.dump())
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             for group in state.clients.expire(now_ms):

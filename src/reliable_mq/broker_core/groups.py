@@ -7,17 +7,24 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.broker_core.names import group_fault, is_system_group
+from reliable_mq.broker_core.topics import READ, DataVersion
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.wire import fastjson
 
 PATH = "config/subscriptionGroup.json"
 
+_SYSTEM_GROUPS = (
+    *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+    *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS"),
+)
+
 
 class GroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     """One consumer group's settings."""
 
-    group_name: str
+    group_name: str = ""
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
@@ -36,17 +43,29 @@ class GroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GroupTable:
-    """The groups by name. `version` moves with every change."""
+    """The groups by name. `version` moves with every change, `is_dirty` until it was dumped.
+
+    Invariant G1: a group is kept under its own name.
+    """
 
     def __init__(self, *, auto_create: bool) -> None:
-        self._groups: dict[str, GroupConfig] = {}
+        self._groups = {name: GroupConfig(group_name=name) for name in _SYSTEM_GROUPS}
+        self._forbidden: dict[str, dict[str, int]] = {}
         self._auto_create = auto_create
         self.version = DataVersion()
+        self.is_dirty = False
+
+    def invariants(self) -> None:
+        """G1; see the class."""
+        for name, group in self._groups.items():
+            if group.group_name != name:
+                raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
 
     def find(self, name: str, now_ms: int) -> GroupConfig | None:
         """Return the group's settings; a group that is new is created when that is allowed."""
         group = self._groups.get(name)
-        if group is None and self._auto_create:
+        may_be_created = self._auto_create or is_system_group(name)
+        if group is None and may_be_created and not group_fault(name):
             group = GroupConfig(group_name=name)
             self.put(group, now_ms)
         return group
@@ -59,17 +78,23 @@ class GroupTable:
         """Add or replace a group."""
         self._groups[group.group_name] = group
         self.version.advance(now_ms)
+        self.is_dirty = True
+
+    def is_read_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read this topic, though it may read others."""
+        return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as the file has it."""
         return {
             "dataVersion": msgspec.to_builtins(self.version),
-            "forbiddenTable": {},
+            "forbiddenTable": self._forbidden,
             "subscriptionGroupTable": msgspec.to_builtins(self._groups),
         }
 
     def dump(self) -> str:
         """Return the text of the file."""
+        self.is_dirty = False
         return fastjson.dumps(self.to_json(), indent=True).decode()
 
     def load(self, text: str) -> None:
@@ -78,7 +103,16 @@ class GroupTable:
         Raises:
             ValueError: when the text is no such file.
         """
-        loaded = fastjson.loads(text)
-        table = loaded.get("subscriptionGroupTable", {})
-        self._groups.update(msgspec.convert(table, dict[str, GroupConfig]))
-        self.version = msgspec.convert(loaded.get("dataVersion", {}), DataVersion)
+        file = msgspec.convert(fastjson.loads(text), _File)
+        self._groups.update(
+            (name, msgspec.structs.replace(group, group_name=name))
+            for name, group in file.subscription_group_table.items()
+        )
+        self._forbidden = file.forbidden_table
+        self.version = file.data_version
+
+
+class _File(msgspec.Struct, rename="camel"):
+    subscription_group_table: dict[str, GroupConfig] = msgspec.field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)

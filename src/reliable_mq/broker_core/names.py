@@ -13,6 +13,7 @@ DEFAULT_TOPIC = "TBW102"  # the template of topics that are created when first s
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 _SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -55,7 +56,7 @@ def is_retry_topic(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether the topic is the broker's own, so that nobody may create or delete it."""
+    """Whether every broker has this topic for itself, so that nobody may create or delete it."""
     return topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_")
 
 
@@ -64,16 +65,25 @@ def is_send_forbidden(topic: str) -> bool:
     return topic in _NO_SEND_TOPICS
 
 
+def is_system_group(group: str) -> bool:
+    """Whether the group is a broker's own, so that it is created when it is first used."""
+    return group.startswith("CID_RMQ_SYS_")
+
+
 def topic_fault(topic: str) -> str:
     """Return what is wrong with a topic's name in Apache's words; empty when it is legal."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _LEGAL.fullmatch(topic):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    limit = RETRY_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
-    if len(topic) > limit:
-        return f"The specified topic is longer than topic max length {limit}."
+        return f"The specified topic: {topic}, {_ILLEGAL}"
+    if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if len(topic) > RETRY_TOPIC_LENGTH_MAX:
+            return (
+                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than "
+                f"topic max length: {RETRY_TOPIC_LENGTH_MAX}"
+            )
+    elif len(topic) > TOPIC_LENGTH_MAX:
+        return f"The specified topic: {topic}, is longer than topic max length: {TOPIC_LENGTH_MAX}"
     return ""
 
 
@@ -82,7 +92,7 @@ def group_fault(group: str) -> str:
     if not group.strip():
         return "The specified group is blank."
     if not _LEGAL.fullmatch(group):
-        return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        return f"The specified group: {group}, {_ILLEGAL}"
     if len(group) > GROUP_LENGTH_MAX:
-        return f"The specified group is longer than group max length {GROUP_LENGTH_MAX}."
+        return f"The specified group: {group}, is longer than group max length: {GROUP_LENGTH_MAX}"
     return ""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
 PATH = "config/consumerOffset.json"
@@ -16,21 +17,44 @@ _SEPARATOR = "@"
 
 
 class OffsetTable:
-    """Offsets by (topic, group) and queue. `is_dirty` until it was dumped."""
+    """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
+
+    Invariant O1: no offset is negative.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._pulled: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
 
+    def invariants(self) -> None:
+        """O1; see the class."""
+        for (topic, group), queues in self._offsets.items():
+            if any(offset < 0 for offset in queues.values()):
+                raise InvariantBroken(f"O1: group {group} has a negative offset in {topic}")
+
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's offset, or None when it never committed one."""
-        return self._offsets.get((topic, group), {}).get(queue_id)
+        queues = self._offsets.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the group's offset. It may go back: a reset does that."""
-        self._offsets.setdefault((topic, group), {})[queue_id] = offset
-        self.is_dirty = True
+        """Set the group's offset. It may go back: a reset does that. A negative one is dropped."""
+        if offset >= 0:
+            self._offsets.setdefault((topic, group), {})[queue_id] = offset
+            self.is_dirty = True
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Return up to where the group was handed messages; 0 when it never pulled."""
+        return self._pulled.get((topic, group), {}).get(queue_id, 0)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Note where a group's next pull begins. This is not saved."""
+        queues = self._pulled.get((topic, group))
+        if queues is None:
+            queues = self._pulled[topic, group] = {}
+        queues[queue_id] = next_offset
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which the group has an offset."""
@@ -38,9 +62,10 @@ class OffsetTable:
 
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
-        for key in [key for key in self._offsets if key[0] == topic]:
-            del self._offsets[key]
-            self.is_dirty = True
+        for table in (self._offsets, self._pulled):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+                self.is_dirty = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as the file has it."""
@@ -63,9 +88,13 @@ class OffsetTable:
         Raises:
             ValueError: when the text is no such file.
         """
-        loaded = fastjson.loads(text)
-        for name, queues in loaded.get("offsetTable", {}).items():
+        file = msgspec.convert(fastjson.loads(text), _File, strict=False)
+        for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
-            offsets = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            self._offsets[topic, group] = offsets
-        self.version = msgspec.convert(loaded.get("dataVersion", {}), DataVersion)
+            self._offsets[topic, group] = {q: offset for q, offset in queues.items() if offset >= 0}
+        self.version = file.data_version
+
+
+class _File(msgspec.Struct, rename="camel"):
+    offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)

@@ -14,7 +14,7 @@ from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
-from reliable_mq.broker_core.groups import GroupTable
+from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.requests.send_reply import SendReply
@@ -133,6 +133,13 @@ class BrokerState:
         """Save the topics and tell the name servers."""
         self.save(TOPICS_PATH, self.topics.dump())
         self.needs_registration = True
+
+    def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
+        """Return a consumer group; one that is new is created and saved when that is allowed."""
+        group = self.groups.find(name, now_ms)
+        if self.groups.is_dirty:
+            self.groups_changed()
+        return group
 
     def groups_changed(self) -> None:
         """Save the groups."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.names import DEFAULT_TOPIC, SCHEDULE_TOPIC
+from reliable_mq.broker_core.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
 PATH = "config/topics.json"
@@ -34,6 +35,20 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
         """How many queues exist: the larger of the two counts."""
         return max(self.read_queue_nums, self.write_queue_nums)
 
+    def __str__(self) -> str:
+        """Return the topic as Apache's remarks spell it (`TopicConfig.toString`)."""
+        perm = "".join(
+            letter if self.perm & bit else "-"
+            for letter, bit in (("R", READ), ("W", WRITE), ("X", INHERIT))
+        )
+        attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
+        return (
+            f"TopicConfig [topicName={self.topic_name}, readQueueNums={self.read_queue_nums}, "
+            f"writeQueueNums={self.write_queue_nums}, perm={perm}, "
+            f"topicFilterType={self.topic_filter_type}, topicSysFlag={self.topic_sys_flag}, "
+            f"order={str(self.order).lower()}, attributes={{{attributes}}}]"
+        )
+
 
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
     """Tells a name server whether a table changed."""
@@ -49,11 +64,23 @@ class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicTable:
-    """The topics by name. `version` moves with every change."""
+    """The topics by name. `version` moves with every change.
+
+    Invariant T1: a topic is kept under its own name, and has no negative number of queues.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicConfig] = {}
+        self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
+
+    def invariants(self) -> None:
+        """T1; see the class."""
+        for name, topic in self._topics.items():
+            if topic.topic_name != name:
+                raise InvariantBroken(f"T1: topic {topic.topic_name!r} is kept as {name!r}")
+            if min(topic.read_queue_nums, topic.write_queue_nums) < 0:
+                raise InvariantBroken(f"T1: topic {name!r} has a negative number of queues")
 
     def create_system_topics(
         self, cluster: str, broker: str, *, auto_create: bool, queues: int, levels: int
@@ -77,6 +104,11 @@ class TopicTable:
             )
         for topic in system:
             self._topics.setdefault(topic.topic_name, topic)
+        self._own = frozenset(topic.topic_name for topic in system)
+
+    def is_system(self, name: str) -> bool:
+        """Whether the topic is this broker's own, so that nobody may create or delete it."""
+        return name in self._own or is_system_topic(name)
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic, or None."""
@@ -137,7 +169,14 @@ class TopicTable:
         Raises:
             ValueError: when the text is no such file.
         """
-        loaded = fastjson.loads(text)
-        table = loaded.get("topicConfigTable", {})
-        self._topics.update(msgspec.convert(table, dict[str, TopicConfig]))
-        self.version = msgspec.convert(loaded.get("dataVersion", {}), DataVersion)
+        file = msgspec.convert(fastjson.loads(text), _File)
+        self._topics.update(
+            (name, msgspec.structs.replace(topic, topic_name=name))
+            for name, topic in file.topic_config_table.items()
+        )
+        self.version = file.data_version
+
+
+class _File(msgspec.Struct, rename="camel"):
+    topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)

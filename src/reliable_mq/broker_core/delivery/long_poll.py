@@ -1,87 +1,118 @@
 """Pulls that found nothing and wait for a message.
 
+A pull that is answered leaves nothing behind, and finding the ones to answer costs nothing for
+those that wait for something else. Only the heap of deadlines forgets lazily: it is rebuilt when
+more than half of it is over.
 Invariant L3: a waiting pull is answered exactly once: by a message, by its deadline, or never,
 when its connection is gone. Source: Apache RocketMQ `PullRequestHoldService`.
 """
 
 import heapq
-from collections import defaultdict
 
 import msgspec
 
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 
+_HEAP_SIZE_MIN = 64  # below, a rebuild is not worth it
+
 
 class WaitingPull(msgspec.Struct, eq=False):
-    """One held request; `deadline_ms` is when it is answered in any case."""
+    """One held request.
+
+    `deadline_ms` is when it is answered in any case. `tags` are the tag hashes that may answer it,
+    None for every message.
+    """
 
     connection: int
+    address: str
     command: Command
     header: PullMessageHeader
     deadline_ms: int
-    tags: frozenset[int]  # the tag hashes that may answer it; empty for all
-    is_waiting: bool = True
-
-    def wants(self, tags_code: int) -> bool:
-        """Whether a message with this tag may answer the pull."""
-        return not self.tags or tags_code in self.tags
+    tags: frozenset[int] | None
 
 
 class WaitingPulls:
-    """The held pulls, by queue and by deadline."""
+    """The held pulls: by number, by queue and tag, by connection, by deadline."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[tuple[str, int], list[WaitingPull]] = defaultdict(list)
-        self._by_deadline: list[tuple[int, int, WaitingPull]] = []
-        self._count = 0
+        self._waiting: dict[int, WaitingPull] = {}
+        self._by_queue: dict[tuple[str, int], dict[int | None, dict[int, None]]] = {}
+        self._by_connection: dict[int, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def invariants(self) -> None:
+        """L3, as far as it can be seen here: everybody who waits is found in each way."""
+        found = {n for by_tag in self._by_queue.values() for some in by_tag.values() for n in some}
+        wanting = {number for number, pull in self._waiting.items() if _keys(pull)}
+        connected = {n for some in self._by_connection.values() for n in some}
+        timed = {number for _, number in self._deadlines}
+        if found != wanting or not connected == self._waiting.keys() <= timed:
+            raise InvariantBroken(f"L3: {len(self._waiting)} pulls wait, {len(found)} are found")
 
     def hold(self, pull: WaitingPull) -> None:
         """Let a pull wait."""
-        self._count += 1
-        self._by_queue[pull.header.topic, pull.header.queue_id].append(pull)
-        heapq.heappush(self._by_deadline, (pull.deadline_ms, self._count, pull))
+        number = self._last_number = self._last_number + 1
+        self._waiting[number] = pull
+        by_tag = self._by_queue.setdefault((pull.header.topic, pull.header.queue_id), {})
+        for tag in _keys(pull):
+            by_tag.setdefault(tag, {})[number] = None
+        self._by_connection.setdefault(pull.connection, {})[number] = None
+        heapq.heappush(self._deadlines, (pull.deadline_ms, number))
 
     def arrived(self, topic: str, queue_id: int, tags_code: int) -> list[WaitingPull]:
         """Return the pulls that a message with this tag may answer; they wait no longer."""
-        waiting = self._by_queue.get((topic, queue_id))
-        if not waiting:
+        by_tag = self._by_queue.get((topic, queue_id))
+        if not by_tag:
             return []
-        awake = [pull for pull in waiting if pull.is_waiting and pull.wants(tags_code)]
-        if awake:
-            for pull in awake:
-                pull.is_waiting = False
-            self._prune(topic, queue_id)
-        return awake
+        numbers = [*by_tag.get(None, ()), *by_tag.get(tags_code, ())]
+        return [self._remove(number) for number in numbers]
 
     def due(self, now_ms: int) -> list[WaitingPull]:
         """Return the pulls whose deadline has come; they wait no longer."""
         due: list[WaitingPull] = []
-        while self._by_deadline and self._by_deadline[0][0] <= now_ms:
-            pull = heapq.heappop(self._by_deadline)[2]
-            if pull.is_waiting:
-                pull.is_waiting = False
-                self._prune(pull.header.topic, pull.header.queue_id)
-                due.append(pull)
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            number = heapq.heappop(self._deadlines)[1]
+            if number in self._waiting:
+                due.append(self._remove(number))
         return due
 
     def next_deadline_ms(self) -> int | None:
         """Return when `due` will have something, or None."""
-        while self._by_deadline and not self._by_deadline[0][2].is_waiting:
-            heapq.heappop(self._by_deadline)
-        return self._by_deadline[0][0] if self._by_deadline else None
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
     def forget(self, connection: int) -> None:
         """Drop the pulls of a connection that closed."""
-        for topic, queue_id in list(self._by_queue):
-            for pull in self._by_queue[topic, queue_id]:
-                if pull.connection == connection:
-                    pull.is_waiting = False
-            self._prune(topic, queue_id)
+        for number in list(self._by_connection.get(connection, ())):
+            self._remove(number)
 
-    def _prune(self, topic: str, queue_id: int) -> None:
-        waiting = [pull for pull in self._by_queue[topic, queue_id] if pull.is_waiting]
-        if waiting:
-            self._by_queue[topic, queue_id] = waiting
-        else:
-            del self._by_queue[topic, queue_id]
+    def _remove(self, number: int) -> WaitingPull:
+        pull = self._waiting.pop(number)
+        key = (pull.header.topic, pull.header.queue_id)
+        by_tag = self._by_queue[key]
+        for tag in _keys(pull):
+            some = by_tag[tag]
+            del some[number]
+            if not some:
+                del by_tag[tag]
+        if not by_tag:
+            del self._by_queue[key]
+        of_connection = self._by_connection[pull.connection]
+        del of_connection[number]
+        if not of_connection:
+            del self._by_connection[pull.connection]
+        if len(self._deadlines) > 2 * len(self._waiting) + _HEAP_SIZE_MIN:
+            self._deadlines = [(p.deadline_ms, n) for n, p in self._waiting.items()]
+            heapq.heapify(self._deadlines)
+        return pull
+
+
+def _keys(pull: WaitingPull) -> tuple[int | None, ...]:
+    return (None,) if pull.tags is None else tuple(pull.tags)

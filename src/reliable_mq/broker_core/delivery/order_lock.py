@@ -8,16 +8,37 @@ theirs, so for them only the time counts.) Source: Apache RocketMQ `RebalanceLoc
 
 from collections.abc import Iterable
 
+import msgspec
+
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue
 
 
+class _Lock(msgspec.Struct):
+    client_id: str
+    expires_ms: int
+    connection: int | None  # the lock ends with it, when there is one
+
+
 class OrderLocks:
-    """Invariant L2: a live lock has one owner."""
+    """Invariant L2: a live lock has one owner, and ends with the connection that it is bound to."""
 
     def __init__(self, lifetime_ms: int) -> None:
         self._lifetime_ms = lifetime_ms
-        self._locks: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
-        self._connections: dict[tuple[str, MessageQueue], int] = {}
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._bound: dict[int, set[tuple[str, MessageQueue]]] = {}  # by connection
+
+    def invariants(self) -> None:
+        """L2; see the class."""
+        bound = {
+            (group, queue): lock.connection
+            for group, locks in self._locks.items()
+            for queue, lock in locks.items()
+            if lock.connection is not None
+        }
+        listed = {key: connection for connection, keys in self._bound.items() for key in keys}
+        if bound != listed:
+            raise InvariantBroken(f"L2: {bound} are bound to connections, {listed} are listed")
 
     def lock(
         self,
@@ -31,28 +52,47 @@ class OrderLocks:
 
         With a `connection` they end with it.
         """
+        locks = self._locks.get(group, {})
         held: list[MessageQueue] = []
         for queue in queues:
-            owner, expires_ms = self._locks.get((group, queue), (client_id, 0))
-            if owner == client_id or expires_ms <= now_ms:
-                self._locks[group, queue] = (client_id, now_ms + self._lifetime_ms)
+            lock = locks.get(queue)
+            if lock is None or lock.client_id == client_id or lock.expires_ms <= now_ms:
+                self._free(group, queue)
+                self._take(group, queue, _Lock(client_id, now_ms + self._lifetime_ms, connection))
+                locks = self._locks[group]
                 held.append(queue)
-                if connection is None:
-                    self._connections.pop((group, queue), None)
-                else:
-                    self._connections[group, queue] = connection
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; those of others stay."""
         for queue in queues:
-            owner, _ = self._locks.get((group, queue), ("", 0))
-            if owner == client_id:
-                del self._locks[group, queue]
-                self._connections.pop((group, queue), None)
+            lock = self._locks.get(group, {}).get(queue)
+            if lock is not None and lock.client_id == client_id:
+                self._free(group, queue)
+
+    def is_any_live(self, group: str, now_ms: int) -> bool:
+        """Whether a client of the group holds a queue, so that the group consumes in order."""
+        return any(lock.expires_ms > now_ms for lock in self._locks.get(group, {}).values())
 
     def disconnect(self, connection: int) -> None:
         """Free the queues that were locked until this connection ends."""
-        for key in [key for key, bound in self._connections.items() if bound == connection]:
-            del self._connections[key]
-            del self._locks[key]
+        for group, queue in list(self._bound.get(connection, ())):
+            self._free(group, queue)
+
+    def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> None:
+        self._locks.setdefault(group, {})[queue] = lock
+        if lock.connection is not None:
+            self._bound.setdefault(lock.connection, set()).add((group, queue))
+
+    def _free(self, group: str, queue: MessageQueue) -> None:
+        locks = self._locks.get(group, {})
+        lock = locks.pop(queue, None)
+        if lock is None:
+            return
+        if not locks:
+            del self._locks[group]
+        if lock.connection is not None:
+            bound = self._bound[lock.connection]
+            bound.discard((group, queue))
+            if not bound:
+                del self._bound[lock.connection]

@@ -9,11 +9,15 @@ Source: Apache RocketMQ `ScheduleMessageService`; file `config/delayOffset.json`
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS
@@ -21,35 +25,63 @@ from reliable_mq.wire.record import Record
 
 PATH = "config/delayOffset.json"
 CHECK_INTERVAL_MS = 100
-_DELIVERIES_MAX = 1_000  # of one level in one check, so that a burst does not stop everything
+# Of one level in one check, so that a burst does not stop everything.
+_DELIVERIES_MAX = 1_000
+_SIZE_MAX = 8 * 1024 * 1024
 
 
 class DelaySchedule:
-    """How far each delay level was delivered."""
+    """How far each delay level was delivered. `is_dirty` until it was dumped."""
 
     def __init__(self, delays_ms: Mapping[int, int]) -> None:
         self.delays_ms = dict(delays_ms)
+        self._level_max = max(self.delays_ms)
         self._next: dict[int, int] = {}
         self._saved: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int, int]] = deque()  # log end, level, next offset
+        self._due_ms: dict[int, int] = {}  # when a level's head is due; missing when unknown
+        self.version = DataVersion()
+        self.is_dirty = False
+
+    def invariants(self) -> None:
+        """L4; see the module's head."""
+        for level, offset in self._saved.items():
+            if not 0 <= offset <= self._next.get(level, offset):
+                raise InvariantBroken(f"L4: level {level} saved {offset}, next {self._next[level]}")
 
     def level(self, wanted: int) -> int:
         """Return the level that is used for a wanted one: the highest when it is above."""
-        return min(wanted, max(self.delays_ms))
+        return min(wanted, self._level_max)
+
+    def saved(self) -> Mapping[int, int]:
+        """Return the offset of each level that is delivered for good."""
+        return self._saved
 
     def deliver_due(self, store: MessageStore, now_ms: int) -> int:
         """Store the messages that are due at their real place; return how many."""
-        return sum(self._deliver_level(store, level, now_ms) for level in self.delays_ms)
+        count = 0
+        for level in self.delays_ms:
+            due_ms = self._due_ms.get(level)
+            if due_ms is None or not self._is_early(level, due_ms, now_ms):
+                count += self._deliver_level(store, level, now_ms)
+        return count
+
+    def _is_early(self, level: int, due_ms: int, now_ms: int) -> bool:
+        """Whether a message must wait. One due later than its delay says the clock was set back."""
+        return now_ms < due_ms <= now_ms + self.delays_ms[level]
 
     def _deliver_level(self, store: MessageStore, level: int, now_ms: int) -> int:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return 0
-        offset = max(self._next.get(level, 0), queue.first)
-        count = 0
+        offset = self._position(queue, level)
+        count = size = 0
+        self._due_ms.pop(level, None)
         for unit in queue.units(offset, _DELIVERIES_MAX):
-            due_ms = unit.tags_code
-            if now_ms < due_ms <= now_ms + self.delays_ms[level]:
+            if self._is_early(level, unit.tags_code, now_ms):
+                self._due_ms[level] = unit.tags_code  # those behind it are due no earlier
+                break
+            if size > _SIZE_MAX:
                 break
             record = store.read_record(unit.commit_log_offset)
             offset += 1
@@ -57,8 +89,19 @@ class DelaySchedule:
                 place = store.append(self._due_message(record), now_ms)
                 self._in_flight.append((place.end, level, offset))
                 count += 1
+                size += unit.size
         self._next[level] = offset
         return count
+
+    def _position(self, queue: ConsumeQueue, level: int) -> int:
+        """Return where a level goes on, inside of what its queue holds.
+
+        The queue's head may have been removed, and after a crash its tail may have been lost: an
+        offset beyond the end would skip the messages that come there next.
+        """
+        offset = min(max(self._next.get(level, 0), queue.first), queue.end)
+        self._saved[level] = min(self._saved.get(level, offset), offset)
+        return offset
 
     def _due_message(self, record: Record) -> StoredMessage:
         properties = record.property_map()
@@ -76,14 +119,20 @@ class DelaySchedule:
         )
 
     def stored(self, end: int) -> None:
-        """Note that everything before log offset `end` is durable."""
+        """Note that everything before log offset `end` is stored as the flush type promises."""
         while self._in_flight and self._in_flight[0][0] <= end:
             _, level, offset = self._in_flight.popleft()
             self._saved[level] = offset
+            self.is_dirty = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as the file has it."""
+        return {"dataVersion": msgspec.to_builtins(self.version), "offsetTable": self._saved}
 
     def dump(self) -> str:
-        """Return the text of the file: only what is durable."""
-        return fastjson.dumps({"offsetTable": self._saved}, indent=True).decode()
+        """Return the text of the file: only what is stored for good."""
+        self.is_dirty = False
+        return fastjson.dumps(self.to_json(), indent=True).decode()
 
     def load(self, text: str) -> None:
         """Take the offsets from the text of the file.
@@ -91,9 +140,15 @@ class DelaySchedule:
         Raises:
             ValueError: when the text is no such file.
         """
-        table = fastjson.loads(text).get("offsetTable", {})
-        self._saved = {int(level): int(offset) for level, offset in table.items()}
+        file = msgspec.convert(fastjson.loads(text), _File, strict=False)
+        self._saved = {level: max(0, offset) for level, offset in file.offset_table.items()}
         self._next = dict(self._saved)
+        self.version = file.data_version
+
+
+class _File(msgspec.Struct, rename="camel"):
+    offset_table: dict[int, int] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
 def delayed(

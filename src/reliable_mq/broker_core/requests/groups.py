@@ -1,4 +1,4 @@
-"""Heartbeats, group members and queue locks.
+"""Heartbeats and the members of groups, and the groups' settings.
 
 Source: Apache RocketMQ `ClientManageProcessor`, `ConsumerManageProcessor`, `AdminBrokerProcessor`.
 """
@@ -7,49 +7,68 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.clients import Member
+from reliable_mq.broker_core.clients import Member, SubscriptionData
+from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.subscription import refuse_other_filters
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import UnregisterClientHeader
 
 
+class _Heartbeat(msgspec.Struct):
+    """The body of a heartbeat, as far as it is of use here.
+
+    A heartbeat with a fingerprint is of the second kind: it may leave the subscriptions out.
+    """
+
+    client_id: str = msgspec.field(name="clientID")
+    producers: list[dict[str, Any]] | None = msgspec.field(name="producerDataSet", default=None)
+    consumers: list[dict[str, Any]] | None = msgspec.field(name="consumerDataSet", default=None)
+    fingerprint: int = msgspec.field(name="heartbeatFingerprint", default=0)
+    without_subscriptions: bool = msgspec.field(name="withoutSub", default=False)
+
+
 def heart_beat(state: BrokerState, request: Request) -> Command:
     """HEART_BEAT."""
     command = request.command
-    beat = fastjson.loads(command.body)
+    beat = msgspec.convert(fastjson.loads(command.body), _Heartbeat)
     member = Member(
         request.connection.id,
-        beat["clientID"],
+        beat.client_id,
         command.language,
         command.version,
         request.now_ms,
+        request.connection.address,
     )
-    for producer in beat.get("producerDataSet") or []:
+    is_changed = beat.fingerprint == 0
+    for consumer in beat.consumers or []:
+        is_other = state.clients.note_fingerprint(consumer["groupName"], beat.fingerprint)
+        is_changed = is_changed or is_other
+        _register_consumer(state, consumer, member, beat, request.now_ms)
+    for producer in beat.producers or []:
         state.clients.register_producer(producer["groupName"], member)
-    for consumer in beat.get("consumerDataSet") or []:
-        _register_consumer(state, consumer, member, request.now_ms)
-    return reply(command)
+    ext = {
+        "IS_SUPPORT_HEART_BEAT_V2": "true",
+        "IS_SUB_CHANGE": "true" if is_changed else "false",
+    }
+    return reply(command, ext=ext)
 
 
 def _register_consumer(
-    state: BrokerState, consumer: dict[str, Any], member: Member, now_ms: int
+    state: BrokerState, consumer: dict[str, Any], member: Member, beat: _Heartbeat, now_ms: int
 ) -> None:
     name = consumer["groupName"]
-    if group_fault(name):
-        return
-    is_known = state.groups.get(name) is not None
-    group = state.groups.find(name, now_ms)
+    group = state.find_group(name, now_ms)
     if group is None:
         return
-    if not is_known:
-        state.groups_changed()
     if group.retry_queue_nums > 0:
         state.ensure_retry_topic(name, group.retry_queue_nums, now_ms)
-    if state.clients.register_consumer(consumer, member):
+    keeps = beat.fingerprint != 0 and beat.without_subscriptions
+    if state.clients.register_consumer(consumer, member, keeps_subscriptions=keeps):
         state.notify_group(name)
 
 
@@ -65,42 +84,68 @@ def unregister_client(state: BrokerState, request: Request) -> Command:
     return reply(request.command)
 
 
+def check_client_config(state: BrokerState, request: Request) -> Command:  # noqa: ARG001 - a handler
+    """CHECK_CLIENT_CONFIG: whether the broker can filter as a client is about to ask."""
+    body = request.command.body
+    asked = msgspec.convert(fastjson.loads(body), _ClientCheck) if body else _ClientCheck()
+    if asked.subscription is not None:
+        refuse_other_filters(asked.subscription.expression_type)
+    return reply(request.command)
+
+
+class _ClientCheck(msgspec.Struct):
+    subscription: SubscriptionData | None = msgspec.field(name="subscriptionData", default=None)
+
+
 def get_consumer_list_by_group(state: BrokerState, request: Request) -> Command:
     """GET_CONSUMER_LIST_BY_GROUP."""
     name = request.command.ext_fields.get("consumerGroup", "")
     group = state.clients.consumer_group(name)
     if group is None:
-        return reply(
-            request.command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}"
-        )
-    body = msgspec.json.encode({"consumerIdList": group.client_ids()})
-    return reply(request.command, body=body)
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+    return reply(request.command, body=fastjson.dumps({"consumerIdList": group.client_ids()}))
 
 
-def lock_batch_mq(state: BrokerState, request: Request) -> Command:
-    """LOCK_BATCH_MQ. `untilDisconnected` is ours: clients of Apache never send it."""
-    group, client_id, queues = _lock_body(request)
-    bound = fastjson.loads(request.command.body).get("untilDisconnected") is True
-    connection = request.connection.id if bound else None
-    held = state.locks.lock(group, client_id, queues, request.now_ms, connection)
-    body = {"lockOKMQSet": [_queue_json(queue) for queue in held]}
-    return reply(request.command, body=msgspec.json.encode(body))
+def get_consumer_connection_list(state: BrokerState, request: Request) -> Command:
+    """GET_CONSUMER_CONNECTION_LIST."""
+    name = request.command.ext_fields.get("consumerGroup", "")
+    group = state.clients.consumer_group(name)
+    if group is None:
+        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+    body = {
+        "connectionSet": [
+            {
+                "clientAddr": member.address,
+                "clientId": member.client_id,
+                "language": member.language,
+                "version": member.version,
+            }
+            for member in group.members.values()
+        ],
+        "consumeFromWhere": group.consume_from_where,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptionTable": msgspec.to_builtins(group.subscriptions),
+    }
+    return reply(request.command, body=fastjson.dumps(body))
 
 
-def unlock_batch_mq(state: BrokerState, request: Request) -> Command:
-    """UNLOCK_BATCH_MQ."""
-    state.locks.unlock(*_lock_body(request))
+def update_and_create_subscription_group(state: BrokerState, request: Request) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+    body = request.command.body
+    if body:
+        group = msgspec.convert(fastjson.loads(body), GroupConfig)
+        fault = group_fault(group.group_name)
+        if fault:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        state.groups.put(group, request.now_ms)
+        state.groups_changed()
     return reply(request.command)
 
 
-def _lock_body(request: Request) -> tuple[str, str, list[MessageQueue]]:
-    body = fastjson.loads(request.command.body)
-    queues = [
-        MessageQueue(item["topic"], item["brokerName"], item["queueId"])
-        for item in body.get("mqSet") or []
-    ]
-    return body["consumerGroup"], body["clientId"], queues
-
-
-def _queue_json(queue: MessageQueue) -> dict[str, object]:
-    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+def get_subscription_group_config(state: BrokerState, request: Request) -> Command:
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+    group = state.groups.get(request.command.ext_fields.get("group", ""))
+    if group is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return reply(request.command, body=fastjson.dumps(msgspec.to_builtins(group)))

@@ -1,67 +1,133 @@
 """Offsets of groups and of queues.
 
-Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`.
+Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`, `ConsumeQueue`.
 """
 
+from bisect import bisect_left, bisect_right
+
+from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import (
     ConsumerOffsetHeader,
     QueueHeader,
+    SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+
+# Apache asks the page cache whether a queue's first message is still in memory. Here the newest
+# part of the log counts as that.
+_YOUNG_SIZE = 4 * 1024 * 1024 * 1024
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Command:
     """QUERY_CONSUMER_OFFSET.
 
-    A group without an offset starts at 0 when the queue still has its first message: it is new,
-    and the queue is young.
+    A group without an offset starts at 0 when the queue is young and still has its first message:
+    else a group that starts with the last message would miss those of a topic just made.
     """
     header = ConsumerOffsetHeader.decode(request.command.ext_fields)
     offset = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
-    if offset is None and header.set_zero_if_not_found is not False:
-        queue = state.store.queue(header.topic, header.queue_id)
-        if queue is not None and queue.first == 0 and queue.end > 0:
-            offset = 0
     if offset is None:
-        return reply(
-            request.command,
-            ResponseCode.QUERY_NOT_FOUND,
-            "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
-        )
+        if header.set_zero_if_not_found is False:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, do not set to zero, maybe this group boot first",
+            )
+        if not _is_young(state, state.store.queue(header.topic, header.queue_id)):
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        offset = 0
     return reply(request.command, ext={"offset": str(offset)})
 
 
+def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
+    if queue is None or queue.first > 0 or queue.end == 0:
+        return False
+    return state.store.log.end - queue.unit(0).commit_log_offset <= _YOUNG_SIZE
+
+
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:
-    """UPDATE_CONSUMER_OFFSET."""
-    header = UpdateConsumerOffsetHeader.decode(request.command.ext_fields)
-    if state.topics.get(header.topic) is None:
-        return reply(
-            request.command,
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"Topic {header.topic} does not exist",
-        )
-    if state.groups.find(header.consumer_group, request.now_ms) is None:
-        return reply(
-            request.command,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"Group {header.consumer_group} does not exist",
-        )
-    state.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    """UPDATE_CONSUMER_OFFSET. Unlike a heartbeat or a pull it creates no group."""
+    ext = request.command.ext_fields
+    group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+    if state.groups.get(group) is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+    if state.topics.get(topic) is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+    if "queueId" not in ext:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
+    if "commitOffset" not in ext:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
+    header = UpdateConsumerOffsetHeader.decode(ext)
+    state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
 
 
 def get_max_offset(state: BrokerState, request: Request) -> Command:
-    """GET_MAX_OFFSET."""
-    header = QueueHeader.decode(request.command.ext_fields)
-    queue = state.store.queue(header.topic, header.queue_id)
+    """GET_MAX_OFFSET: the offset that the queue's next message will have."""
+    queue = _queue(state, request)
     return reply(request.command, ext={"offset": str(queue.end if queue else 0)})
 
 
 def get_min_offset(state: BrokerState, request: Request) -> Command:
-    """GET_MIN_OFFSET."""
-    header = QueueHeader.decode(request.command.ext_fields)
-    queue = state.store.queue(header.topic, header.queue_id)
+    """GET_MIN_OFFSET: the offset of the oldest message that is kept; -1 for an unknown queue."""
+    queue = _queue(state, request)
     return reply(request.command, ext={"offset": str(queue.first if queue else -1)})
+
+
+def get_earliest_store_time(state: BrokerState, request: Request) -> Command:
+    """GET_EARLIEST_MSG_STORETIME: when the oldest kept message was stored, in ms; -1 for none."""
+    queue = _queue(state, request)
+    time_ms = -1
+    if queue is not None and queue.end > queue.first:
+        time_ms = store_time_ms(state, queue, queue.first)
+    return reply(request.command, ext={"timestamp": str(time_ms)})
+
+
+def search_offset_by_timestamp(state: BrokerState, request: Request) -> Command:
+    """SEARCH_OFFSET_BY_TIMESTAMP.
+
+    The lower boundary is the first message stored at that time or later, the upper one the last
+    stored at that time or earlier; both stay inside of what the queue holds.
+    """
+    header = SearchOffsetHeader.decode(request.command.ext_fields)
+    queue = state.store.queue(header.topic, header.queue_id)
+    offset = 0
+    if queue is not None and queue.end > 0:
+        times = _StoreTimes(state, queue)
+        if (header.boundary_type or "lower").lower() == "upper":
+            offset = queue.first + bisect_right(times, header.timestamp) - 1
+        else:
+            offset = queue.first + bisect_left(times, header.timestamp)
+        offset = max(queue.first, min(offset, queue.end))
+    return reply(request.command, ext={"offset": str(offset)})
+
+
+def store_time_ms(state: BrokerState, queue: ConsumeQueue, offset: int) -> int:
+    """Return when the message at a queue offset was stored, in ms; -1 when it is gone."""
+    record = state.store.read_record(queue.unit(offset).commit_log_offset)
+    return record.store_time_ms if record else -1
+
+
+class _StoreTimes:
+    """The store times of a queue's messages: a sequence that is read where it is looked at."""
+
+    def __init__(self, state: BrokerState, queue: ConsumeQueue) -> None:
+        self._state = state
+        self._queue = queue
+
+    def __len__(self) -> int:
+        return self._queue.end - self._queue.first
+
+    def __getitem__(self, index: int) -> int:
+        return store_time_ms(self._state, self._queue, self._queue.first + index)
+
+
+def _queue(state: BrokerState, request: Request) -> ConsumeQueue | None:
+    header = QueueHeader.decode(request.command.ext_fields)
+    return state.store.queue(header.topic, header.queue_id)

@@ -6,7 +6,6 @@ Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
 import re
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,13 +17,14 @@ from reliable_mq.broker_core.names import (
     is_send_forbidden,
     topic_fault,
 )
+from reliable_mq.broker_core.requests.refusal import Refused, no_such_group, no_such_topic
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_store import Place, StoredMessage
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import (
@@ -38,12 +38,6 @@ from reliable_mq.wire.properties import (
     decode_properties,
     encode_properties,
 )
-
-
-class _Refusal(NamedTuple):
-    code: ResponseCode
-    remark: str
-
 
 _END = PROPERTY_SEPARATOR.encode()
 _TAGS = f"{TAGS}\x01".encode()
@@ -59,13 +53,10 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
     properties = (header.properties or "").encode()
     topic = _topic_for(state, header, request.now_ms)
-    if isinstance(topic, _Refusal):
-        return reply(command, topic.code, topic.remark)
-    refusal = _refusal(state, header, topic, command.body, properties)
-    if refusal:
-        return reply(command, refusal.code, refusal.remark)
+    _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
     if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+        _check_batch(header, command.body)
         places = _append_batch(state, message, command.body, request.now_ms)
     else:
         places = [_append_one(state, message, properties, request.now_ms)]
@@ -75,21 +66,21 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     return None
 
 
-def _topic_for(
-    state: BrokerState, header: SendMessageHeader, now_ms: int
-) -> TopicConfig | _Refusal:
-    """Return the topic to store in; it may be created, or be the group's dead letters."""
+def _topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+    """Return the topic to store in; it may be created, or be the group's dead letters.
+
+    Raises:
+        Refused: when nothing may be sent there.
+    """
     name = header.topic
     topic = state.topics.get(name)
     if topic is not None and name[0] != "%" and not is_send_forbidden(name):
         return topic
     fault = topic_fault(name)
     if fault:
-        return _Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
     if is_send_forbidden(name):
-        return _Refusal(
-            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
-        )
+        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
     if is_retry_topic(name):
         return _retry_topic(state, header, now_ms)
     if topic is None:
@@ -97,53 +88,70 @@ def _topic_for(
             name, header.default_topic, header.default_topic_queue_nums, now_ms
         )
         if topic is None:
-            return _Refusal(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
-            )
+            raise no_such_topic(name)
         state.topics_changed()
     return topic
 
 
 def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
-    """Return where a consumer's own retry goes: a client may retry by sending."""
+    """Return where a consumer's own retry goes: a client may retry by sending.
+
+    A group that holds queue locks consumes in order. Its clients count attempts themselves and
+    send only what they gave up.
+    """
     group_name = header.topic.removeprefix(RETRY_PREFIX)
-    group = state.groups.find(group_name, now_ms)
+    group = state.find_group(group_name, now_ms)
+    if group is None:
+        raise no_such_group(group_name)
     attempts_max = header.max_reconsume_times
-    if attempts_max is None and group is not None:
+    if attempts_max is None:
         attempts_max = group.retry_max_times
-    if attempts_max is not None and (header.reconsume_times or 0) > attempts_max:
+    is_dead = (header.reconsume_times or 0) > attempts_max
+    if is_dead or state.locks.is_any_live(group_name, now_ms):
         return state.ensure_dead_letter_topic(group_name, now_ms)
-    return state.ensure_retry_topic(group_name, group.retry_queue_nums if group else 1, now_ms)
+    return state.ensure_retry_topic(group_name, 1, now_ms)
 
 
-def _refusal(
+def _check(
     state: BrokerState,
+    request: Request,
     header: SendMessageHeader,
     topic: TopicConfig,
-    body: bytes,
     properties: bytes,
-) -> _Refusal | None:
-    """Return why a message is not taken, in Apache's words; None when it is."""
-    if header.queue_id >= topic.queue_count:
-        return _Refusal(
+) -> None:
+    """Refuse a message that cannot be stored, in Apache's words."""
+    config = state.config
+    if header.queue_id >= topic.queue_count and topic.topic_name == header.topic:
+        raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{header.queue_id}] is illegal, {topic} Producer: ",
+            f"request queueId[{header.queue_id}] is illegal, {topic} "
+            f"Producer: {request.connection.address}",
         )
-    if len(body) > state.config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
-        return _Refusal(
+    body = request.command.body
+    if len(body) > config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
+        raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {state.config.message_size_max}B, "
-            f"msg properties length limit {PROPERTIES_SIZE_MAX}B.",
+            f"msg body length limit {config.message_size_max}B, "
+            "msg properties length limit 32KB.",
         )
     if _PREPARED in properties:
-        return _Refusal(
+        raise Refused(
             ResponseCode.NO_PERMISSION,
-            f"the broker[{state.config.broker_ip}] sending transaction message is forbidden",
+            f"the broker[{config.broker_ip}] sending transaction message is forbidden",
         )
     if _TIMED in properties and DELAY not in decode_properties(properties):
-        return _Refusal(ResponseCode.SYSTEM_ERROR, "accurate timed message is not enabled")
-    return None
+        raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timed message is not enabled")
+
+
+def _check_batch(header: SendMessageHeader, body: bytes) -> None:
+    if is_retry_topic(header.topic):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"batch request does not support retry group {header.topic}",
+        )
+    if not body:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the batch holds no message")
 
 
 def _message(

@@ -4,9 +4,11 @@ Source: Apache RocketMQ `AbstractSendMessageProcessor.consumerSendMsgBack`.
 """
 
 from reliable_mq.broker_core.delivery.schedule import delayed
-from reliable_mq.broker_core.names import dead_letter_topic, retry_topic
+from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.requests.refusal import Refused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.topics import WRITE
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import SendBackHeader
@@ -23,38 +25,32 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import Record
 
 _FIRST_RETRY_LEVEL = 3  # 10 s with the default delays
+_LIMIT_VERSION = 121  # MQVersion.V3_4_9: clients from here on mean the limit that they send
 
 
 def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | None:
     """CONSUMER_SEND_MSG_BACK."""
     command = request.command
     header = SendBackHeader.decode(command.ext_fields)
-    group = state.groups.get(header.group)
+    group = state.find_group(header.group, request.now_ms)
     if group is None:
-        return reply(
-            command,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group not exist, {header.group} ",
-        )
+        raise no_such_group(header.group)
     if group.retry_queue_nums <= 0:
         return reply(command)
-    record = state.store.read_record(header.offset)
+    record = state.store.read_record(header.offset) if header.offset >= 0 else None
     if record is None:
-        return reply(
-            command,
-            ResponseCode.SYSTEM_ERROR,
-            f"look message by offset failed, {header.offset}",
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    retry_topic = state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
+    if not retry_topic.perm & WRITE:
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"the topic[{retry_topic.topic_name}] sending message is forbidden",
         )
-    attempts_max = header.max_reconsume_times
-    if attempts_max is None:
-        attempts_max = group.retry_max_times
-    is_dead = record.reconsume_times >= attempts_max or header.delay_level < 0
-    if is_dead:
-        state.ensure_dead_letter_topic(header.group, request.now_ms)
-        topic, queue_id, level = dead_letter_topic(header.group), 0, 0
+    if _is_dead(command, header, group, record):
+        dead = state.ensure_dead_letter_topic(header.group, request.now_ms)
+        topic, queue_id, level = dead.topic_name, 0, 0
     else:
-        state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
-        topic, queue_id = retry_topic(header.group), request.now_ms % group.retry_queue_nums
+        topic, queue_id = retry_topic.topic_name, request.now_ms % group.retry_queue_nums
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
     message = _again(state, record, topic, queue_id, level, request.now_ms)
     place = state.append(message, request.now_ms)
@@ -63,9 +59,17 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     return None
 
 
+def _is_dead(command: Command, header: SendBackHeader, group: GroupConfig, record: Record) -> bool:
+    attempts_max = group.retry_max_times
+    if command.version >= _LIMIT_VERSION and header.max_reconsume_times is not None:
+        attempts_max = header.max_reconsume_times
+    return header.delay_level < 0 or record.reconsume_times >= attempts_max
+
+
 def _again(
     state: BrokerState, record: Record, topic: str, queue_id: int, level: int, now_ms: int
 ) -> StoredMessage:
+    """Return the message as its group gets it next; a `level` above 0 makes it wait."""
     properties = record.property_map()
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties[WAIT] = "false"
@@ -73,7 +77,8 @@ def _again(
     properties.setdefault(
         ORIGIN_MESSAGE_ID, encode_offset_message_id(ip, port, record.commit_log_offset)
     )
-    properties.pop(DELAY, None)
+    level = state.schedule.level(level)
+    properties[DELAY] = str(level)
     message = StoredMessage(
         topic=topic,
         queue_id=queue_id,
@@ -87,8 +92,6 @@ def _again(
         tags_code=tags_code(properties.get(TAGS, "")),
     )
     if level > 0:
-        level = state.schedule.level(level)
-        properties[DELAY] = str(level)
         due_ms = now_ms + state.schedule.delays_ms[level]
         message, properties = delayed(message, level, properties, due_ms)
     message.properties = encode_properties(properties)

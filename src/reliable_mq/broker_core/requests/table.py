@@ -1,13 +1,31 @@
-"""Which function answers which request code."""
+"""Which function answers which request code, and what is answered when none can."""
 
+import logging
 from collections.abc import Callable, Mapping
 
-from reliable_mq.broker_core.requests import admin, groups, offsets, pull, send, send_back
+import msgspec
+
+from reliable_mq.broker_core.requests import (
+    groups,
+    locks,
+    offsets,
+    pull,
+    query,
+    send,
+    send_back,
+    stats,
+    topics,
+)
+from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command
+from reliable_mq.errors import InvariantBroken, ProtocolError, StoreError
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[BrokerState, Request], Command | None]
+"""Answers a request, with None when the reply comes later. Raises `Refused` before any change."""
 
 HANDLERS: Mapping[int, Handler] = {
     RequestCode.SEND_MESSAGE: send.send_message,
@@ -15,16 +33,55 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.SEND_BATCH_MESSAGE: send.send_message,
     RequestCode.PULL_MESSAGE: pull.pull_message,
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back.consumer_send_msg_back,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
     RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset_by_timestamp,
     RequestCode.HEART_BEAT: groups.heart_beat,
     RequestCode.UNREGISTER_CLIENT: groups.unregister_client,
+    RequestCode.CHECK_CLIENT_CONFIG: groups.check_client_config,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: groups.get_consumer_list_by_group,
-    RequestCode.LOCK_BATCH_MQ: groups.lock_batch_mq,
-    RequestCode.UNLOCK_BATCH_MQ: groups.unlock_batch_mq,
-    RequestCode.CONSUMER_SEND_MSG_BACK: send_back.consumer_send_msg_back,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: admin.update_and_create_topic,
-    RequestCode.GET_TOPIC_CONFIG: admin.get_topic_config,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: groups.get_consumer_connection_list,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update_and_create_subscription_group,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get_subscription_group_config,
+    RequestCode.LOCK_BATCH_MQ: locks.lock_batch_mq,
+    RequestCode.UNLOCK_BATCH_MQ: locks.unlock_batch_mq,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: topics.update_and_create_topic,
+    RequestCode.GET_TOPIC_CONFIG: topics.get_topic_config,
+    RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic_in_broker,
+    RequestCode.GET_TOPIC_STATS_INFO: stats.get_topic_stats_info,
+    RequestCode.GET_CONSUME_STATS: stats.get_consume_stats,
+    RequestCode.GET_BROKER_RUNTIME_INFO: stats.get_broker_runtime_info,
+    RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
 }
+
+
+def answer_to(state: BrokerState, request: Request) -> Command | None:
+    """Return the reply to a request, None when it comes later.
+
+    Bytes that do not read are the client's fault and get the code that Apache answers with a Java
+    exception. Anything else that goes wrong is a bug; it must not take the connection, or the
+    commands behind this one, with it.
+    """
+    command = request.command
+    handler = HANDLERS.get(command.code)
+    if handler is None:
+        return reply(
+            command,
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {command.code} not supported",
+        )
+    try:
+        return handler(state, request)
+    except Refused as refused:
+        return reply(command, refused.code, refused.remark, refused.ext)
+    except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    except (InvariantBroken, StoreError):
+        raise
+    except Exception as bug:
+        log.exception("request %d of %s failed", command.code, request.connection.address)
+        return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(bug).__name__}: {bug}")

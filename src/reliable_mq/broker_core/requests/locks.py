@@ -1,0 +1,57 @@
+"""Queue locks of consumers in order.
+
+Source: Apache RocketMQ `AdminBrokerProcessor`, `LockBatchRequestBody`.
+"""
+
+import msgspec
+
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.command import Command, reply
+
+
+class _Queue(msgspec.Struct, rename="camel"):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class _LockBody(msgspec.Struct, rename="camel"):
+    """`until_disconnected` is ours: clients of Apache never send it."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[_Queue] = msgspec.field(default_factory=list)
+    until_disconnected: bool = False
+
+    def queues(self) -> list[MessageQueue]:
+        return [MessageQueue(q.topic, q.broker_name, q.queue_id) for q in self.mq_set]
+
+
+def lock_batch_mq(state: BrokerState, request: Request) -> Command:
+    """LOCK_BATCH_MQ."""
+    body = _body(request)
+    held = state.locks.lock(
+        body.consumer_group,
+        body.client_id,
+        body.queues(),
+        request.now_ms,
+        request.connection.id if body.until_disconnected else None,
+    )
+    queues = [
+        {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+        for queue in held
+    ]
+    return reply(request.command, body=fastjson.dumps({"lockOKMQSet": queues}))
+
+
+def unlock_batch_mq(state: BrokerState, request: Request) -> Command:
+    """UNLOCK_BATCH_MQ."""
+    body = _body(request)
+    state.locks.unlock(body.consumer_group, body.client_id, body.queues())
+    return reply(request.command)
+
+
+def _body(request: Request) -> _LockBody:
+    return msgspec.convert(fastjson.loads(request.command.body), _LockBody)

@@ -1,0 +1,45 @@
+"""Refusals: what is asked cannot be done, and the reply says why in Apache's words.
+
+B1: a request that is refused changes nothing, so handlers refuse before they change.
+"""
+
+from collections.abc import Mapping
+
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.wire.codes import ResponseCode
+
+SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class Refused(ReliableMQError):
+    """A request is answered with a code that means no.
+
+    Args:
+        code: the reply's code.
+        remark: the reply's remark, as Apache's broker words it.
+        ext: the reply's ext fields.
+    """
+
+    def __init__(
+        self, code: ResponseCode, remark: str, ext: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+def no_such_topic(topic: str, *, after: str = "") -> Refused:
+    """Return the refusal of a send or pull; `after` is what Apache puts before its advice."""
+    return Refused(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"topic[{topic}] not exist, apply first please!{after}{SEE_FAQ}",
+    )
+
+
+def no_such_group(group: str) -> Refused:
+    """Return the refusal of a retry for a group that is not there and may not be created."""
+    return Refused(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group not exist, {group} {SEE_FAQ}",
+    )

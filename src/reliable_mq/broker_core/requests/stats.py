@@ -1,0 +1,96 @@
+"""What tools ask about: how full queues are, how far groups have come, how the broker is.
+
+Rates are not measured yet, and are answered as 0.
+Source: Apache RocketMQ `AdminBrokerProcessor`, `ScheduleMessageService.buildRunningStats`.
+"""
+
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC
+from reliable_mq.broker_core.requests.offsets import store_time_ms
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import VERSION, Command, reply
+
+_QueueKey = tuple[tuple[str, str | int], ...]
+
+
+def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
+    """GET_TOPIC_STATS_INFO: first and next offset of each queue, and when it last grew."""
+    name = request.command.ext_fields.get("topic", "")
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    table: dict[_QueueKey, dict[str, int]] = {}
+    for queue_id in range(topic.queue_count):
+        queue = state.store.queue(name, queue_id)
+        first, end = (queue.first, queue.end) if queue else (0, 0)
+        table[_queue_key(state, name, queue_id)] = {
+            "lastUpdateTimestamp": store_time_ms(state, queue, end - 1)
+            if queue and end > first
+            else 0,
+            "maxOffset": end,
+            "minOffset": first,
+        }
+    return reply(request.command, body=fastjson.dumps({"offsetTable": table, "topicPutTps": 0.0}))
+
+
+def get_consume_stats(state: BrokerState, request: Request) -> Command:
+    """GET_CONSUME_STATS: how far a group has come in its topics."""
+    ext = request.command.ext_fields
+    group = ext.get("consumerGroup", "")
+    table: dict[_QueueKey, dict[str, int]] = {}
+    for name in _topics_of(state, group, ext.get("topicList", ""), ext.get("topic", "")):
+        topic = state.topics.get(name)
+        for queue_id in range(topic.read_queue_nums if topic else 0):
+            queue = state.store.queue(name, queue_id)
+            consumed = state.offsets.get(group, name, queue_id) or 0
+            is_kept = queue is not None and queue.first < consumed <= queue.end
+            table[_queue_key(state, name, queue_id)] = {
+                "brokerOffset": queue.end if queue else 0,
+                "consumerOffset": consumed,
+                "lastTimestamp": store_time_ms(state, queue, consumed - 1)
+                if queue is not None and is_kept
+                else 0,
+                "pullOffset": max(consumed, state.offsets.pulled(group, name, queue_id)),
+            }
+    return reply(request.command, body=fastjson.dumps({"consumeTps": 0.0, "offsetTable": table}))
+
+
+def _topics_of(state: BrokerState, group: str, listed: str, single: str) -> list[str]:
+    """Return the topics to look at: those listed, or those that the group subscribes to."""
+    if listed:
+        return [name for name in listed.split(";") if name]
+    names = [single] if single.strip() else state.offsets.topics_of(group)
+    members = state.clients.consumer_group(group)
+    if members is None or not members.subscriptions:
+        return names
+    return [name for name in names if name in members.subscriptions]
+
+
+def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
+    """GET_BROKER_RUNTIME_INFO."""
+    log = state.store.log
+    first = state.store.read_record(log.start)
+    table = {
+        "brokerActive": "true",
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": "V5_4_0",
+        "commitLogMaxOffset": str(log.end),
+        "commitLogMinOffset": str(log.start),
+        "earliestMessageTimeStamp": str(first.store_time_ms if first else -1),
+        "remainHowManyDataToFlush": f"{log.end - log.durable} B",
+        "startAcceptSendRequestTimeStamp": "0",
+    }
+    for level, offset in state.schedule.saved().items():
+        queue = state.store.queue(SCHEDULE_TOPIC, level - 1)
+        table[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.end if queue else 0}"
+    return reply(request.command, body=fastjson.dumps({"table": table}))
+
+
+def _queue_key(state: BrokerState, topic: str, queue_id: int) -> _QueueKey:
+    return (
+        ("brokerName", state.config.broker_name),
+        ("queueId", queue_id),
+        ("topic", topic),
+    )

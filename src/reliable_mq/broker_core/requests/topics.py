@@ -1,0 +1,117 @@
+"""Topics made, changed, asked for and deleted by clients and tools.
+
+Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUtil`,
+`TopicAttributes`.
+"""
+
+import msgspec
+
+from reliable_mq.broker_core.names import topic_fault
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.topics import TopicConfig
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import TopicConfigHeader
+
+_FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+_MESSAGE_TYPE = "message.type"
+# What this broker can keep of each attribute; what else Apache has would be a broken promise.
+_ATTRIBUTE_VALUES = {
+    _MESSAGE_TYPE: frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    "cleanup.policy": frozenset({"DELETE"}),
+}
+
+
+def update_and_create_topic(state: BrokerState, request: Request) -> Command:
+    """UPDATE_AND_CREATE_TOPIC. A topic that is there as it is wanted is left alone."""
+    header = TopicConfigHeader.decode(request.command.ext_fields)
+    fault = topic_fault(header.topic)
+    if fault:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+    _refuse_system_topic(state, header.topic)
+    if header.topic_filter_type not in _FILTER_TYPES:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topicFilterType = [{header.topic_filter_type}] value invalid",
+        )
+    known = state.topics.get(header.topic)
+    topic = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+        order=header.order or False,
+        attributes=_changed_attributes(known, header.attributes or ""),
+    )
+    if min(topic.read_queue_nums, topic.write_queue_nums) < 0:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{topic}: a number of queues is not negative"
+        )
+    if topic != known:
+        state.put_topic(topic, request.now_ms)
+    return reply(request.command)
+
+
+def _refuse_system_topic(state: BrokerState, name: str) -> None:
+    if state.topics.is_system(name):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
+        )
+
+
+def _changed_attributes(topic: TopicConfig | None, changes: str) -> dict[str, str]:
+    """Return a topic's attributes after `+name=value,-name`; a new topic can only gain some."""
+    attributes = dict(topic.attributes) if topic else {}
+    for change in filter(None, changes.split(",")):
+        sign, name, value = change[0], *change[1:].partition("=")[::2]
+        if sign not in "+-" or (sign == "+") != ("=" in change):
+            raise _attribute_fault(
+                f"add/alter attribute format is wrong: {change.partition('=')[0]}"
+            )
+        if name not in _ATTRIBUTE_VALUES:
+            raise _attribute_fault(f"unsupported key: {name}")
+        if sign == "-":
+            if name not in attributes:
+                raise _attribute_fault(f"attempt to delete a nonexistent key: {name}")
+            del attributes[name]
+            continue
+        if (name, value) == (_MESSAGE_TYPE, "MIXED"):
+            raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        if value not in _ATTRIBUTE_VALUES[name]:
+            raise _attribute_fault(f"value is not in set: {sorted(_ATTRIBUTE_VALUES[name])}")
+        attributes[name] = value
+    return attributes
+
+
+def _attribute_fault(what: str) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, what)
+
+
+def get_topic_config(state: BrokerState, request: Request) -> Command:
+    """GET_TOPIC_CONFIG."""
+    name = request.command.ext_fields.get("topic", "")
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+    return reply(request.command, body=fastjson.dumps(msgspec.to_builtins(topic)))
+
+
+def delete_topic_in_broker(state: BrokerState, request: Request) -> Command:
+    """DELETE_TOPIC_IN_BROKER: the topic and its offsets are forgotten, there or not.
+
+    Its messages stay in the log until the log is cut there, and its queues go on counting: were
+    they to begin at 0 again, a replay of the log could not tell the old messages from the new.
+    """
+    name = request.command.ext_fields.get("topic", "")
+    if not name.strip():
+        raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    _refuse_system_topic(state, name)
+    if state.topics.remove(name, request.now_ms):
+        state.topics_changed()
+    state.offsets.remove_topic(name)
+    return reply(request.command)
