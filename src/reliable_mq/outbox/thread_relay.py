@@ -52,9 +52,9 @@ class RelayThread:
         while True:
             self._take(pause)
             pause = self._work()
-            if self._closing_by is not None and (
-                pause is None or time.monotonic() >= self._closing_by
-            ):
+            # What was handed over during the work is still in the inbox: it goes out first.
+            is_idle = pause is None and self._inbox.empty()
+            if self._closing_by is not None and (is_idle or time.monotonic() >= self._closing_by):
                 return
 
     def _take(self, pause: float | None) -> None:

@@ -1,0 +1,69 @@
+"""The relay's thread: what was handed over before `close` goes out, also when it came late."""
+
+import threading
+from collections.abc import Collection, Sequence
+
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.relay import Relay, SendOutcome
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.thread_relay import RelayThread
+
+
+class Book:
+    """Every stub may be sent; what was recorded is kept."""
+
+    def __init__(self) -> None:
+        self.recorded: list[str] = []
+
+    def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
+        return dict.fromkeys(message_ids, False)
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
+        self.recorded += [outcome.message_id for outcome in outcomes]
+
+
+class HeldSender:
+    """Acknowledges everything, the first time only when it is let go."""
+
+    def __init__(self) -> None:
+        self.is_sending = threading.Event()
+        self.let_go = threading.Event()
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        self.is_sending.set()
+        self.let_go.wait(10)
+        queue = MessageQueue("orders", "broker-a", 0)
+        return [
+            SendResult(
+                status=SendStatus.SEND_OK,
+                message_id=message.message_id,
+                offset_message_id="",
+                queue=queue,
+                queue_offset=0,
+            )
+            for message in messages
+        ]
+
+
+def stub(message_id: str) -> Stub:
+    return Stub(seq=0, message_id=message_id, topic="orders", content=b"order")
+
+
+def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends() -> None:
+    """Given a send on its way, when a stub comes and then `close`, then that stub is sent too."""
+    book, sender = Book(), HeldSender()
+    relay = Relay(book, sender, lambda _count, now, _due: now, owner="me", lease=1e9)
+    thread = RelayThread(relay)
+    thread.start()
+    thread.hand([stub("first")], written=1e12)
+    assert sender.is_sending.wait(10)
+
+    thread.hand([stub("second")], written=1e12)
+    closer = threading.Thread(target=thread.close)
+    closer.start()
+    while thread._closing_by is None:  # the thread is asked to end while it still sends
+        closer.join(0.001)
+    sender.let_go.set()
+    closer.join(10)
+
+    assert book.recorded == ["first", "second"]
