@@ -7,7 +7,7 @@ import psycopg
 _PROGRESS = """
 SELECT
     (SELECT count(*) FROM shop_order),
-    (SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NOT NULL),
+    (SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NOT NULL OR status = 1),
     (SELECT count(*) FROM rmq_message_stub WHERE status = 1),
     (SELECT count(*) FROM rmq_consume_log WHERE consumer_group = 'payments' AND state = 1),
     (SELECT count(*) FROM rmq_consume_log WHERE consumer_group = 'loyalty' AND state = 1),
@@ -16,7 +16,11 @@ SELECT
 
 
 class Progress(NamedTuple):
-    """Counts of orders committed, messages acknowledged and confirmed, and effects committed."""
+    """Counts of orders committed, messages sent and confirmed, and effects committed.
+
+    A message counts as sent when the broker acknowledged it, or when it was consumed although its
+    sender died before it could write the acknowledgement down.
+    """
 
     orders: int
     sent: int

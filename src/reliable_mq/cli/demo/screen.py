@@ -14,7 +14,7 @@ from reliable_mq.cli.demo.counts import Progress as Counts
 PLAIN_SECONDS = 5.0
 BARS = {
     "orders": "orders committed",
-    "sent": "messages acknowledged",
+    "sent": "messages sent",
     "payments": "payments written",
     "loyalty": "points added",
     "confirmed": "messages confirmed",

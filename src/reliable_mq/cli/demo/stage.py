@@ -5,6 +5,7 @@ All of them listen on free ports of 127.0.0.1 only, and all of them end with the
 """
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -124,7 +125,9 @@ class Stage:
 
     def _process(self, name: str, *arguments: str) -> Process:
         environment = {
-            "PYTHONPATH": str(examples_root()),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, (str(examples_root()), os.environ.get("PYTHONPATH")))
+            ),
             "RELIABLE_MQ_BROKER": self.name_server,
             "RELIABLE_MQ_DATABASE": self.postgres.url,
             "RELIABLE_MQ_REDIS": self.valkey.url,
