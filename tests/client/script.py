@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Post, Step
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
 from reliable_mq.client.name_servers import NameServers
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import RouteTable
@@ -66,6 +66,8 @@ class World:
             return self._call(step)
         if isinstance(step, CallAll):
             return [self._call_or_failure(call) for call in step.calls]
+        if isinstance(step, Once):
+            return self.play(step.flow())
         if isinstance(step, Post):
             if step.address in self.dead:
                 raise ConnectionLost(f"{step.address} is dead")

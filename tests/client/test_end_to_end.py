@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pytest
 import uvloop
 from bench.apache_rocketmq import ApacheRocketMQ
@@ -28,7 +29,7 @@ from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResu
 
 pytestmark = pytest.mark.processes
 
-QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2)
+QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
 DEADLINE_SECONDS = 30
 
 _names = itertools.count(1)
@@ -365,6 +366,86 @@ def test_batches_of_a_handler_never_hold_two_messages_of_one_key(
             for messages in calls:
                 keys = [message.ordering_key for message in messages]
                 assert len(keys) == len(set(keys)) <= 16
+
+    play(scene())
+
+
+@pytest.mark.parametrize("failure", [ValueError("no"), asyncio.CancelledError()])
+def test_a_handler_that_fails_gets_the_message_again(
+    cluster: Cluster, topic: str, group: str, failure: BaseException
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 2, keys=1))
+            seen: list[tuple[bytes, int]] = []
+
+            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                seen.append((messages[0].body, messages[0].reconsume_times))
+                if len(seen) == 1:
+                    raise failure
+                return [CONSUMED]
+
+            await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
+            await eventually(lambda: len(seen) == 3)
+            assert seen == [(b"0", 0), (b"0", 1), (b"1", 0)]
+
+    play(scene())
+
+
+def test_closing_lets_the_running_handler_finish_and_starts_nothing_more(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 3, keys=1))
+            handled: list[bytes] = []
+            may_end = asyncio.Event()
+
+            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                handled.append(messages[0].body)
+                await may_end.wait()
+                return [CONSUMED]
+
+            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
+            await eventually(lambda: len(handled) == 1)
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            may_end.set()
+            await closing
+            assert handled == [b"0"]
+            ((committed, maximum),) = (await client.consumer_progress(group, topic)).values()
+            assert (committed, maximum) == (1, 3)
+
+    play(scene())
+
+
+def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        impatient = msgspec.structs.replace(QUICK, close_timeout=0.05)
+        subscription = Subscription(group=group, topics={topic: "*"}, ordered=False)
+        async with (
+            AsyncClient(cluster.name_server_address, settings=impatient) as client,
+            AsyncClient(cluster.name_server_address, settings=QUICK) as heir,
+        ):
+            await client.create_topic(topic, 1)
+            await client.send(Message(topic=topic, body=b"x"))
+            started = asyncio.Event()
+
+            async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                started.set()
+                await asyncio.sleep(3600)
+                return []
+
+            consumer = await client.consume(subscription, handle)
+            await started.wait()
+            await consumer.close()
+            seen = Seen()
+            await heir.consume(subscription, seen)
+            await eventually(lambda: seen.bodies == [b"x"])
 
     play(scene())
 

@@ -127,10 +127,10 @@ def test_what_does_not_count_is_held_without_a_key_too_and_never_runs_out_of_att
 @pytest.mark.parametrize("key", ["", "k"])
 def test_the_last_attempt_makes_a_dead_letter(key: str) -> None:
     scene = Scene(key=key, attempts=3, failed=2)
-    scene.settle(Later())
+    scene.settle(Later(reason="ValueError: no"))
     header, properties = scene.sent()
     assert header.topic == "%DLQ%g"
-    assert properties["DEAD_LETTER_REASON"] == "attempt 3 of 3 failed"
+    assert properties["DEAD_LETTER_REASON"] == "attempt 3 of 3 failed: ValueError: no"
     assert scene.is_finished
 
 

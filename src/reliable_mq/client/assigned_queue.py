@@ -163,6 +163,11 @@ class AssignedQueue:
         self._running += len(taken)
         return taken
 
+    def is_running(self, offset: int) -> bool:
+        """Whether the message at `offset` is in the hands of the handler."""
+        entry = self._entries.get(offset)
+        return entry is not None and entry.stage is Stage.RUNNING
+
     def finish(self, offset: int) -> None:
         """Let a running message go: it is handled, sent back or a dead letter."""
         entry = self._running_entry(offset)

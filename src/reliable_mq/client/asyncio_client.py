@@ -16,7 +16,17 @@ from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.batching import Group, plan_many
 from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Post, Step, call_all
+from reliable_mq.client.flow import (
+    Call,
+    CallAll,
+    Flow,
+    Instant,
+    Now,
+    Once,
+    Post,
+    Step,
+    call_all,
+)
 from reliable_mq.client.membership import heartbeat, unregister_calls
 from reliable_mq.client.name_servers import NameServers, parse_addresses
 from reliable_mq.client.producer import Producer
@@ -62,6 +72,7 @@ class AsyncClient:
         self._links: Links | None = None
         self._daemons: list[asyncio.Task[None]] = []
         self._in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._has_sent = False
 
     async def __aenter__(self) -> Self:
@@ -225,6 +236,8 @@ class AsyncClient:
             return await self._started().call(step.address, step.command, step.timeout)
         if isinstance(step, CallAll):
             return await asyncio.gather(*map(self._call_or_failure, step.calls))
+        if isinstance(step, Once):
+            return await self._once(step)
         if isinstance(step, Post):
             return await self._started().post(step.address, step.command)
         return await asyncio.sleep(step.seconds)
@@ -234,6 +247,19 @@ class AsyncClient:
             return await self._started().call(step.address, step.command, step.timeout)
         except ReliableMQError as error:
             return error
+
+    async def _once(self, step: Once) -> Any:
+        task = self._shared.get(step.key)
+        if task is None:
+            task = asyncio.create_task(self.run(step.flow()))
+            self._shared[step.key] = task
+            task.add_done_callback(lambda done: self._shared_ended(step.key, done))
+        return await asyncio.shield(task)
+
+    def _shared_ended(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
+        del self._shared[key]
+        if not task.cancelled():
+            task.exception()  # looked at, so that a failure nobody waited for is not reported
 
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
         async with self._in_flight:

@@ -186,6 +186,7 @@ class AsyncPushConsumer:
             await asyncio.sleep(pause)
 
     def _leave(self, assigned: AssignedQueue) -> None:
+        self._room.pop(assigned.queue, None)
         puller = self._pullers.pop(assigned.queue, None)
         if puller is not None and puller is not asyncio.current_task():
             puller.cancel()
@@ -212,10 +213,8 @@ class AsyncPushConsumer:
     def _handler_ended(self, task: asyncio.Task[None]) -> None:
         self._handlers.discard(task)
         self._handled.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error(
-                "group %s: a delivery was not settled", self.group.name, exc_info=task.exception()
-            )
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            log.error("group %s: a delivery ended badly", self.group.name, exc_info=bug)
         if not self._closed:
             self._pump()
 
@@ -227,7 +226,7 @@ class AsyncPushConsumer:
             if isinstance(outcome, Consumed):
                 assigned.finish(message.queue_offset)
             else:
-                await self._client.run(settle(self.group, assigned, message, outcome))
+                await self._settle(assigned, message, outcome)
                 self._wake()
             room = self._room.get(message.queue)
             if room is not None and not room.is_set():
@@ -236,9 +235,26 @@ class AsyncPushConsumer:
     async def _outcomes(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
         try:
             return checked_outcomes(await self._handler(messages), len(messages))
-        except Exception:
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            reason = "the handler was cancelled from within"
+            log.warning("group %s: %s", self.group.name, reason)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
             log.exception("group %s: the handler failed", self.group.name)
-            return [Later()] * len(messages)
+        return [Later(reason=reason)] * len(messages)
+
+    async def _settle(
+        self, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome
+    ) -> None:
+        try:
+            await self._client.run(settle(self.group, assigned, message, outcome))
+        except Exception:  # a bug must not leave the message running for ever
+            log.exception("group %s: %s was not settled", self.group.name, message.message_id)
+            if assigned.is_running(message.queue_offset):
+                until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
+                assigned.hold(message.queue_offset, until, counts=False)
 
     def _wake(self) -> None:
         """Make held messages ready that are due, and come back when the next one is."""

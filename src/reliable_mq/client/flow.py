@@ -5,6 +5,7 @@ A flow is a generator. It yields what it wants from the world and is resumed wit
     Call      a request and the time to wait for its reply      -> Command
     CallAll   several requests at once                          -> [Command | ReliableMQError]
     Post      a one-way request                                 -> None, once it is handed over
+    Once      a flow that others may want too: it runs once     -> what that flow returns
     Wait      some seconds                                      -> None
     Now       the time                                          -> Instant
 
@@ -13,7 +14,7 @@ an error code is an answer like any other. The asyncio shell drives flows over c
 drives the same flows over a script.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -62,7 +63,14 @@ class Now(msgspec.Struct, frozen=True):
     """Tell the time."""
 
 
-Step = Call | CallAll | Post | Wait | Now
+class Once(msgspec.Struct, frozen=True):
+    """Run `flow`, or wait for the one that runs already under the same `key`."""
+
+    key: tuple[str, ...]
+    flow: Callable[[], Generator[Any, Any, Any]]
+
+
+Step = Call | CallAll | Post | Once | Wait | Now
 Flow = Generator[Step, Any, T]
 """A generator of steps that returns T. Its answers are typed by the functions below."""
 
@@ -81,6 +89,12 @@ def call_all(calls: Sequence[Call]) -> Flow[list[Command | ReliableMQError]]:
         return []
     answers: list[Command | ReliableMQError] = yield CallAll(tuple(calls))
     return answers
+
+
+def once(key: tuple[str, ...], flow: Callable[[], Flow[T]]) -> Flow[T]:
+    """Return what `flow` returns, running it once for all who ask at the same time."""
+    answer: T = yield Once(key, flow)
+    return answer
 
 
 def now() -> Flow[Instant]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.flow import Flow, now
+from reliable_mq.client.flow import Flow, now, once
 from reliable_mq.client.name_servers import NameServers
 from reliable_mq.errors import NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.message import MessageQueue
@@ -161,13 +161,16 @@ class RouteTable:
             return known
 
     def look_up(self, topic: str) -> Flow[Route]:
-        """Ask the name servers for the route of `topic` and keep it.
+        """Ask the name servers for the route of `topic` and keep it. Many who ask share one answer.
 
         Raises:
             NoRoute: when they know none; a kept route is forgotten.
             RemoteError: when a name server refuses the question.
             Unavailable: when none answers.
         """
+        return (yield from once(("route", topic), lambda: self._ask(topic)))
+
+    def _ask(self, topic: str) -> Flow[Route]:
         question = {"topic": topic, "acceptStandardJsonOnly": "true"}
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
         reply = yield from self._name_servers.ask(command)

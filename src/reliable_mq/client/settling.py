@@ -84,6 +84,7 @@ def settle(
         attempt = message.reconsume_times + 1
         if outcome.counts and attempt >= group.subscription.max_attempts:
             reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
+            reason += f": {outcome.reason}" if outcome.reason else ""
             yield from dead_letter(group, message, reason)
         elif not outcome.counts or (group.subscription.ordered and message.ordering_key):
             yield from _hold(group, assigned, message, outcome)

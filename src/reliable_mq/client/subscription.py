@@ -27,11 +27,13 @@ class Later(msgspec.Struct, frozen=True):
     """Hand the message out again, after `after_seconds` or the usual delay.
 
     `counts` says whether this was an attempt. One that does not count (somebody else holds the
-    message's lease, say) never brings a message nearer to the dead letters.
+    message's lease, say) never brings a message nearer to the dead letters. `reason` is what a
+    dead letter says when this was the last attempt.
     """
 
     after_seconds: float | None = None
     counts: bool = True
+    reason: str = ""
 
 
 class Dead(msgspec.Struct, frozen=True):
