@@ -7,9 +7,9 @@ from tests.client.script import Answer, World, fails, group_of, says
 from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call
-from reliable_mq.client.offsets import commit
+from reliable_mq.client.offsets import commit, read_reset
 from reliable_mq.client.subscription import Subscription
-from reliable_mq.errors import ConnectionLost, UsageError
+from reliable_mq.errors import ConnectionLost, ProtocolError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -250,6 +250,13 @@ def test_closing_gives_every_queue_back_but_keeps_the_lock_of_what_still_runs() 
     }
     assert len(committed) == 5
     assert group.all_queues == []
+
+
+def test_a_reset_of_offsets_reads_in_fastjsons_form() -> None:
+    body = b'{"offsetTable":{{"brokerName":"a","queueId":2,"topic":"t"}:17}}'
+    assert read_reset(body) == {MessageQueue("t", "a", 2): 17}
+    with pytest.raises(ProtocolError):
+        read_reset(b'{"offsetTable":[{"topic":"t"}]}')
 
 
 @pytest.mark.parametrize(

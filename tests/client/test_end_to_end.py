@@ -450,6 +450,26 @@ def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
     play(scene())
 
 
+def test_offsets_that_an_administrator_resets_are_read_again(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    """As a broker without server-side reset tells its clients: RESET_CONSUMER_CLIENT_OFFSET."""
+
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 10, keys=1))
+            seen = Seen()
+            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: len(seen.messages) == 10)
+            queue = seen.messages[0].queue
+            consumer.reset_offsets({queue: 7})
+            await eventually(lambda: len(seen.messages) == 13)
+            assert seen.bodies[10:] == [b"7", b"8", b"9"]
+
+    play(scene())
+
+
 def test_a_client_consumes_for_a_group_once(cluster: Cluster, topic: str, group: str) -> None:
     async def scene() -> None:
         async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:

@@ -72,6 +72,16 @@ def test_a_fresh_route_is_not_asked_for_twice_and_a_stale_one_is() -> None:
     assert len(world.calls) == 2
 
 
+def test_a_broker_that_no_route_names_any_more_is_forgotten_and_a_moved_one_is_followed() -> None:
+    moved = route_body({"a": 1}, addresses={"a": "elsewhere:1"})
+    world = World({ROUTE: in_turn(says(body=route_body({"a": 1, "b": 1})), says(body=moved))})
+    routes = route_table()
+    world.play(routes.look_up("t"))
+    assert {broker.name for broker in routes.brokers()} == {"a", "b"}
+    world.play(routes.look_up("t"))
+    assert [broker.master for broker in routes.brokers()] == ["elsewhere:1"]
+
+
 def test_a_doubted_route_is_asked_for_again() -> None:
     world = World({ROUTE: routes_answer({"t": {"a": 1}})})
     routes = route_table()

@@ -227,15 +227,21 @@ class AssignedQueue:
     def jump_to(self, offset: int) -> bool:
         """Read on at `offset`, which the broker demands, and return whether that was possible.
 
-        With unfinished messages it is not: the queue then commits `offset`, starts nothing more
-        and must be given back, so that it is assigned anew.
+        With unfinished messages it is not; see `freeze`.
         """
         if self._entries:
-            self._frozen_offset = offset
-            self.leaving = True
+            self.freeze(offset)
             return False
         self.next_offset = offset
         return True
+
+    def freeze(self, offset: int) -> None:
+        """Commit `offset`, whatever is unfinished, and start nothing more.
+
+        The queue must be given back, so that it is assigned anew and read from there.
+        """
+        self._frozen_offset = offset
+        self.leaving = True
 
     def invariants(self) -> None:
         """Hold K1, K2 and the sums.

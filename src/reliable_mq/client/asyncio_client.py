@@ -29,11 +29,12 @@ from reliable_mq.client.flow import (
 )
 from reliable_mq.client.membership import heartbeat, unregister_calls
 from reliable_mq.client.name_servers import NameServers, parse_addresses
+from reliable_mq.client.offsets import read_reset
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route, RouteTable
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import Handler, Subscription
-from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.errors import ProtocolError, ReliableMQError, UsageError
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.link import Link, Links
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -299,11 +300,20 @@ class AsyncClient:
 
     def _answer_request(self, address: str, command: Command) -> Command | None:
         """Answer what a broker asks of this client."""
+        ext = command.ext_fields
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            consumer = self._consumers.get(command.ext_fields.get("consumerGroup", ""))
+            consumer = self._consumers.get(ext.get("consumerGroup", ""))
             if consumer is not None:
                 consumer.rebalance_soon()
-            return None
+            return reply(command)
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            consumer = self._consumers.get(ext.get("group", ""))
+            try:
+                if consumer is not None:
+                    consumer.reset_offsets(read_reset(command.body))
+            except ProtocolError as error:
+                log.warning("%s: %s", address, error)
+            return reply(command)
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

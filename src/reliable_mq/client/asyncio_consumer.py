@@ -7,7 +7,7 @@ Which messages may run, what becomes of them and what is committed is decided by
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from reliable_mq.client.assigned_queue import AssignedQueue
@@ -119,6 +119,18 @@ class AsyncPushConsumer:
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
         self._rebalance.set()
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read queues again from other offsets, as an administrator wants it.
+
+        What runs finishes first; then the queue is given back with the new offset and taken anew.
+        """
+        for queue, offset in offsets.items():
+            assigned = self.group.find(queue)
+            if assigned is not None and assigned.is_started and not assigned.leaving:
+                assigned.freeze(offset)
+                self.group.leave(queue)
+                self._leave(assigned)
 
     def broker_lost(self, broker_names: Iterable[str]) -> None:
         """Start nothing more under locks of brokers whose connection was lost."""

@@ -10,6 +10,7 @@ from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow, Post, call, now, succeeded
 from reliable_mq.errors import ProtocolError, Unavailable
 from reliable_mq.message import MessageQueue
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import (
@@ -131,3 +132,19 @@ def _commit_command(
         commit_offset=offset,
     )
     return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=oneway)
+
+
+def read_reset(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets in the body of RESET_CONSUMER_CLIENT_OFFSET.
+
+    Raises:
+        ProtocolError: when the body does not read.
+    """
+    try:
+        table = fastjson.loads(body)["offsetTable"]
+        return {
+            MessageQueue(key["topic"], key["brokerName"], int(key["queueId"])): int(offset)
+            for key, offset in ((dict(pairs), offset) for pairs, offset in table.items())
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"a reset of offsets does not read: {error!r}") from error

@@ -181,10 +181,18 @@ class RouteTable:
             raise RemoteError(reply.code, reply.remark or "")
         instant = yield from now()
         route = decode_route(topic, reply.body)
-        self._routes[topic] = route
-        self._asked_at[topic] = instant.seconds
-        self._brokers.update(route.brokers)
+        self._keep(route, instant.seconds)
         return route
+
+    def _keep(self, route: Route, seconds: float) -> None:
+        self._routes.pop(route.topic, None)
+        self._routes[route.topic] = route  # the newest is the last, and right about its brokers
+        self._asked_at[route.topic] = seconds
+        self._brokers = {
+            name: broker
+            for known in self._routes.values()
+            for name, broker in known.brokers.items()
+        }
 
     def to_send(self, topic: str) -> Flow[Route]:
         """Return a route with at least one writable queue.
@@ -209,7 +217,8 @@ class RouteTable:
             template = yield from self.of(TEMPLATE_TOPIC)
         except NoRoute:
             raise NoRoute(
-                f"no name server knows topic {topic}, and no broker creates topics: create it first"
+                f"no name server knows topic {topic}, and no broker that creates topics:"
+                " create it first, or see whether its broker runs"
             ) from None
         queues = tuple(
             MessageQueue(topic, queue.broker_name, queue.queue_id)
