@@ -112,6 +112,8 @@ class _JsonHeader(msgspec.Struct):
     version: int
 
 
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
 _decode_json = msgspec.json.Decoder(Command).decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -125,7 +127,7 @@ def decode_command(frame: Frame) -> Command:
     if frame.serialize_type == JSON:
         try:
             command = _decode_json(frame.header)
-        except (msgspec.MsgspecError, RecursionError):
+        except _UNREADABLE:
             command = _decode_json_of_any_shape(frame.header)
     elif frame.serialize_type == ROCKETMQ:
         command = _decode_compact(frame.header)
@@ -179,7 +181,7 @@ def _decode_json_of_any_shape(header: bytes) -> Command:
         ext = msgspec.convert(fields.get("extFields") or {}, dict[str, object])
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise FrameError(f"the header is no command: {header[:80]!r}") from error
 
 

@@ -43,8 +43,9 @@ class RecordHead(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def _topic_text(topic: bytes) -> str | None:
+    """Return the topic's name, or None for bytes that are none: a lost sector reads as zeros."""
     try:
-        return topic.decode()
+        return topic.decode() if b"\0" not in topic else None
     except UnicodeDecodeError:
         return None
 
@@ -66,7 +67,7 @@ def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
     """Return the size of the record at `at`, or 0 when no whole and valid record begins there.
 
     Valid is a record whose lengths add up, whose body fits its checksum, and which says itself that
-    it belongs at `commit_log_offset`.
+    it belongs at `commit_log_offset`. Its properties have no checksum.
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
@@ -101,7 +102,8 @@ def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
 
 def _valid_size_by_decoding(buffer: memoryview, at: int) -> int:
     try:
-        return decode_record(buffer, at, check_body=True).size
+        record = decode_record(buffer, at, check_body=True)
+        return record.size if "\0" not in record.topic else 0
     except RecordError:
         return 0
 

@@ -1,0 +1,140 @@
+"""Frames. W2: any split of the bytes gives the same frames. F1: what is kept is below one frame."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_mq.errors import FrameError
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
+from tests.wire.strategies import damaged, split
+
+FRAME = st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=60))
+STREAM = st.lists(FRAME, max_size=5)
+
+# length 4 + 2 + 3 = 9, header info: type 1 and 2 bytes of header
+GOLDEN = bytes.fromhex("00000009 01000002") + b"hd" + b"bdy"
+
+
+def encoded(frames: list[Frame]) -> bytes:
+    return b"".join(encode_frame(f.serialize_type, f.header, f.body) for f in frames)
+
+
+def fed(pieces: list[bytes]) -> tuple[list[Frame], FrameReader]:
+    reader = FrameReader()
+    return [frame for piece in pieces for frame in reader.feed(piece)], reader
+
+
+def test_a_frame_is_its_length_its_header_info_its_header_and_its_body() -> None:
+    assert encode_frame(ROCKETMQ, b"hd", b"bdy") == GOLDEN
+    assert FrameReader().feed(GOLDEN) == [Frame(ROCKETMQ, b"hd", b"bdy")]
+
+
+def test_a_frame_may_have_neither_header_nor_body() -> None:
+    assert encode_frame(JSON, b"") == bytes.fromhex("00000004 00000000")
+    assert FrameReader().feed(bytes(3) + b"\x04" + bytes(4)) == [Frame(JSON, b"", b"")]
+
+
+@given(STREAM, st.data())
+def test_any_split_of_the_bytes_gives_the_same_frames(
+    frames: list[Frame], data: st.DataObject
+) -> None:
+    pieces = data.draw(split(encoded(frames)))
+
+    got, reader = fed(pieces)
+
+    assert got == frames
+    assert reader.kept_size == 0
+
+
+@given(STREAM)
+def test_bytes_that_come_one_by_one_give_the_same_frames(frames: list[Frame]) -> None:
+    stream = encoded(frames)
+
+    assert fed([stream[at : at + 1] for at in range(len(stream))])[0] == frames
+
+
+@given(STREAM, FRAME, st.data())
+def test_what_was_returned_and_what_is_kept_is_what_was_fed(
+    frames: list[Frame], last: Frame, data: st.DataObject
+) -> None:
+    whole = encoded([last])
+    stream = encoded(frames) + whole[: data.draw(st.integers(0, len(whole) - 1))]
+
+    got, reader = fed(data.draw(split(stream)))
+
+    assert got == frames
+    assert reader.kept_size == len(stream) - len(encoded(frames)) < len(whole)
+
+
+def test_a_large_frame_in_many_pieces_comes_out_whole_and_with_it_the_one_behind() -> None:
+    frames = [Frame(JSON, b"h" * 100, b"b" * 3_000_000), Frame(ROCKETMQ, b"x", b"y")]
+    stream = encoded(frames)
+
+    assert fed([stream[at : at + 65_536] for at in range(0, len(stream), 65_536)])[0] == frames
+
+
+def test_many_tiny_pieces_cost_no_more_memory_than_the_frame() -> None:
+    piece = encode_frame(JSON, b"", b"b" * 200_000)[:4] + bytes(4)
+    reader = FrameReader()
+    reader.feed(piece)
+
+    tracemalloc.start()
+    for _ in range(50_000):
+        reader.feed(bytes((1, 2, 3)))
+    kept, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert reader.kept_size == 150_008
+    assert kept < 2 * reader.kept_size
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3, FRAME_SIZE_MAX - 3, 2**31 - 1])
+def test_a_length_that_no_frame_has_is_refused_when_its_last_byte_comes(length: int) -> None:
+    reader = FrameReader()
+    stream = length.to_bytes(4, "big", signed=True)
+    assert reader.feed(stream[:3]) == []
+
+    with pytest.raises(FrameError, match="length"):
+        reader.feed(stream[3:])
+
+
+def test_the_largest_frame_is_read_and_one_byte_more_is_not_written() -> None:
+    body = bytes(FRAME_SIZE_MAX - 8)
+
+    assert FrameReader().feed(encode_frame(JSON, b"", body)) == [Frame(JSON, b"", body)]
+    with pytest.raises(FrameError):
+        encode_frame(JSON, b"h", body)
+
+
+def test_a_header_longer_than_its_frame_is_refused_before_the_body_comes() -> None:
+    with pytest.raises(FrameError, match="header of 7 bytes in a frame of 10"):
+        FrameReader().feed(bytes.fromhex("0000000a 00000007"))
+
+
+@given(st.data())
+def test_damaged_streams_give_frames_or_a_frame_error(data: st.DataObject) -> None:
+    stream = data.draw(st.binary(max_size=100) | damaged(STREAM.map(encoded)))
+    pieces = data.draw(split(stream))
+
+    reader = FrameReader()
+    try:
+        frames = [frame for piece in pieces for frame in reader.feed(piece)]
+    except FrameError:
+        return
+    assert len(encoded(frames)) + reader.kept_size == len(stream)
+
+
+@given(damaged(STREAM.map(encoded)), st.data())
+def test_a_split_does_not_decide_whether_a_stream_is_refused(
+    stream: bytes, data: st.DataObject
+) -> None:
+    def outcome(pieces: list[bytes]) -> list[Frame] | None:
+        try:
+            return fed(pieces)[0]
+        except FrameError:
+            return None
+
+    assert outcome(data.draw(split(stream))) == outcome([stream])
