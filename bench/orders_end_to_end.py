@@ -11,6 +11,7 @@ committed; then the outcome is checked in plain SQL, as the demo does.
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -68,22 +69,24 @@ def servers(directory: Path) -> Iterator[tuple[LocalPostgres, LocalValkey]]:
 
 
 @contextlib.contextmanager
-def shop(directory: Path, database: str, redis: str, workers: int) -> Iterator[list[Path]]:
-    """Start the broker and the workers; give the files their processor times are noted in."""
-    files = [directory / "broker.times"]
+def shop(
+    directory: Path, database: str, redis: str, workers: int
+) -> Iterator[dict[str, list[Path]]]:
+    """Start broker, workers and resend scheduler; give the files with their processor times."""
+    times = {"broker": [directory / "broker.times"]}
     with contextlib.ExitStack() as stack:
-        broker = ReliableMQBroker(directory / "broker", command=watched(files[0]))
-        stack.enter_context(broker)
+        command = watched(times["broker"][0])
+        broker = stack.enter_context(ReliableMQBroker(directory / "broker", command=command))
         os.environ["RELIABLE_MQ_BROKER"] = broker.name_server_address
         os.environ["RELIABLE_MQ_DATABASE"] = database
         os.environ["RELIABLE_MQ_REDIS"] = redis
         create_tables()
-        for number in range(workers):
-            files.append(directory / f"worker-{number}.times")
-            command = [*watched(files[-1]), "run", "examples.shop:mq"]
-            worker = LoggedProcess(command, directory / f"worker-{number}.log")
-            stack.callback(worker.stop)
-        yield files
+        for name, verb, count in (("worker", "run", workers), ("scheduler", "resend", 1)):
+            times[name] = [directory / f"{name}-{number}.times" for number in range(count)]
+            for file in times[name]:
+                command = (*watched(file), verb, "examples.shop:mq")
+                stack.callback(LoggedProcess(command, file.with_suffix(".log")).stop)
+        yield times
 
 
 def create_tables() -> None:
@@ -140,6 +143,14 @@ def wait_for_effects(database: str, orders: int) -> None:
             time.sleep(POLL_SECONDS)
 
 
+def count_resends(database: str) -> int:
+    """Return how many sends there were beyond one for each stub."""
+    with psycopg.connect(database.replace("+psycopg", "")) as connection:
+        row = connection.execute("SELECT sum(count) - count(*) FROM rmq_message_stub").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def processor_time(
     files: Mapping[str, Sequence[Path]], begin: float, end: float
 ) -> dict[str, float]:
@@ -159,7 +170,7 @@ def measure(directory: Path, *, orders: int, workers: int, threads: int) -> dict
     own_times = directory / "producer.times"
     with (
         servers(directory) as both,
-        shop(directory, both[0].url, both[1].url, workers) as files,
+        shop(directory, both[0].url, both[1].url, workers) as times,
         ThreadPoolExecutor(threads) as pool,
     ):
         database = both[0].url
@@ -172,17 +183,18 @@ def measure(directory: Path, *, orders: int, workers: int, threads: int) -> dict
         placed = time.time()
         wait_for_effects(database, len(warm) + len(timed))
         end = time.time()
-        watched_files = {"producer": [own_times], "broker": files[:1], "worker": files[1:]}
-        used = processor_time(watched_files, begin, end)
+        used = processor_time({"producer": [own_times], **times}, begin, end)
         for server, before in zip(both, used_before, strict=True):
             used[server.name] = processor_seconds(server) - before
         answers = check_outcome(database, len(warm) + len(timed))
+        resends = count_resends(database)
     return {
         "orders": orders,
         "seconds": round(end - begin, 3),
         "orders_per_second": round(orders / (end - begin), 1),
         "placed_per_second": round(orders / (placed - begin), 1),
         "processor_seconds": dict(sorted(used.items(), key=itemgetter(1), reverse=True)),
+        "resends": resends,
         "wrong": [answer.claim for answer in answers if not answer.holds],
     }
 
@@ -193,9 +205,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="worker processes")
     parser.add_argument("--threads", type=int, default=4, help="threads that place orders")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="reliable-mq-orders-") as name:
-        Path(name).chmod(0o755)  # PostgreSQL runs as another user when we are root
-        result = measure(Path(name), **vars(options))
+    directory = Path(tempfile.mkdtemp(prefix="reliable-mq-orders-"))
+    directory.chmod(0o755)  # PostgreSQL runs as another user when we are root
+    print(f"logs are in {directory} until it has gone well")
+    result = measure(directory, **vars(options))
+    if not result["wrong"]:
+        shutil.rmtree(directory)
     results = raw_results.of_now("orders", vars(options), [result])
     print(f"raw results: {raw_results.write(results)}\n{orders_table(results)}")
     print(*result["wrong"], sep="\n")

@@ -61,10 +61,10 @@ def kill_table(results: dict[str, Any]) -> str:
 
 def orders_table(results: dict[str, Any]) -> str:
     """Orders a second, and where the processor time of the last run went."""
-    runs = [("orders", "orders/s, both effects committed", "placed/s", "wrong")]
+    runs = [("orders", "orders/s, both effects committed", "placed/s", "resends", "wrong")]
     for each in results["rounds"]:
         speeds = (f"{each['orders_per_second']:,.0f}", f"{each['placed_per_second']:,.0f}")
-        runs.append((f"{each['orders']:,}", *speeds, str(len(each["wrong"]))))
+        runs.append((f"{each['orders']:,}", *speeds, str(each["resends"]), str(len(each["wrong"]))))
     shares = [("station", "processor seconds", "share")]
     used = results["rounds"][-1]["processor_seconds"]
     total = sum(used.values()) or 1.0

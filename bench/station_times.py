@@ -1,12 +1,13 @@
 """Where the processor time of a process goes, by station of the walk.
 
-A sampling thread looks at every other thread a hundred times a second, and books the processor time
+A sampling thread looks at every other thread fifty times a second, and books the processor time
 that the thread used since the last look on the innermost frame that belongs to a station. What a
 station calls (SQLAlchemy, msgspec, the kernel) counts as its own. Waiting costs nothing here.
 
     python -m bench.station_times times.json -- broker --store DIR      the command, watched
 """
 
+import gc
 import json
 import sys
 import threading
@@ -20,7 +21,7 @@ import reliable_mq
 PACKAGE = str(Path(reliable_mq.__file__).parent) + "/"
 EXAMPLES = str(Path(__file__).parent.parent / "examples") + "/"
 SHARED_FOLDER = "broker_core"  # its folders are the stations
-SECONDS_BETWEEN_LOOKS = 0.01
+SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_BETWEEN_LINES = 0.5
 
 
@@ -35,6 +36,19 @@ def station_of(frame: FrameType | None) -> str:
             return f"{folder}/{rest[0]}" if folder == SHARED_FOLDER else folder
         frame = frame.f_back
     return "other"
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return what every thread is doing.
+
+    A garbage collection within `sys._current_frames` can stop the process for ever: up to Python
+    3.11.7 it happens under a lock that finalizers need (CPython gh-106883).
+    """
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
 
 
 class StationTimes(threading.Thread):
@@ -62,15 +76,17 @@ class StationTimes(threading.Thread):
 
     def look(self) -> None:
         """Book what every other thread used since the last look."""
-        for thread, frame in sys._current_frames().items():
+        for thread, frame in frames_of_threads().items():
             if thread == self.ident:
                 continue
             try:
                 used = time.clock_gettime(time.pthread_getcpuclockid(thread))
             except OSError:  # the thread has ended in the meantime
                 continue
-            self._seconds[station_of(frame)] += used - self._used.get(thread, 0.0)
-            self._used[thread] = used
+            before = self._used.get(thread, 0.0)
+            if used > before:
+                self._seconds[station_of(frame)] += used - before
+                self._used[thread] = used
 
 
 def seconds_between(output: Path, begin: float, end: float) -> dict[str, float]:
