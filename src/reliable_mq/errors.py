@@ -13,6 +13,7 @@
     ├── ProtocolError          theirs; the bytes are not what the protocol says
     │   ├── FrameError             a frame that cannot be cut from the stream
     │   └── RecordError            bytes that are no stored record
+    ├── AddressRefused         the system does not let us listen there; the text says why
     ├── StoreError             the store directory cannot be used
     │   ├── StoreInUse             another process holds it
     │   └── StoreCorrupt           a file says what it cannot say; names file and offset
@@ -84,6 +85,10 @@ class FrameError(ProtocolError):
 
 class RecordError(ProtocolError):
     """These bytes are no stored record."""
+
+
+class AddressRefused(ReliableMQError):
+    """The system does not let this process listen at an address."""
 
 
 class StoreError(ReliableMQError):

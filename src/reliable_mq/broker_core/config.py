@@ -5,6 +5,7 @@ Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -133,11 +134,23 @@ def _check(config: BrokerConfig) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the `name=value` lines of a broker.conf; # and ! begin comments."""
+    """Return the properties of a broker.conf, written as `java.util.Properties` reads them.
+
+    A line is `name=value`, `name:value` or `name value`; # and ! begin comments, a backslash at
+    its end lets a line go on in the next, and before any other letter it stands for that letter.
+    """
     pairs: dict[str, str] = {}
-    for line in text.splitlines():
+    lines = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text.replace("\r\n", "\n"))
+    for line in lines.splitlines():
         stripped = line.strip()
         if stripped and stripped[0] not in "#!":
-            name, _, value = stripped.partition("=")
-            pairs[name.strip()] = value.strip()
+            name, value = _NAME_AND_VALUE.match(stripped).groups()  # type: ignore[union-attr]
+            pairs[_unescape(name)] = _unescape(value)
     return pairs
+
+
+_NAME_AND_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)

@@ -11,37 +11,114 @@ import uvloop
 
 from reliable_mq.broker_core.config import parse_properties
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+
+_HOST = "127.0.0.1"
+_PORT = 10911
+_NAME_SERVER_PORT = 9876
 
 
 def command(
-    store: Annotated[Path, typer.Option(help="Folder of the store; made when it is not there.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the broker; 0 for a free one.")] = 10911,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the store; made when it is not there.", show_default=False),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on; 0.0.0.0 for all.", show_default=_HOST),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the broker; 0 for a free one.",
+            min=0,
+            max=65535,
+            show_default=str(_PORT),
+        ),
+    ] = None,
     namesrv_port: Annotated[
-        int, typer.Option(help="Port of the name server in this process; 0 for a free one.")
-    ] = 9876,
+        int,
+        typer.Option(
+            help="Port of the name server in this process; 0 for a free one.", min=0, max=65535
+        ),
+    ] = _NAME_SERVER_PORT,
     namesrv: Annotated[
-        str, typer.Option(help="HOST:PORT;… of other name servers; then none runs here.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="HOST:PORT;… of other name servers; then none runs in this process.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A broker.conf with Apache RocketMQ's properties.")
+        Path | None,
+        typer.Option(help="A broker.conf with Apache RocketMQ's properties.", show_default=False),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="name=value, over the file; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A property, over the file: name=value; repeatable.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Run the bundled broker, with a name server unless one is named."""
+    """Run the bundled broker, with a name server in the same process unless one is named.
+
+    When it is ready it prints one line, "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
+    SIGTERM stops it cleanly. Properties have Apache RocketMQ's names and defaults; flushDiskType's
+    default alone differs, it is SYNC_FLUSH. Options win over properties.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    options = BrokerOptions(
-        store=store,
-        host=host,
-        port=port,
-        name_server_port=namesrv_port,
-        name_servers=namesrv,
-        properties=_properties(config, settings or []),
+    properties = _properties(config, settings or [])
+    uvloop.run(_serve(_options(properties, store, host, port, namesrv_port, namesrv)))
+
+
+def _options(
+    properties: dict[str, str],
+    store: Path | None,
+    host: str | None,
+    port: int | None,
+    name_server_port: int,
+    name_servers: str | None,
+) -> BrokerOptions:
+    """Return what the command line and the properties say together.
+
+    Raises:
+        ConfigurationError: when they say too little or something that cannot be.
+    """
+    folder = properties.pop("storePathRootDir", "")
+    if store is None and not folder:
+        raise ConfigurationError("--store is missing: name the folder of the store")
+    bound = properties.pop("bindAddress", _HOST)
+    listen_on = bound if host is None else host
+    listed = properties.get("namesrvAddr", "") if name_servers is None else name_servers
+    properties.setdefault("brokerIP1", advertised_ip(listen_on))
+    return BrokerOptions(
+        store=Path(folder) if store is None else store,
+        host=listen_on,
+        port=_port(properties) if port is None else port,
+        name_server_port=name_server_port,
+        name_servers=_addresses(listed),
+        properties=properties,
     )
-    uvloop.run(_serve(options))
+
+
+def _port(properties: dict[str, str]) -> int:
+    port = properties.get("listenPort", str(_PORT))
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"listenPort={port}: a port is 0..65535")
+    return int(port)
+
+
+def _addresses(text: str) -> str:
+    """Return "host:port;host:port" without spaces and empty parts."""
+    addresses = [address.strip() for address in text.split(";") if address.strip()]
+    for address in addresses:
+        name, _, port = address.rpartition(":")
+        if not name or not port.isdigit() or not 0 < int(port) <= 65535:
+            raise ConfigurationError(f"name server {address}: write HOST:PORT")
+    return ";".join(addresses)
 
 
 def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
@@ -51,11 +128,13 @@ def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
             properties = parse_properties(config.read_text("utf-8"))
         except OSError as error:
             raise ConfigurationError(f"--config {config}: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigurationError(f"--config {config}: it is no text in UTF-8") from error
     for setting in settings:
         name, sign, value = setting.partition("=")
-        if not sign:
+        if not sign or not name.strip():
             raise ConfigurationError(f"--set {setting}: write name=value")
-        properties[name] = value
+        properties[name.strip()] = value.strip()
     return properties
 
 

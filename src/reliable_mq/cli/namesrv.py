@@ -12,10 +12,13 @@ from reliable_mq.runtime.name_server import NameServer
 
 
 def command(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 9876,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for a free one.", min=0, max=65535)] = 9876,
 ) -> None:
-    """Run a name server."""
+    """Run a name server: brokers register at it, clients ask it for routes.
+
+    When it is ready it prints one line, "ready namesrv=HOST:PORT". SIGTERM stops it.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     uvloop.run(_serve(host, port))
 

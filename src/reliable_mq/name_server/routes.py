@@ -1,118 +1,253 @@
 """The route table of a name server.
 
 A broker registers its topics every 30 s; one that is silent for 120 s, or whose connection closes,
-is forgotten. Source: Apache RocketMQ `RouteInfoManager`.
+is forgotten, and with the last broker of a name its topics. Only a master's topics count.
+Source: Apache RocketMQ `RouteInfoManager`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.topics import TopicConfig
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.name_server.registration import DataVersion, RegisteredTopic, Registration
 from reliable_mq.wire.headers import RegisterBrokerHeader
 
 EXPIRY_MS = 120_000
+MASTER = 0
+WRITE = 2
+READ = 4
 
 
-class LiveBroker(msgspec.Struct):
-    """One broker process."""
+class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
+    """The brokers of one name: their addresses by id, 0 the master's."""
+
+    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+    broker_name: str
+    cluster: str
+    enable_acting_master: bool = False
+
+
+class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
+    """The queues that the brokers of one name have of a topic."""
+
+    broker_name: str
+    perm: int
+    read_queue_nums: int
+    topic_sys_flag: int
+    write_queue_nums: int
+
+
+class _Live(msgspec.Struct):
+    """One broker process that was heard of."""
 
     header: RegisterBrokerHeader
     connection: int
+    lifetime_ms: int
     expires_ms: int
-    topics: dict[str, TopicConfig]
+    version: DataVersion
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What a slave learns when it registers: its master's addresses."""
+
+    master_address: str = ""
+    ha_address: str = ""
 
 
 class RouteTable:
-    """Brokers by (cluster, address). Invariant N1: a route names only brokers that are alive."""
+    """Brokers by (cluster, address) and by name, queues by topic and broker name.
+
+    Invariant N1: an address that a route names belongs to a broker that is alive, and a topic is
+    known only of broker names that have an address.
+    """
 
     def __init__(self) -> None:
-        self._brokers: dict[tuple[str, str], LiveBroker] = {}
+        self._live: dict[tuple[str, str], _Live] = {}
+        self._names: dict[str, BrokerData] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+
+    def invariants(self) -> None:
+        """N1; see the class."""
+        for name, data in self._names.items():
+            for address in data.broker_addrs.values():
+                if (data.cluster, address) not in self._live:
+                    raise InvariantBroken(f"N1: {address} of {name} is not alive")
+        for topic, queues in self._topics.items():
+            if not queues or queues.keys() - self._names.keys():
+                raise InvariantBroken(f"N1: {topic} is known of {list(queues)}")
 
     def register(
         self,
         header: RegisterBrokerHeader,
-        topics: dict[str, TopicConfig],
+        registration: Registration,
         connection: int,
         now_ms: int,
-    ) -> None:
-        """Add or renew a broker. An address that comes back under another id replaces itself."""
-        lifetime_ms = header.heartbeat_timeout_millis or EXPIRY_MS
-        key = (header.cluster_name, header.broker_addr)
-        self._brokers[key] = LiveBroker(header, connection, now_ms + lifetime_ms, topics)
+    ) -> Registered | None:
+        """Add or renew a broker; None when it names a single topic and is not known yet.
 
-    def unregister(self, cluster: str, address: str) -> None:
-        """Forget a broker that says goodbye."""
-        self._brokers.pop((cluster, address), None)
+        An address that comes back under another id leaves the old one. An address that takes over
+        an id is ignored while the other's state is the newer one.
+        """
+        name, address, number = header.broker_name, header.broker_addr, header.broker_id
+        data = self._names.get(name)
+        if data is None:
+            data = BrokerData(broker_name=name, cluster=header.cluster_name)
+        key = (header.cluster_name, address)
+        if self._is_outdated(data, header, registration):
+            self._live.pop(key, None)
+            return Registered()
+        addresses = data.broker_addrs
+        is_first = number not in addresses
+        if is_first and len(registration.topic_config_table) == 1:
+            return None
+        self._names[name] = data
+        data.enable_acting_master = bool(header.enable_acting_master)
+        for other in [n for n, a in addresses.items() if a == address and n != number]:
+            del addresses[other]
+        replaced = addresses.get(number)
+        if replaced not in (None, address):
+            self._live.pop((header.cluster_name, replaced), None)
+        addresses[number] = address
+        known = self._live.get(key)
+        is_changed = known is None or known.version != registration.data_version
+        if number == MASTER:
+            self._take_topics(name, registration, is_new=is_first or is_changed)
+        lifetime_ms = header.heartbeat_timeout_millis or EXPIRY_MS
+        self._live[key] = _Live(
+            header, connection, lifetime_ms, now_ms + lifetime_ms, registration.data_version
+        )
+        return self._master_of(data) if number != MASTER else Registered()
+
+    def _is_outdated(
+        self, data: BrokerData, header: RegisterBrokerHeader, registration: Registration
+    ) -> bool:
+        known = data.broker_addrs.get(header.broker_id)
+        if known in (None, header.broker_addr):
+            return False
+        live = self._live.get((header.cluster_name, known))
+        newest = registration.data_version.state_version
+        return live is not None and live.version.state_version > newest
+
+    def _take_topics(self, name: str, registration: Registration, *, is_new: bool) -> None:
+        for topic in registration.topic_config_table.values():
+            queues = self._topics.setdefault(topic.topic_name, {})
+            if is_new or name not in queues:
+                queues[name] = _queue_data(name, topic)
+
+    def _master_of(self, data: BrokerData) -> Registered:
+        address = data.broker_addrs.get(MASTER, "")
+        live = self._live.get((data.cluster, address))
+        return Registered(address, live.header.ha_server_addr or "") if live else Registered()
+
+    def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
+        """Whether a broker's topics are not known as of this version."""
+        return self.version_of(cluster, address) != version
+
+    def version_of(self, cluster: str, address: str) -> DataVersion | None:
+        """Return the version of a broker's topics, None when it is not known."""
+        live = self._live.get((cluster, address))
+        return live.version if live else None
+
+    def renew(self, cluster: str, address: str, now_ms: int) -> None:
+        """Note that a broker is alive, if it is known."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.expires_ms = now_ms + live.lifetime_ms
+
+    def unregister(self, cluster: str, name: str, address: str) -> None:
+        """Forget a broker; without brokers of its name its topics go too."""
+        self._live.pop((cluster, address), None)
+        data = self._names.get(name)
+        if data is None:
+            return
+        for number in [n for n, known in data.broker_addrs.items() if known == address]:
+            del data.broker_addrs[number]
+        if data.broker_addrs:
+            if data.enable_acting_master and MASTER not in data.broker_addrs:
+                self._change_permissions(name, lambda perm: perm & ~WRITE)
+            return
+        del self._names[name]
+        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
+            self._drop_queues(topic, name)
 
     def disconnected(self, connection: int) -> None:
-        """Forget the brokers that registered over this connection."""
-        for key, broker in list(self._brokers.items()):
-            if broker.connection == connection:
-                del self._brokers[key]
+        """Forget the brokers whose newest registration came over this connection."""
+        for live in [live for live in self._live.values() if live.connection == connection]:
+            self._forget(live)
 
-    def expire(self, now_ms: int) -> None:
-        """Forget the brokers that fell silent."""
-        for key, broker in list(self._brokers.items()):
-            if broker.expires_ms <= now_ms:
-                del self._brokers[key]
+    def expire(self, now_ms: int) -> list[int]:
+        """Forget the brokers that fell silent; return their connections, to be closed."""
+        silent = [live for live in self._live.values() if live.expires_ms < now_ms]
+        for live in silent:
+            self._forget(live)
+        return [live.connection for live in silent]
 
-    def drop_topic(self, topic: str) -> None:
-        """Forget a topic at all brokers."""
-        for broker in self._brokers.values():
-            broker.topics.pop(topic, None)
+    def _forget(self, live: _Live) -> None:
+        header = live.header
+        self.unregister(header.cluster_name, header.broker_name, header.broker_addr)
+
+    def drop_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic, in one cluster if that is named; a broker that has it brings it back."""
+        for name in list(self._topics.get(topic, ())):
+            if not cluster or self._names[name].cluster == cluster:
+                self._drop_queues(topic, name)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics[topic]
+        queues.pop(broker_name, None)
+        if not queues:
+            del self._topics[topic]
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Let clients send nothing more to the brokers of a name; return how many topics it has."""
+        return self._change_permissions(broker_name, lambda perm: perm & ~WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Let clients send to the brokers of a name again; return how many topics it has."""
+        return self._change_permissions(broker_name, lambda _perm: READ | WRITE)
+
+    def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
+        changed = 0
+        for queues in self._topics.values():
+            queue_data = queues.get(broker_name)
+            if queue_data is not None:
+                queue_data.perm = change(queue_data.perm)
+                changed += 1
+        return changed
 
     def route(self, topic: str) -> dict[str, Any] | None:
         """Return the topic's route as clients expect it, or None when no broker has it."""
-        masters: dict[str, TopicConfig] = {}
-        for broker in self._brokers.values():
-            config = broker.topics.get(topic)
-            if config is not None and broker.header.broker_id == 0:
-                masters[broker.header.broker_name] = config
-        if not masters:
+        queues = self._topics.get(topic)
+        if not queues:
             return None
-        brokers = self._broker_data()
         return {
-            "brokerDatas": [brokers[name] for name in sorted(masters) if name in brokers],
+            "brokerDatas": [msgspec.to_builtins(self._names[name]) for name in sorted(queues)],
             "filterServerTable": {},
-            "queueDatas": [_queue_data(name, masters[name]) for name in sorted(masters)],
+            "queueDatas": [msgspec.to_builtins(queues[name]) for name in sorted(queues)],
         }
-
-    def _broker_data(self) -> dict[str, dict[str, Any]]:
-        data: dict[str, dict[str, Any]] = {}
-        for broker in self._brokers.values():
-            header = broker.header
-            entry = data.setdefault(
-                header.broker_name,
-                {
-                    "brokerAddrs": {},
-                    "brokerName": header.broker_name,
-                    "cluster": header.cluster_name,
-                    "enableActingMaster": False,
-                },
-            )
-            entry["brokerAddrs"][header.broker_id] = header.broker_addr
-        return data
 
     def cluster_info(self) -> dict[str, Any]:
         """Return all brokers and clusters."""
         clusters: dict[str, list[str]] = {}
-        for broker in self._brokers.values():
-            names = clusters.setdefault(broker.header.cluster_name, [])
-            if broker.header.broker_name not in names:
-                names.append(broker.header.broker_name)
-        return {"brokerAddrTable": self._broker_data(), "clusterAddrTable": clusters}
+        for name, data in self._names.items():
+            clusters.setdefault(data.cluster, []).append(name)
+        return {
+            "brokerAddrTable": msgspec.to_builtins(self._names),
+            "clusterAddrTable": clusters,
+        }
 
     def topics(self) -> list[str]:
         """Return all topics, sorted."""
-        return sorted({topic for broker in self._brokers.values() for topic in broker.topics})
+        return sorted(self._topics)
 
 
-def _queue_data(broker_name: str, topic: TopicConfig) -> dict[str, Any]:
-    return {
-        "brokerName": broker_name,
-        "perm": topic.perm,
-        "readQueueNums": topic.read_queue_nums,
-        "topicSysFlag": topic.topic_sys_flag,
-        "writeQueueNums": topic.write_queue_nums,
-    }
+def _queue_data(broker_name: str, topic: RegisteredTopic) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        perm=topic.perm,
+        read_queue_nums=topic.read_queue_nums,
+        topic_sys_flag=topic.topic_sys_flag,
+        write_queue_nums=topic.write_queue_nums,
+    )

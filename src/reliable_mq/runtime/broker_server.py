@@ -58,7 +58,7 @@ class BrokerServer:
         self._timers: list[asyncio.Task[None]] = []
         self._links: Links
         self._core: BrokerCore
-        self._disk: FileDisk
+        self._disk: FileDisk | None = None
         self._config: BrokerConfig
         self._log_writer: LogWriter
 
@@ -78,11 +78,22 @@ class BrokerServer:
         """Recover the store, listen, and register; returns when a client can find the broker.
 
         Raises:
-            ConfigurationError: when an option is wrong or a port is taken.
+            ConfigurationError: when an option is wrong.
+            AddressRefused: when a port is taken.
             StoreError: when the store cannot be used.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
         options = self._options
-        await self._listener.start(options.host, options.port)
+        await self._listener.bind(options.host, options.port)
+        if not options.name_servers:
+            self._name_server = NameServer()
+            await self._name_server.start(options.host, options.name_server_port)
         properties = {
             "brokerIP1": options.host,
             **options.properties,
@@ -91,16 +102,14 @@ class BrokerServer:
         self._config, warnings = broker_config(properties)
         for warning in warnings:
             log.warning("%s", warning)
-        self._disk = FileDisk(options.store)
-        self._core = BrokerCore(self._config, self._disk, process_id=os.getpid())
+        disk = self._disk = FileDisk(options.store)
+        self._core = BrokerCore(self._config, disk, process_id=os.getpid())
         self._core.open(now_ms())
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        self._log_writer = LogWriter(self._disk, sync_interval, self._stored)
-        if not options.name_servers:
-            self._name_server = NameServer()
-            await self._name_server.start(options.host, options.name_server_port)
+        self._log_writer = LogWriter(disk, sync_interval, self._stored)
+        await self._listener.serve()
         self._links = Links(
             connect_timeout=_REGISTER_TIMEOUT,
             on_request=lambda _address, _command: None,
@@ -113,6 +122,14 @@ class BrokerServer:
             asyncio.create_task(self._register_forever()),
             asyncio.create_task(self._checkpoint_forever()),
         ]
+
+    async def _abandon(self) -> None:
+        """Let go of what a start that failed has taken."""
+        await self._listener.close()
+        if self._name_server:
+            await self._name_server.close()
+        if self._disk:
+            self._disk.close()
 
     def received(self, connection: Connection, commands: Iterable[Command]) -> None:
         """Handle what one read brought; answers and writes leave at the end of the loop turn."""
@@ -186,7 +203,8 @@ class BrokerServer:
         await self._listener.close()
         self._log_writer.close()
         self._core.close()
-        self._disk.close()
+        if self._disk:
+            self._disk.close()
         await self._links.close()
         if self._name_server:
             await self._name_server.close()

@@ -1,22 +1,31 @@
-"""A listening socket and its connections, for brokers and name servers."""
+"""A listening socket and its connections, for brokers and name servers.
+
+A peer that does not read its answers is not read from either, until it does. Bytes that are no
+frame close their connection with one line in the log; nobody else notices.
+"""
 
 import asyncio
+import ipaddress
 import itertools
 import logging
+import resource
 import time
 from collections.abc import Iterable
 from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.errors import ConfigurationError, FrameError
+from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
 from reliable_mq.wire.command import Command, decode_command
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
 
 log = logging.getLogger(__name__)
 
-_IDLE_SECONDS = 120  # Apache RocketMQ closes a channel that is silent this long
-_UNSENT_MAX = 64 * 1024 * 1024  # a peer that asks but does not read is cut off
+IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
+_UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
+# One read may hold many requests for much; a peer whose answers to it exceed this is cut off.
+_UNSENT_MAX = 256 * 1024 * 1024
+_BACKLOG = 1024
 
 
 def now_ms() -> int:
@@ -35,32 +44,60 @@ class Owner(Protocol):
 
 
 class Listener:
-    """Accepts connections; `send` answers on them by id."""
+    """Accepts connections; `send` answers on them by id.
 
-    def __init__(self, owner: Owner) -> None:
+    Args:
+        owner: gets the commands.
+        idle_seconds: a connection that is silent this long, both ways, is closed.
+    """
+
+    def __init__(self, owner: Owner, idle_seconds: float = IDLE_SECONDS) -> None:
         self._owner = owner
+        self._idle_seconds = idle_seconds
         self._ids = itertools.count(1)
         self._open: dict[int, _ServerConnection] = {}
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. With port 0 the system chooses one; `port` tells which.
+    async def bind(self, host: str, port: int) -> None:
+        """Take the address; nobody is served before `serve`.
+
+        With port 0 the system chooses one; `port` tells which.
 
         Raises:
-            ConfigurationError: when the address cannot be listened on.
+            AddressRefused: when the address cannot be listened on.
         """
+        _allow_many_connections()
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _ServerConnection(self, self._owner), host, port, backlog=1024
+                lambda: _ServerConnection(self, self._owner),
+                host,
+                port,
+                backlog=_BACKLOG,
+                start_serving=False,
             )
         except OSError as error:
-            raise ConfigurationError(
-                f"{host}:{port}: cannot listen here ({error.strerror}); choose another port"
+            raise AddressRefused(
+                f"{host}:{port}: cannot listen here ({_reason(error)}); choose another address"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def serve(self) -> None:
+        """Accept connections; the owner is ready for commands.
+
+        Raises:
+            AddressRefused: when another process took the address meanwhile.
+        """
+        if self._server is None:
+            raise InvariantBroken("a listener serves what it has bound")
+        try:
+            await self._server.start_serving()
+        except OSError as error:
+            raise AddressRefused(
+                f"port {self.port}: cannot listen here ({_reason(error)}); choose another"
+            ) from error
         self._check_idle()
 
     def send(self, connection_id: int, frames: list[bytes]) -> None:
@@ -71,9 +108,10 @@ class Listener:
 
     def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()
+        silent_since = loop.time() - self._idle_seconds
         for connection in list(self._open.values()):
-            connection.close_if_idle(loop.time() - _IDLE_SECONDS)
-        self._idle_check = loop.call_later(_IDLE_SECONDS / 4, self._check_idle)
+            connection.close_if_idle(silent_since)
+        self._idle_check = loop.call_later(self._idle_seconds / 4, self._check_idle)
 
     def opened(self, connection: "_ServerConnection") -> int:
         """Note a new connection and return its id."""
@@ -85,6 +123,12 @@ class Listener:
         """Note that a connection is gone."""
         if self._open.pop(connection.id, None) is not None:
             self._owner.disconnected(connection)
+
+    def close_connection(self, connection_id: int) -> None:
+        """Close one connection, when it is still open."""
+        connection = self._open.get(connection_id)
+        if connection is not None:
+            connection.close()
 
     def stop_reading(self) -> None:
         """Take no more commands; answers to those that came can still be sent."""
@@ -106,61 +150,117 @@ class Listener:
 
 
 class _ServerConnection(asyncio.Protocol):
-    """One peer. Bytes that are no frame close it, with one line in the log."""
+    """One peer. Invariant L6: while its unread answers are many, its requests are not read."""
+
+    __slots__ = (
+        "_connection",
+        "_is_told",
+        "_last_used",
+        "_listener",
+        "_loop",
+        "_owner",
+        "_reader",
+        "_reads_no_more",
+        "_transport",
+    )
 
     def __init__(self, listener: Listener, owner: Owner) -> None:
         self._listener = listener
         self._owner = owner
         self._reader = FrameReader()
         self._loop = asyncio.get_running_loop()
-        self._last_read = self._loop.time()
+        self._last_used = self._loop.time()
+        self._is_told = False  # whether the log says why the connection ends
+        self._reads_no_more = False
         self._transport: asyncio.Transport
-        self._connection: Connection
+        self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
-        ip, port = transport.get_extra_info("peername")[:2]
+        peer = transport.get_extra_info("peername")
+        if not peer:  # it is gone already
+            self._transport.abort()
+            return
+        ip = _plain_ip(peer[0])
         self._connection = Connection(
-            self._listener.opened(self), pack_host(ip, port), f"{ip}:{port}"
+            self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
         )
+        self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
 
     def data_received(self, data: bytes) -> None:
-        self._last_read = self._loop.time()
+        self._last_used = self._loop.time()
+        if self._connection is None:
+            return
         try:
-            frames = self._reader.feed(data)
-            commands = [decode_command(frame) for frame in frames]
+            commands = [decode_command(frame) for frame in self._reader.feed(data)]
         except FrameError as error:
-            log.warning("%s: closed, %s", self._connection.address, error)
+            self._tell(f"closed, {error}")
             self._transport.abort()
             return
         if commands:
             self._owner.received(self._connection, commands)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        if self._connection is None:
+            return
         if self._reader.kept_size:
-            log.warning(
-                "%s: closed by the peer within a frame, %d bytes of it had come",
-                self._connection.address,
-                self._reader.kept_size,
+            self._tell(
+                f"closed by the peer within a frame, {self._reader.kept_size} bytes of it had come"
             )
         self._listener.closed(self._connection)
+
+    def pause_writing(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._reads_no_more and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def send(self, frames: list[bytes]) -> None:
         if self._transport.is_closing():
             return
+        self._last_used = self._loop.time()
         self._transport.writelines(frames)
         if self._transport.get_write_buffer_size() > _UNSENT_MAX:
-            log.warning("%s: closed, it does not read its answers", self._connection.address)
+            self._tell("closed, it does not read its answers")
             self._transport.abort()
 
     def close_if_idle(self, silent_since: float) -> None:
-        if self._last_read < silent_since:
-            log.info("%s: closed, silent for %d s", self._connection.address, _IDLE_SECONDS)
-            self._transport.close()
+        if self._last_used < silent_since and not self._transport.is_closing():
+            self._tell("closed, it was silent too long", logging.INFO)
+            self._transport.abort()
 
     def stop_reading(self) -> None:
+        self._reads_no_more = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def close(self) -> None:
+        self._is_told = True  # a peer may be within a frame; it was this side that ended
         self._transport.close()
+
+    def _tell(self, what: str, level: int = logging.WARNING) -> None:
+        """Say in the log why the connection ends, once."""
+        if not self._is_told and self._connection is not None:
+            self._is_told = True
+            log.log(level, "%s: %s", self._connection.address, what)
+
+
+def _plain_ip(address: str) -> str:
+    """Return a peer's address without its zone, an IPv4 address that came over IPv6 as IPv4."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return text.rpartition(": ")[2] or text  # asyncio wraps the system's words in its own
+
+
+def _allow_many_connections() -> None:
+    """Let this process open as many files as the system allows it; many shells begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -25,23 +25,28 @@ class NameServer:
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; see `Listener.start`."""
-        await self._listener.start(host, port)
+        """Listen; see `Listener.bind`."""
+        await self._listener.bind(host, port)
+        await self._listener.serve()
         self._expire()
 
     def _expire(self) -> None:
-        self._core.routes.expire(now_ms())
+        for connection_id in self._core.routes.expire(now_ms()):
+            self._listener.close_connection(connection_id)
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)
 
     def received(self, connection: Connection, commands: Iterable[Command]) -> None:
-        """Answer the commands of one read."""
+        """Answer the commands of one read; those sent one-way are done without an answer."""
         now = now_ms()
-        answers = [
-            encode_command(self._core.receive(connection.id, command, now))
-            for command in commands
-            if not command.is_oneway
-        ]
-        self._listener.send(connection.id, answers)
+        answers: list[bytes] = []
+        for command in commands:
+            if command.is_reply:
+                continue
+            answer = self._core.receive(connection.id, command, now)
+            if not command.is_oneway:
+                answers.append(encode_command(answer))
+        if answers:
+            self._listener.send(connection.id, answers)
 
     def disconnected(self, connection: Connection) -> None:
         """Forget the brokers that registered over a connection."""

@@ -1,0 +1,85 @@
+"""What a broker says when it registers: who it is and which topics it has.
+
+Source: Apache RocketMQ `RegisterBrokerBody`, `TopicConfigSerializeWrapper`.
+"""
+
+import zlib
+from typing import Any
+
+import msgspec
+
+from reliable_mq.errors import ProtocolError
+from reliable_mq.wire import fastjson
+
+
+class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a route needs to know of a topic."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_sys_flag: int = 0
+
+
+class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which state of its topics a broker speaks of. Two that are equal mean the same topics."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A broker's topics by name."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, RegisteredTopic] = msgspec.field(default_factory=dict)
+
+
+class _Body(msgspec.Struct, frozen=True, rename="camel"):
+    topic_config_serialize_wrapper: Registration
+
+
+def decode_registration(body: bytes, *, compressed: bool) -> Registration:
+    """Return the registration in the body of REGISTER_BROKER; an empty body names no topic.
+
+    Raises:
+        ProtocolError: when the body does not read.
+    """
+    try:
+        if not body:
+            return Registration()
+        if compressed:
+            return _decode_compressed(zlib.decompress(body))
+        return msgspec.convert(fastjson.loads(body), _Body).topic_config_serialize_wrapper
+    except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
+        raise ProtocolError(f"the body is no registration: {error}") from error
+
+
+def _decode_compressed(data: bytes) -> Registration:
+    """Decode `i32 length, data version JSON | i32 count | count * (i32 length, "name readQueues
+    writeQueues perm filterType [attributes JSON]")`; what follows is of no use to a route.
+    """
+    version, at = _sized(data, 0)
+    count = int.from_bytes(data[at : at + 4])
+    at += 4
+    topics: dict[str, Any] = {}
+    for _ in range(count):
+        line, at = _sized(data, at)
+        name, read, write, perm = line.decode().split(" ")[:4]
+        topics[name] = {
+            "topicName": name,
+            "readQueueNums": int(read),
+            "writeQueueNums": int(write),
+            "perm": int(perm),
+        }
+    whole = {"dataVersion": fastjson.loads(version), "topicConfigTable": topics}
+    return msgspec.convert(whole, Registration)
+
+
+def _sized(data: bytes, at: int) -> tuple[bytes, int]:
+    end = at + 4 + int.from_bytes(data[at : at + 4])
+    if end > len(data) or end < at + 4:
+        raise ValueError(f"a part of {end - at - 4} bytes at {at} of {len(data)}")
+    return data[at + 4 : end], end

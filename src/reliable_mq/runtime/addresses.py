@@ -1,0 +1,44 @@
+"""Under which address clients find a broker that listens on every address."""
+
+import ipaddress
+import socket
+
+from reliable_mq.errors import ConfigurationError
+
+
+def advertised_ip(host: str) -> str:
+    """Return the IP address that a broker listening on `host` gives to clients.
+
+    A name becomes its first address. "0.0.0.0" and "::" become the address from which this machine
+    speaks to others, or the loopback address when it speaks to nobody.
+
+    Raises:
+        ConfigurationError: when the name has no address.
+    """
+    try:
+        ip = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        ip = _resolved(host)
+    if not ip.is_unspecified:
+        return str(ip)
+    family, far, loopback = (
+        (socket.AF_INET, "192.0.2.1", "127.0.0.1")
+        if ip.version == 4
+        else (socket.AF_INET6, "2001:db8::1", "::1")
+    )
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((far, 9))  # a datagram socket sends nothing when it connects
+        except OSError:
+            return loopback
+        return str(probe.getsockname()[0])
+
+
+def _resolved(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--host {host}: no such host ({error.strerror}); write an address of this machine"
+        ) from error
+    return ipaddress.ip_address(found[0][4][0])
