@@ -148,6 +148,8 @@ class TableWriter:
                 "queue_id": None,
                 "offset": None,
                 "required_groups": "",
+                "resend_time": None,
+                "deliver_time": None,
                 "create_date": created,
                 "update_date": created,
                 **columns,

@@ -195,7 +195,7 @@ def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any] | Non
         results = [(repair, None, "planned") for repair in repairs]
     else:
         worker = SqlRepair(options.database, options.prefix, run_id, options.broker_name)
-        done = worker.apply(repairs, datetime.now(UTC))
+        done = worker.apply(repairs, options.now)
         results = [(each.repair, each.changed, each.outcome) for each in done]
     return {
         "mode": options.repair,

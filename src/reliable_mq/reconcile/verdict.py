@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from reliable_mq.errors import UsageError
+
 
 class Verdict(StrEnum):
     """The closed list. What each means: `MEANINGS`; which are findings: `FINDINGS`."""
@@ -158,8 +160,11 @@ def decide(facts: Mapping[str, str]) -> Verdict:
         facts: one value of `FACTS` for each of its names.
 
     Raises:
-        KeyError: when a fact that a rule asks for is missing.
+        UsageError: when a fact is missing, unknown, or has a value that it cannot have.
     """
+    for name in facts.keys() | FACTS.keys():
+        if facts.get(name) not in FACTS.get(name, ()):
+            raise UsageError(f"the fact {name!r} cannot be {facts.get(name)!r}")
     return next(
         rule.verdict
         for rule in RULES

@@ -1,0 +1,167 @@
+"""Whole runs on Spark: every way into a verdict, a rival implementation, repair, and reports."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import MetaData, create_engine, select
+from tests.reconcile.cases import BODY, Cases, every_case, random_cases
+from tests.reconcile.ledgers import GRACE, NOW, StoreWriter
+from tests.reconcile.plain import PlainReconciliation
+
+from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.sql_tables import audit_table, finding_table, run_table
+from reliable_mq.reconcile.verdict import FINDINGS, Verdict
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+def options(url: str, store: str, out: Path, **more: Any) -> Options:
+    return Options(database=url, store=store, out=out, now=NOW, grace=GRACE, **more)
+
+
+def verdicts_in(out: Path) -> dict[tuple[str, str], str]:
+    rows = duckdb.sql(
+        f"SELECT message_id, consumer_group, verdict FROM '{out}/verdicts.parquet/*.parquet'"
+    ).fetchall()
+    assert len({row[:2] for row in rows}) == len(rows), "one verdict per message and group"
+    return {(message, group): verdict for message, group, verdict in rows}
+
+
+def rows_of(url: str, table: Any) -> list[dict[str, Any]]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [dict(row) for row in connection.execute(select(table)).mappings()]
+    engine.dispose()
+    return found
+
+
+def test_every_way_into_a_verdict_is_judged_so(tmp_path: Path) -> None:
+    """Given one message for each way, when they are reconciled, then each has its verdict, all are
+    there and nothing else; findings are in the report, in the table and proved."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    expected, store = every_case(url, tmp_path / "store")
+
+    summary = reconcile(options(url, store, tmp_path / "out"))
+
+    assert verdicts_in(tmp_path / "out") == expected
+    assert set(expected.values()) == set(Verdict)
+    assert summary["verdicts"] == Counter(map(str, expected.values()))
+    found = {key: verdict for key, verdict in expected.items() if verdict in FINDINGS}
+    told = {(f["message_id"], f["consumer_group"]): f["verdict"] for f in summary["findings"]}
+    assert told == found
+    assert (summary["clean"], summary["exit_code"]) == (False, 2)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == summary
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(message in page for message, _ in found)
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    kept = rows_of(url, finding_table(MetaData(), "rmq_"))
+    assert {(r["message_id"], r["consumer_group"]): r["verdict"] for r in kept} == found
+    (run,) = rows_of(url, run_table(MetaData(), "rmq_"))
+    assert (run["findings"], run["is_clean"]) == (len(found), False)
+    proofs = {f["verdict"]: f["evidence"] for f in summary["findings"]}
+    assert proofs["lost by the broker"]["acknowledged_queue_offset"] == 7
+    assert proofs["dead-lettered"]["dead_letter_reason"] == "no such card"
+    assert proofs["content differs"]["content_crc"] != proofs["content differs"]["record_crc"]
+    assert proofs["stuck"]["stub_status"] == "UNCONFIRMED"
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_a_rival_in_plain_python_agrees_on_random_ledgers(tmp_path: Path, seed: int) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    store = random_cases(url, tmp_path / "store", seed, 1_500)
+
+    reconcile(options(url, store, tmp_path / "out"))
+
+    rival = PlainReconciliation(url, store, NOW, GRACE).verdicts()
+    assert verdicts_in(tmp_path / "out") == rival
+    assert len(set(rival.values())) > 10
+
+
+def test_a_repair_makes_the_next_run_clean_and_is_audited(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Given findings that can be repaired, on PostgreSQL; when they are planned, nothing changes;
+    when they are applied, the stubs are due, marked, confirmed; when the scheduler has sent what is
+    due and the group consumed it, then nothing is found."""
+    cases = Cases(postgres_url, tmp_path / "store")
+    sent, queue = cases.new(payments=Verdict.SENT_NOT_MARKED)
+    cases.send(sent, queue)
+    cases.stub(sent, "payments")
+    known, queue = cases.new(payments=Verdict.CONSUMED_NOT_CONFIRMED)
+    cases.stub(known, "payments", **cases.send(known, queue))
+    cases.tables.log(known, "payments", 1)
+    lost, queue = cases.new(payments=Verdict.LOST)
+    cases.stub(lost, "payments", broker_name="broker-a", queue_id=queue, offset=9, count=1)
+    acknowledged, queue = cases.new(ack=Verdict.LOST)
+    place = {"broker_name": "broker-a", "queue_id": queue, "offset": 9, "count": 16}
+    cases.stub(acknowledged, status=1, resend_time=None, **place)
+    url, store = cases.write()
+    stubs = message_stub_table(MetaData())
+    before = rows_of(url, stubs)
+
+    planned = reconcile(options(url, store, tmp_path / "out", repair="plan"))
+
+    assert verdicts_in(tmp_path / "out") == cases.expected
+    actions = {a["message_id"]: a["action"] for a in planned["repair"]["actions"]}
+    expected = {sent: "mark", known: "confirm", lost: "resend", acknowledged: "resend"}
+    assert actions == expected
+    assert rows_of(url, stubs) == before
+
+    applied = reconcile(options(url, store, tmp_path / "out", repair="apply"))
+
+    assert applied["repair"]["changed"] == 4
+    after = {row["message_id"]: row for row in rows_of(url, stubs)}
+    for identity in (lost, acknowledged):
+        stub = after[identity]
+        assert (stub["status"], stub["count"], stub["resend_time"]) == (0, 0, NOW)
+        assert (stub["broker_name"], stub["offset"]) == (None, None)
+    assert (after[sent]["broker_name"], after[sent]["offset"]) == ("broker-a", 0)
+    assert (after[known]["status"], after[known]["resend_time"]) == (1, None)
+    audited = rows_of(url, audit_table(MetaData(), "rmq_"))
+    assert {row["message_id"]: row["action"] for row in audited} == expected
+
+    _send_what_is_due(url, cases.store, (lost, acknowledged))
+    again = reconcile(options(url, store, tmp_path / "out", repair="apply"))
+
+    assert again["clean"], again["findings"]
+    assert again["repair"] is None
+    assert len(rows_of(url, audit_table(MetaData(), "rmq_"))) == 4
+
+
+def _send_what_is_due(url: str, store: StoreWriter, identities: tuple[str, ...]) -> None:
+    """Do what the scheduler does: send again, and record where the broker has it."""
+    stubs = message_stub_table(MetaData())
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for queue_id, identity in enumerate(identities, 50):
+            record = store.send(identity, BODY, queue_id=queue_id)
+            settled = 1 if queue_id == 51 else 0
+            connection.execute(
+                stubs.update()
+                .where(stubs.c.message_id == identity)
+                .values(broker_name="broker-a", queue_id=queue_id, offset=0, status=settled)
+            )
+            assert record.queue_offset == 0
+    engine.dispose()
+    store.write()
+
+
+def test_a_window_judges_only_the_messages_of_its_time(tmp_path: Path, spark: SparkSession) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    store = random_cases(url, tmp_path / "store", 3, 200)
+    since, until = NOW - GRACE * 2, NOW - GRACE / 2
+
+    reconcile(options(url, store, tmp_path / "out", since=since, until=until))
+
+    whole = PlainReconciliation(url, store, NOW, GRACE).verdicts()
+    low, high = (int(moment.timestamp() * 1000) for moment in (since, until))
+    inside = {key: v for key, v in whole.items() if low <= int(key[0][:12], 16) < high}
+    assert verdicts_in(tmp_path / "out") == inside
+    assert 0 < len(inside) < len(whole)
+    assert spark.sparkContext.defaultParallelism > 0, "the session is the caller's and still runs"

@@ -1,0 +1,133 @@
+"""The decision table, over every combination of facts there is."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from reliable_mq.errors import UsageError
+from reliable_mq.reconcile.verdict import (
+    FACTS,
+    FINDINGS,
+    MEANINGS,
+    RULES,
+    Verdict,
+    decide,
+    sql_case,
+)
+
+
+def combinations() -> Iterator[dict[str, str]]:
+    for values in itertools.product(*FACTS.values()):
+        yield dict(zip(FACTS, values, strict=True))
+
+
+def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at length
+    """Say the verdict from the promises, written without a look at the table's order."""
+    stub, log, record = facts["stub"], facts["log"], facts["record"]
+    is_needed = facts["group"] != "ack"
+    if stub == "voided":
+        return Verdict.VOIDED_BUT_CONSUMED if log == "consumed" else Verdict.VOIDED
+    if stub == "none":
+        if facts["topic"] == "unmanaged":
+            return Verdict.UNMANAGED
+        if facts["age"] == "fresh":
+            return Verdict.IN_FLIGHT
+        return Verdict.EXPIRED if record == "expired" else Verdict.ORPHAN
+    if record == "differs":
+        return Verdict.CONTENT_DIFFERS
+    if log == "consumed":
+        is_owed = facts["group"] == "required" and facts["everyone"] == "yes"
+        if stub == "confirmed" or not is_owed:
+            return Verdict.SETTLED
+        return Verdict.IN_FLIGHT if facts["age"] == "fresh" else Verdict.CONSUMED_NOT_CONFIRMED
+    if is_needed and facts["retry"] == "dead":
+        return Verdict.DEAD_LETTERED
+    if not is_needed and stub == "confirmed" and record != "absent":
+        return Verdict.SETTLED
+    if facts["age"] == "fresh" or (is_needed and log == "live"):
+        return Verdict.IN_FLIGHT
+    if is_needed and facts["retry"] == "waiting":
+        return Verdict.WAITING
+    if record == "absent":
+        was_acknowledged = facts["position"] == "known" or stub == "confirmed"
+        return Verdict.LOST if was_acknowledged else Verdict.NOT_SENT
+    if facts["group"] == "required" and stub == "confirmed":
+        return Verdict.CONFIRMED_WITHOUT_LOG
+    if record == "expired":
+        return Verdict.EXPIRED
+    if not is_needed:
+        return Verdict.SENT_NOT_MARKED
+    if record == "overdue":
+        return Verdict.STUCK
+    if record == "present" and facts["progress"] == "passed":
+        return Verdict.STUCK if log == "dead" else Verdict.NOT_CONSUMED
+    if facts["group"] == "required" and facts["position"] == "unknown":
+        return Verdict.SENT_NOT_MARKED
+    return Verdict.WAITING
+
+
+def test_every_combination_of_facts_has_the_verdict_that_the_promises_ask_for() -> None:
+    wrong = [facts for facts in combinations() if decide(facts) is not expected(facts)]
+
+    assert wrong == []
+
+
+def test_every_verdict_can_occur() -> None:
+    counts = Counter(decide(facts) for facts in combinations())
+
+    assert counts.keys() == set(Verdict)
+
+
+def test_every_rule_decides_something() -> None:
+    """Given a rule that an earlier one hides, then it would be a sentence that means nothing."""
+    deciding = {
+        next(
+            number
+            for number, rule in enumerate(RULES)
+            if all(facts[name] in values for name, values in rule.when.items())
+        )
+        for facts in combinations()
+    }
+
+    assert deciding == set(range(len(RULES)))
+
+
+def test_rules_speak_only_of_known_facts_and_values() -> None:
+    for rule in RULES:
+        for name, values in rule.when.items():
+            assert set(values) <= set(FACTS[name])
+
+
+def test_the_sql_expression_is_the_same_table() -> None:
+    """Given all combinations as rows, when SQL judges them, then it agrees with `decide`."""
+    connection = duckdb.connect()
+    names = ", ".join(f"fact_{name}" for name in FACTS)
+    tables = ", ".join(
+        f"(VALUES {', '.join(f'({value!r})' for value in values)}) AS t_{name}(fact_{name})"
+        for name, values in FACTS.items()
+    )
+    query = f"SELECT {names}, {sql_case()} FROM {tables}"
+
+    rows = connection.execute(query).fetchall()
+
+    assert len(rows) == sum(1 for _ in combinations())
+    wrong = [row for row in rows if decide(dict(zip(FACTS, row[:-1], strict=True))) != row[-1]]
+    assert wrong == []
+
+
+def test_every_verdict_says_what_it_means() -> None:
+    assert MEANINGS.keys() == set(Verdict)
+    assert set(Verdict) > FINDINGS
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_a_missing_or_impossible_fact_is_an_error_not_a_verdict(name: str) -> None:
+    facts = {fact: values[0] for fact, values in FACTS.items()}
+
+    with pytest.raises(UsageError, match=name):
+        decide({fact: value for fact, value in facts.items() if fact != name})
+    with pytest.raises(UsageError, match=name):
+        decide({**facts, name: "maybe"})
