@@ -128,4 +128,4 @@ class NameServerCore:
 
 def _standard_json(value: dict[str, Any]) -> bytes:
     """Return JSON that every reader takes: number keys quoted, names sorted."""
-    return msgspec.json.encode(value, order="sorted")
+    return msgspec.json.encode(msgspec.to_builtins(value, str_keys=True), order="sorted")
