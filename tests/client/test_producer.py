@@ -172,6 +172,7 @@ def test_an_ordering_key_is_tried_again_at_its_own_queue_only() -> None:
     calls = world.calls_of(SEND)
     assert calls[0].address == calls[1].address
     assert calls[0].command.ext_fields["e"] == calls[1].command.ext_fields["e"]
+    assert len(world.waits) == 1, "the same broker is given a moment"
 
 
 def test_a_queue_that_the_caller_names_is_used() -> None:
