@@ -16,7 +16,14 @@ from msgspec.structs import replace
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.consumer import Reject
 from reliable_mq.app.payload import PayloadInvalid
-from reliable_mq.app.sql_attempts import Attempt, Attempts, Results, Settled
+from reliable_mq.app.sql_attempts import (
+    Attempt,
+    Attempts,
+    Results,
+    Settled,
+    tell_postponed,
+    tell_suppressed,
+)
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Step, first_step
@@ -110,9 +117,11 @@ class Deliveries:
             claim, attempts_max=consumer.max_attempts, log_receipt=consumer.log_receipt
         )
         if step is Step.ACKNOWLEDGE:
+            tell_suppressed(entry)
             results[entry.token] = Settled(CONSUMED)
             return None
         if step is Step.LATER:
+            tell_postponed(entry)
             wait = max(claim.wait, HELD_SECONDS_MIN)
             results[entry.token] = Settled(Later(wait, counts=False))
             return None

@@ -52,6 +52,16 @@ DONE = Settled(CONSUMED, "done")
 Results = dict[str, Settled]
 
 
+def tell_suppressed(entry: Entry) -> None:
+    """Log that a delivery had its effect before: the message came again for nothing."""
+    log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
+
+
+def tell_postponed(entry: Entry) -> None:
+    """Log that a delivery waits, because another one of the message is being handled."""
+    log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
+
+
 class Attempts:
     """The protocol's database part for one consumer.
 
@@ -91,8 +101,10 @@ class Attempts:
         for attempt in attempts:
             found = answers[attempt.entry.message_id]
             if found.step is Step.ACKNOWLEDGE:
+                tell_suppressed(attempt.entry)
                 results[attempt.entry.token] = DONE
             elif found.step is Step.LATER:
+                tell_postponed(attempt.entry)
                 later = Later(found.wait, counts=False)
                 results[attempt.entry.token] = Settled(later, "back")
             elif found.attempt > self.consumer.max_attempts:
@@ -124,8 +136,10 @@ class Attempts:
         for attempt in there:
             found = rows.get(attempt.entry.message_id)
             if found is not None and found.step is Step.ACKNOWLEDGE:
+                tell_suppressed(attempt.entry)
                 results[attempt.entry.token] = DONE
             elif found is not None and found.step is Step.LATER:
+                tell_postponed(attempt.entry)
                 later = Later(found.wait, counts=False)
                 results[attempt.entry.token] = Settled(later, "back")
             else:
