@@ -1,0 +1,137 @@
+"""The thread that writes and syncs: what shares a sync, and what is reported when."""
+
+import asyncio
+import threading
+from typing import cast
+
+from reliable_mq.broker_core.state import Turn
+from reliable_mq.broker_core.store.commit_log import Batch, Write
+from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.testing.memory_disk import MemoryDisk
+
+SEGMENT_SIZE = 4096
+
+
+class GatedSegment:
+    """A segment whose syncs wait for the test; it counts them."""
+
+    size = SEGMENT_SIZE
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.written: list[bytes] = []
+        self.syncs = 0
+        self.is_syncing = threading.Event()
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+
+    def read(self, at: int, size: int) -> bytes:
+        return b"".join(self.written)[at : at + size]
+
+    def write(self, at: int, parts: list[bytes]) -> None:
+        assert at == len(b"".join(self.written))
+        self.written += parts
+
+    def sync(self) -> None:
+        self.is_syncing.set()
+        assert self.gate.wait(10)
+        self.syncs += 1
+
+    def close(self) -> None:
+        self.gate.set()
+
+
+class Reports:
+    """What the writer reported, in order."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, bool]] = []
+
+    def __call__(self, end: int, is_durable: bool) -> None:
+        self.ends.append((end, is_durable))
+
+
+def turn(segment: GatedSegment, at: int, data: bytes) -> Turn:
+    return Turn(Batch([Write(cast("DiskFile", segment), at, [data])], at + len(data)), [], {})
+
+
+def test_turns_that_come_during_a_sync_share_the_next_one() -> None:
+    async def scenario() -> tuple[GatedSegment, Reports]:
+        segment, reports = GatedSegment(is_open=False), Reports()
+        writer = LogWriter(MemoryDisk(), 0, reports)
+        writer.take(turn(segment, 0, b"a"))
+        await asyncio.to_thread(segment.is_syncing.wait)
+        for at, data in enumerate((b"b", b"c", b"d"), start=1):
+            writer.take(turn(segment, at, data))
+        segment.gate.set()
+        await writer.drain()
+        writer.close()
+        return segment, reports
+
+    segment, reports = asyncio.run(scenario())
+
+    assert b"".join(segment.written) == b"abcd"
+    assert reports.ends == [(1, True), (4, True)]
+    assert segment.syncs == 2
+
+
+def test_nothing_is_reported_before_it_is_synced() -> None:
+    async def scenario() -> tuple[list[tuple[int, bool]], list[tuple[int, bool]]]:
+        segment, reports = GatedSegment(is_open=False), Reports()
+        writer = LogWriter(MemoryDisk(), 0, reports)
+        writer.take(turn(segment, 0, b"a"))
+        await asyncio.to_thread(segment.is_syncing.wait)
+        before = list(reports.ends)
+        segment.gate.set()
+        await writer.drain()
+        writer.close()
+        return before, reports.ends
+
+    assert asyncio.run(scenario()) == ([], [(1, True)])
+
+
+def test_with_an_interval_a_turn_is_reported_as_written_and_synced_at_the_latest_by_a_drain() -> (
+    None
+):
+    async def scenario() -> tuple[GatedSegment, Reports]:
+        segment, reports = GatedSegment(), Reports()
+        writer = LogWriter(MemoryDisk(), 3600, reports)
+        writer.take(turn(segment, 0, b"a"))
+        await writer.drain()
+        writer.take(turn(segment, 1, b"b"))
+        await writer.run(lambda: None)
+        syncs_before_the_drain = segment.syncs
+        await writer.drain()
+        writer.close()
+        assert syncs_before_the_drain == 1
+        return segment, reports
+
+    segment, reports = asyncio.run(scenario())
+
+    assert [end for end, _ in reports.ends] == [1, 2]
+    assert reports.ends[-1] == (2, False)
+    assert segment.syncs == 2
+
+
+def test_files_of_a_turn_are_written_after_its_batch() -> None:
+    async def scenario() -> str:
+        disk = MemoryDisk()
+        writer = LogWriter(disk, 0, Reports())
+        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        await writer.drain()
+        writer.close()
+        return disk.read_text("config/topics.json")
+
+    assert asyncio.run(scenario()) == "{}"
+
+
+def test_a_job_runs_between_rounds_and_its_caller_waits_for_it() -> None:
+    async def scenario() -> str:
+        names: list[str] = []
+        writer = LogWriter(MemoryDisk(), 0, Reports())
+        await writer.run(lambda: names.append(threading.current_thread().name))
+        writer.close()
+        return names[0]
+
+    assert asyncio.run(scenario()) == "reliable-mq-writer"
