@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
@@ -71,6 +72,7 @@ class ReliableMQ:
         self._connections = Connections(name, self.settings, self._policy)
         self._database: Database | None = None
         self._outbox: SqlOutbox | None = None
+        self._producer: Producer | None = None
         self._topics: dict[str, tuple[str, ...]] = {}
         self._consumers: dict[str, Consumer] = {}
 
@@ -103,7 +105,11 @@ class ReliableMQ:
         return name
 
     def groups_of(self, topic: str) -> tuple[str, ...]:
-        """Return the consumer groups that a message of `topic` must reach to be confirmed."""
+        """Return the consumer groups that a message of `topic` must reach to be confirmed.
+
+        The topic is a managed one from now on.
+        """
+        self._topics.setdefault(topic, ())
         own = {each.group for each in self._consumers.values() if each.topic == topic}
         return tuple(sorted(own.union(self._topics.get(topic, ()))))
 
@@ -189,6 +195,23 @@ class ReliableMQ:
             self._outbox, self.database.session, self.database.async_session, session
         )
 
+    @property
+    def producer(self) -> Producer:
+        """Sends at once, without a stub. Sending to a managed topic warns, raises or passes.
+
+        Managed are topics declared by `topic`, and those that a transaction of this application
+        sends to or a consumer of it reads.
+        """
+        if self._producer is None:
+            policy = self.settings.send_outside_transaction
+            self._producer = Producer(self._connections, self._is_managed, policy)
+        return self._producer
+
+    def _is_managed(self, topic: str) -> bool:
+        return topic in self._topics or any(
+            each.topic == topic for each in self._consumers.values()
+        )
+
     def scheduler(self, notifier: Notifier | None = None) -> Scheduler:
         """Return a resend scheduler of this application, named for this process.
 
@@ -231,6 +254,9 @@ class ReliableMQ:
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
 
+        With an embedded broker the resend scheduler is started too, because no other process can
+        reach that broker; otherwise run `reliable-mq resend` beside your workers.
+
         Raises:
             UsageError: when it has no consumers.
             ConfigurationError: when a table is missing.
@@ -239,6 +265,8 @@ class ReliableMQ:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
         self.database.check_tables()
         self._connections.start_worker(tuple(self._consumers.values()), self.database)
+        if self._connections.is_embedded:
+            self._connections.start_scheduler(self.resend_forever)
 
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish what runs and close.

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class Connections:
         self._broker: object | None = None
         self._relay: RelayThread | None = None
         self._worker: Worker | None = None
+        self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self.owner = f"{name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @property
@@ -74,7 +75,7 @@ class Connections:
 
     def _name_servers(self) -> str:
         broker = self._settings.broker
-        if not broker.startswith(EMBEDDED):
+        if not self.is_embedded:
             return broker
         directory = broker.removeprefix(EMBEDDED)
         if not directory:
@@ -127,6 +128,22 @@ class Connections:
                 self.loop_thread.run(worker.start())
                 self._worker = worker
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the broker runs inside this process, where no other process finds it."""
+        return self._settings.broker.startswith(EMBEDDED)
+
+    def start_scheduler(self, run: Callable[[threading.Event], None]) -> None:
+        """Run the resend scheduler in a thread of this process; a second call does nothing."""
+        with self._lock:
+            if self._scheduler is None:
+                stopped = threading.Event()
+                thread = threading.Thread(
+                    target=run, args=(stopped,), name="reliable-mq-resend", daemon=True
+                )
+                thread.start()
+                self._scheduler = (thread, stopped)
+
     def close(self) -> None:
         """Finish handlers, send what is in hand, close everything; a second call does nothing."""
         with self._lock:
@@ -135,7 +152,13 @@ class Connections:
             client, self._client = self._client, None
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
+            scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler[1].set()
+            scheduler[0].join(self._settings.shutdown_timeout)
         if thread is None:
+            if relay is not None:
+                relay.close(timeout=0.0)  # it never had anything to send
             return
         if worker is not None:
             thread.run(worker.close())

@@ -118,7 +118,15 @@ class RedisLeases:
             while self._asked or self._ended:
                 asked, self._asked = self._asked, []
                 ended, self._ended = self._ended, []
-                answers = await self._ask(asked, ended)
+                try:
+                    answers = await self._ask(asked, ended)
+                except BaseException as error:
+                    for each in asked:  # who waits for an answer gets the error
+                        if not each.answer.done():
+                            each.answer.set_exception(error)
+                    if not asked or isinstance(error, asyncio.CancelledError):
+                        raise
+                    continue
                 for each, answer in zip(asked, answers, strict=True):
                     if not each.answer.done():
                         each.answer.set_result(answer)

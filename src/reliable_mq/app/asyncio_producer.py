@@ -1,0 +1,113 @@
+"""`mq.producer`: sends without the outbox. What is lost when the process dies, stays lost."""
+
+import asyncio
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from reliable_mq.app.thread_connections import Connections
+from reliable_mq.errors import UsageError
+from reliable_mq.message import Message, SendResult
+from reliable_mq.outbox.delay import delay_level_of
+from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.sql_transaction import checked_id, fresh_message_id
+from reliable_mq.outbox.stub import CONTENT_TYPE
+from reliable_mq.settings import OutsidePolicy
+
+
+class SentOutsideTransaction(UserWarning):
+    """A managed topic was sent to without a stub: nobody resends or reconciles this message."""
+
+
+class Producer:
+    """Sends messages at once, without a stub. Made by `ReliableMQ.producer`.
+
+    Args:
+        connections: the application's.
+        is_managed: whether a topic's messages are meant to have stubs.
+        policy: what happens when such a topic is sent to.
+    """
+
+    def __init__(
+        self, connections: Connections, is_managed: Callable[[str], bool], policy: OutsidePolicy
+    ) -> None:
+        self._connections = connections
+        self._is_managed = is_managed
+        self._policy = policy
+
+    def send(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        tag: str = "",
+        key: object = "",
+        ordering_key: object = "",
+        delay: timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        message_id: str = "",
+    ) -> SendResult:
+        """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
+
+        Raises:
+            MessageRefused: when the message cannot be sent.
+            UsageError: when the topic is managed and the policy is "raise".
+            Unavailable: when no broker could be reached; the message may still have been stored.
+        """
+        message = self._message(
+            topic,
+            payload,
+            tag=tag,
+            key=key,
+            ordering_key=ordering_key,
+            delay=delay,
+            properties=properties,
+            message_id=message_id,
+        )
+        connections = self._connections
+        return connections.loop_thread.run(connections.client.send(message))
+
+    async def send_async(self, topic: str, payload: Any, **options: Any) -> SendResult:
+        """Send from any event loop; see `send`."""
+        message = self._message(topic, payload, **options)
+        connections = self._connections
+        client = await asyncio.to_thread(lambda: connections.client)
+        return await asyncio.wrap_future(connections.loop_thread.submit(client.send(message)))
+
+    def _message(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        tag: str = "",
+        key: object = "",
+        ordering_key: object = "",
+        delay: timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        message_id: str = "",
+    ) -> Message:
+        self._check_policy(topic)
+        body, content_type = encode_payload(payload)
+        return Message(
+            topic=topic,
+            body=body,
+            tag=tag,
+            keys=(str(key),) if str(key) else (),
+            message_id=checked_id(message_id) or fresh_message_id(time.time()),
+            ordering_key=str(ordering_key),
+            delay_level=delay_level_of(delay.total_seconds() if delay is not None else 0.0),
+            properties={**(properties or {}), CONTENT_TYPE: content_type},
+        )
+
+    def _check_policy(self, topic: str) -> None:
+        if self._policy == "allow" or not self._is_managed(topic):
+            return
+        text = (
+            f"topic {topic} is managed, but this message has no stub: use mq.transaction(), "
+            "or set send_outside_transaction='allow'"
+        )
+        if self._policy == "raise":
+            raise UsageError(text)
+        warnings.warn(text, SentOutsideTransaction, stacklevel=4)

@@ -1,0 +1,153 @@
+"""Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy import insert, select, text
+from sqlalchemy.orm import Session
+from tests.app.kill_switch import KillSwitch
+
+from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.consumer import Consumer, plan_of
+from reliable_mq.app.sql_attempts import Attempts
+from reliable_mq.app.sql_database import Database
+from reliable_mq.client.subscription import Consumed, Dead, Later, Outcome
+from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.stub import Stub
+
+LEASE = 0.02
+Handler = Callable[..., Any]
+MakeAttempts = Callable[..., Attempts]
+
+
+def delivery(name: str, body: bytes = b"{}", **more: Any) -> ReceivedMessage:
+    """Return a delivery of the message `name`."""
+    return ReceivedMessage(
+        topic="orders",
+        body=body,
+        message_id=name,
+        queue=MessageQueue("orders", "broker-a", 1),
+        queue_offset=7,
+        **more,
+    )
+
+
+def write_effect(session: Session, message: ReceivedMessage) -> None:
+    """The handler of these tests: one effect row."""
+    session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": message.message_id})
+
+
+class Ledger:
+    """What is left in the database, whoever died: effects, consume log, stubs."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, prefix="rmq_", connections=2)
+
+    def create(self, *names: str, groups: tuple[str, ...] = ("payments",)) -> None:
+        """Create the tables, and committed stubs that were sent."""
+        self.database.create_tables()
+        stubs = SqlStubs(self.database.engine, self.database.stubs)
+        with self.database.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE IF NOT EXISTS effects (id TEXT)"))
+            for table in ("effects", self.database.stubs.name, self.database.logs.name):
+                connection.execute(text(f"DELETE FROM {table}"))
+            for name in names:
+                stub = Stub(
+                    seq=0, message_id=name, topic="orders", content=b"{}", required_groups=groups
+                )
+                stubs.write(connection, [stub], "relay", 100.0, 5.0)
+
+    def effects(self) -> list[str]:
+        with self.database.engine.begin() as connection:
+            return sorted(connection.execute(text("SELECT id FROM effects")).scalars())
+
+    def logs(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return (state, attempt) by (consumer group, message id)."""
+        table = self.database.logs
+        with self.database.engine.begin() as connection:
+            return {
+                (row.consumer_group, row.message_id): (row.state, row.attempt)
+                for row in connection.execute(select(table))
+            }
+
+    def stubs(self) -> dict[str, Any]:
+        table = self.database.stubs
+        with self.database.engine.begin() as connection:
+            return {row.message_id: row for row in connection.execute(select(table))}
+
+    def insert_log(self, **values: Any) -> None:
+        with self.database.engine.begin() as connection:
+            connection.execute(insert(self.database.logs), values)
+
+
+class Life:
+    """One life of a process that consumes for one group."""
+
+    def __init__(
+        self,
+        url: str,
+        redis: str | None,
+        switch: KillSwitch | None = None,
+        *,
+        handler: Handler = write_effect,
+        make_attempts: MakeAttempts = Attempts,
+        renews: bool = False,
+        **options: Any,
+    ) -> None:
+        self.switch = switch or KillSwitch()
+        self._redis = redis
+        self._renews = renews
+        options = {"lease": LEASE, "group": "payments", "topic": "orders", **options}
+        plan = plan_of(handler)
+        if not plan.is_async:
+            plan = plan._replace(function=self.switch.inside(handler))
+        consumer = Consumer(plan=plan, **options)
+        self.database = Database(url, prefix="rmq_", connections=8)
+        self.switch.watch(self.database.engine)
+        self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,), count_max=16)
+
+    async def __aenter__(self) -> "Life":
+        self.leases = None
+        if self._redis is not None:
+            lease = self.attempts.consumer.lease
+            self.leases = RedisLeases(self._redis, lease=lease, duplicate_window=60, timeout=0.5)
+            self.switch.watch_leases(self.leases)
+        self._threads = ThreadPoolExecutor(8)
+        self.deliveries = Deliveries(self.attempts, self.leases, self._threads)
+        if self._renews:  # by the clock, so it would take its steps between any two others
+            self.deliveries.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.deliveries.close()
+        if self.leases is not None and not self.switch.dead:
+            await self.leases.close()
+        self._threads.shutdown()
+        await self.database.close_async()
+        self.database.close()
+
+    async def handle(self, *messages: ReceivedMessage) -> list[Outcome]:
+        return await self.deliveries.handle(messages)
+
+    async def until_settled(self, *messages: ReceivedMessage, rounds: int = 200) -> list[Outcome]:
+        """Deliver again what is to come later, as a broker would; return the final outcomes."""
+        final: dict[str, Outcome] = {}
+        waiting = list(messages)
+        for _ in range(rounds):
+            outcomes = await self.handle(*waiting)
+            later = []
+            for message, outcome in zip(waiting, outcomes, strict=True):
+                if isinstance(outcome, Later):
+                    later.append(message)
+                else:
+                    assert isinstance(outcome, Consumed | Dead)
+                    final[message.message_id] = outcome
+            waiting = later
+            if not waiting:
+                return [final[message.message_id] for message in messages]
+            await asyncio.sleep(LEASE / 2)
+        raise AssertionError(f"still not settled: {[message.message_id for message in waiting]}")

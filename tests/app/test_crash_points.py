@@ -1,0 +1,125 @@
+"""P4: whatever dies at whatever step, the effect of a message happens exactly once.
+
+Each mode is run again and again; the n-th run dies at the n-th step it takes and is followed by a
+life that gets the message again. The modes end when a run comes through alive.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.app.kill_switch import Killed, KillSwitch
+from tests.app.lives import Ledger, Life, delivery
+
+from reliable_mq.app.sql_attempts import Attempt, Attempts, Results
+from reliable_mq.client.subscription import CONSUMED
+from reliable_mq.testing.local_servers import LocalValkey
+
+ONE = ("A" * 32,)
+BATCH = tuple(letter * 32 for letter in "ABC")
+STEPS_MAX = 200
+
+MODES: dict[str, dict[str, Any]] = {
+    "one commit": {},
+    "one commit, Redis flushed at the death": {"flush": True},
+    "Redis away after the death": {"redis_dies": True},
+    "no Redis": {"redis": False},
+    "receipt first": {"log_receipt": True},
+    "receipt first, Redis flushed at the death": {"log_receipt": True, "flush": True},
+    "batch": {"batch": 3, "names": BATCH},
+    "batch, receipt first": {"batch": 3, "names": BATCH, "log_receipt": True},
+    "batch, no Redis": {"batch": 3, "names": BATCH, "redis": False},
+}
+
+
+class Matrix:
+    """Runs one mode with a death at every step, and says what it found."""
+
+    def __init__(self, database_url: str, redis_url: str, valkey: LocalValkey) -> None:
+        self.database_url = database_url
+        self.redis_url = redis_url
+        self.valkey = valkey
+        self.ledger = Ledger(database_url)
+
+    def run(
+        self,
+        *,
+        names: tuple[str, ...] = ONE,
+        redis: bool = True,
+        flush: bool = False,
+        redis_dies: bool = False,
+        **options: Any,
+    ) -> dict[str, list[str]]:
+        """Return the effects that each death left, by the name of the step."""
+        found: dict[str, list[str]] = {}
+        for step in range(STEPS_MAX):
+            self.valkey.flush()
+            self.ledger.create(*names)
+            switch = KillSwitch(step)
+            url = self.redis_url if redis else None
+            asyncio.run(self.die(url, switch, names, options))
+            if not switch.dead:
+                return found
+            if flush:
+                self.valkey.flush()
+            asyncio.run(self.live(None if redis_dies else url, names, options))
+            found[f"{step}: {switch.names[-1]}"] = self.ledger.effects()
+            if "make_attempts" not in options:
+                self.check(names, switch)
+        raise AssertionError("a run that never comes through alive")
+
+    async def die(
+        self, redis: str | None, switch: KillSwitch, names: tuple[str, ...], options: Any
+    ) -> None:
+        async with Life(self.database_url, redis, switch, **options) as life:
+            try:
+                await life.handle(*map(delivery, names))
+                if life.leases is not None:
+                    await life.leases.close()
+            except Killed:
+                pass
+
+    async def live(self, redis: str | None, names: tuple[str, ...], options: Any) -> None:
+        async with Life(self.database_url, redis, **options) as life:
+            assert await life.until_settled(*map(delivery, names)) == [CONSUMED] * len(names)
+
+    def check(self, names: tuple[str, ...], switch: KillSwitch) -> None:
+        states = {state for state, _ in self.ledger.logs().values()}
+        assert states == {1}, switch.names
+        assert len(self.ledger.logs()) == len(names)
+        assert {row.status for row in self.ledger.stubs().values()} == {1}, switch.names
+
+
+@pytest.fixture
+def matrix(database_url: str, redis_url: str, valkey_server: LocalValkey) -> Iterator[Matrix]:
+    made = Matrix(database_url, redis_url, valkey_server)
+    yield made
+    made.ledger.database.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode: str) -> None:
+    names = MODES[mode].get("names", ONE)
+
+    found = matrix.run(**MODES[mode])
+
+    assert len(found) >= 10  # it did die, at every step there is
+    assert {step: effects for step, effects in found.items() if effects != sorted(names)} == {}
+
+
+class InsertThenHandle(Attempts):
+    """The seed's protocol: the log says "consumed", is committed, and then the handler runs."""
+
+    def begin(
+        self, session: Any, attempts: Any, results: Results
+    ) -> tuple[list[Attempt], list[Attempt]]:
+        answer = super().begin(session, attempts, results)
+        session.commit()
+        return answer
+
+
+def test_the_matrix_finds_the_flaw_of_inserting_before_handling(matrix: Matrix) -> None:
+    found = matrix.run(make_attempts=InsertThenHandle)
+
+    assert [] in found.values()  # the canary: a message that is gone for good
