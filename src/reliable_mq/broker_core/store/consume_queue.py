@@ -109,6 +109,13 @@ class ConsumeQueue:
         """Whether no file is missing between the first and the last."""
         return not self._files or len(self._files) == max(self._files) - min(self._files) + 1
 
+    def is_filled(self, end: int) -> bool:
+        """Whether the files hold units up to message `end`: the first and last of each are read."""
+        edges = {self.first, end - 1}
+        for index in range(self.first - self.first % self._per_file, end, self._per_file):
+            edges |= {index, index - 1}
+        return all(self.unit(edge).size > 0 for edge in edges if self.first <= edge < end)
+
     def invariants(self) -> None:
         """Q1, as far as it can be seen without reading."""
         if not (0 <= self.first <= self.end - len(self._gathered) <= self.end):

@@ -19,7 +19,7 @@ from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.log_walk import store_time_ms
 from reliable_mq.broker_core.store.progress import (
     Progress,
-    QueueEnd,
+    QueueExtent,
     load_progress,
     save_progress,
 )
@@ -93,7 +93,8 @@ class MessageStore:
         self._undispatched: deque[DispatchEntry] = deque()
         self._last_time_ms = 0
         self._dispatched = _Dispatched()
-        self._saved = _Dispatched(end=-1)
+        self._opened_end = 0
+        self._noted_end = -1  # how far the last checkpoint reached
         self.log = CommitLog(disk, segment_size)
         self.on_dispatch: Callable[[DispatchEntry], None] | None = None
 
@@ -134,6 +135,7 @@ class MessageStore:
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
         plan.carry_out(self.log, self._queues)
+        self._opened_end = self.log.end
         self._next_offsets = {key: queue.end for key, queue in self._queues.items()}
         last = plan.last_record
         if last:
@@ -268,10 +270,11 @@ class MessageStore:
                 further use: what the queues hold is no longer known to become durable.
         """
         dispatched = self._dispatched
-        is_news = dispatched.end != self._saved.end
+        is_news = dispatched.end != self._noted_end
         unsynced = [file for queue in self._queues.values() for file in queue.take_unsynced()]
         progress = self._progress()
-        segments = self.log.segments_from(max(self._saved.end, 0))
+        # What `open` found was synced by it.
+        segments = self.log.segments_from(max(self._noted_end, self._opened_end))
 
         def work() -> None:
             for file in (*segments, *unsynced):
@@ -282,16 +285,16 @@ class MessageStore:
                 checkpoint.commit_log_time_ms = progress.last_time_ms
                 checkpoint.consume_queue_time_ms = progress.last_time_ms
                 save_checkpoint(self._disk, checkpoint)
-                self._saved = dispatched
+                self._noted_end = dispatched.end
             self.log.prepare_segment()
 
         return work
 
     def _progress(self) -> Progress:
-        queues: dict[str, dict[int, QueueEnd]] = {}
+        queues: dict[str, dict[int, QueueExtent]] = {}
         for (topic, queue_id), queue in self._queues.items():
             if queue.end > queue.first:
-                noted = QueueEnd(queue.end, queue.last_log_offset)
+                noted = QueueExtent(queue.first, queue.end, queue.last_log_offset)
                 queues.setdefault(topic, {})[queue_id] = noted
         return Progress(
             boot_id=self._disk.boot_id,

@@ -16,9 +16,10 @@ PATH = "config/storeProgress.json"
 FORMAT = 1  # goes up when a store is no longer what an older reliable_mq takes it for
 
 
-class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
-    """Where a queue ended: its next message number, and the log offset of its last record."""
+class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
+    """What a queue held: messages `first` to `end`, and the log offset of its last record."""
 
+    first: int
     end: int
     last_log_offset: int
 
@@ -38,7 +39,7 @@ class Progress(msgspec.Struct, kw_only=True, rename="camel"):
     log_end: int = 0
     last_record: int = -1
     last_time_ms: int = 0
-    queues: dict[str, dict[int, QueueEnd]] = {}
+    queues: dict[str, dict[int, QueueExtent]] = {}
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """Whether nobody else wrote the store since: the checkpoint is written after the note."""

@@ -10,13 +10,15 @@ Rule 3. A system that lost its power may have written the last bytes in any orde
     record behind a hole proves nothing. It proves damage when the store was closed, when the
     machine runs since the store was opened, or when the note, the checkpoint or, with SYNC_FLUSH,
     a queue knows it.
-Rule 4. Of the queues only what was synced is believed; the rest is built from the log again. A
+Rule 4. A record's checksum does not cover its properties. A zero byte among them, in a record that
+    is not known to have been durable, is a part of it that was lost: the log ends before it.
+Rule 5. Of the queues only what was synced is believed; the rest is built from the log again. A
     queue that lacks units which the note knows, or that the log goes on without, is built again
     from the first record.
-Rule 5. Of a log that is known to be whole only the newest part is read again: bit rot in older
+Rule 6. Of a log that is known to be whole only the newest part is read again: bit rot in older
     segments is found by reconciliation, not by a start that takes minutes.
 
-Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 4 (by
+Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 5 (by
 segment), and cut the log where it is damaged.
 """
 
@@ -27,7 +29,7 @@ import msgspec
 
 from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
-from reliable_mq.broker_core.store.commit_log import FOLDER, CommitLog, segment_path
+from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
 from reliable_mq.broker_core.store.log_walk import (
     Found,
@@ -37,10 +39,10 @@ from reliable_mq.broker_core.store.log_walk import (
     store_time_ms,
 )
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
-from reliable_mq.broker_core.store.progress import Progress
+from reliable_mq.broker_core.store.progress import Progress, QueueExtent
 from reliable_mq.errors import StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
-from reliable_mq.wire.record_scan import head_at, is_of_newer_version
+from reliable_mq.wire.record_scan import RecordHead, head_at, is_of_newer_version
 
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
 
@@ -63,6 +65,12 @@ class Evidence(NamedTuple):
         """The note, when nobody else wrote the store since."""
         note = self.progress
         return note if note and note.is_newest(self.checkpoint) else None
+
+    @property
+    def is_same_boot(self) -> bool:
+        """Whether the machine runs since the store was opened: only the process may have died."""
+        note = self.newest_progress
+        return note is not None and note.boot_id == self.boot_id != ""
 
 
 class NewUnits:
@@ -123,10 +131,14 @@ class _Known(NamedTuple):
     lost: frozenset[QueueKey]
 
 
-class _QueueLost(Exception):
-    def __init__(self, key: QueueKey) -> None:
+class _Gap(Exception):
+    """A record does not follow what its queue holds."""
+
+    def __init__(self, key: QueueKey, record: Found, queue_offset: int) -> None:
         super().__init__(key)
         self.key = key
+        self.record = record
+        self.queue_offset = queue_offset
 
 
 def plan(evidence: Evidence) -> Plan:
@@ -141,13 +153,19 @@ def plan(evidence: Evidence) -> Plan:
     while True:
         try:
             return _plan(evidence, known)
-        except _QueueLost as lost:
-            if lost.key in known.lost:
-                raise StoreCorrupt(
-                    f"{FOLDER}: the records of {lost.key[0]} queue {lost.key[1]} do not follow one "
-                    "another; restore the store from a copy"
-                ) from None
-            known = known._replace(lost=known.lost | {lost.key})
+        except _Gap as gap:
+            if gap.key in known.lost:
+                raise _out_of_order(evidence.log, gap) from None
+            known = known._replace(lost=known.lost | {gap.key})
+
+
+def _out_of_order(log: CommitLog, gap: _Gap) -> StoreCorrupt:
+    first, _segment = log.segment_at(gap.record.offset)
+    return StoreCorrupt(
+        f"{segment_path(first)}: the record at {gap.record.offset - first} (log offset "
+        f"{gap.record.offset}) says it is message {gap.queue_offset} of {gap.key[0]} queue "
+        f"{gap.key[1]}, where another one is due; restore the file from a copy"
+    )
 
 
 def _refuse_missing_segments(evidence: Evidence) -> None:
@@ -174,7 +192,7 @@ def _known(evidence: Evidence) -> _Known:
         for topic, ends in note.queues.items():
             for queue_id, noted in ends.items():
                 queue = queues.get((topic, queue_id))
-                if queue is None or not _holds(queue, noted.end, noted.last_log_offset):
+                if queue is None or not _holds(queue, noted, log.start > note.log_start):
                     lost.add((topic, queue_id))
         return _Known(note.log_end, True, frozenset(lost))
     if not evidence.was_killed:
@@ -200,10 +218,16 @@ def _bears_out(log: CommitLog, note: Progress) -> bool:
     )
 
 
-def _holds(queue: ConsumeQueue, end: int, last_log_offset: int) -> bool:
-    if not queue.is_contiguous or queue.end < end:
+def _holds(queue: ConsumeQueue, noted: QueueExtent, is_log_shorter: bool) -> bool:
+    """Whether a queue has all units that the note knows, save those that expired with the log."""
+    if not queue.is_contiguous or queue.end < noted.end:
         return False
-    return queue.first >= end or queue.unit(end - 1).commit_log_offset == last_log_offset
+    if queue.first > noted.first and not is_log_shorter:
+        return False
+    if queue.first >= noted.end:
+        return True
+    last = queue.unit(noted.end - 1)
+    return last.commit_log_offset == noted.last_log_offset and queue.is_filled(noted.end)
 
 
 def _plan(evidence: Evidence, known: _Known) -> Plan:
@@ -222,9 +246,13 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
     result = Plan(log_end=0, verified_from=verified_from, queue_ends=keep, units=units)
     walk = LogWalk(log, verified_from)
     for record in walk:
-        result.last_record = record
         if record.offset >= dispatch_from:
-            _dispatch(record, evidence, known, units)
+            head = head_at(record.buffer, record.at)
+            if b"\0" in head.properties and not _was_durable(evidence, record):
+                walk.end = record.offset
+                break
+            _dispatch(record, head, evidence, known, units)
+        result.last_record = record
     result.log_end = walk.end
     _judge_end(evidence, walk.end)
     reached = [known.log_end] if known.is_proven else []
@@ -260,10 +288,13 @@ def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
 
 
 def _dispatch(
-    record: Found, evidence: Evidence, known: _Known, units: dict[QueueKey, NewUnits]
+    record: Found,
+    head: RecordHead,
+    evidence: Evidence,
+    known: _Known,
+    units: dict[QueueKey, NewUnits],
 ) -> None:
     """Add a record's unit to its queue, unless the queue knows it."""
-    head = head_at(record.buffer, record.at)
     if not is_queued(head.sys_flag):
         return
     key = (head.topic, head.queue_id)
@@ -274,15 +305,15 @@ def _dispatch(
         return
     if new.end is None:
         if head.queue_offset and key not in known.lost:
-            raise _QueueLost(key)
+            raise _Gap(key, record, head.queue_offset)
         new.begin = head.queue_offset
     elif head.queue_offset == 0:  # the topic was deleted and made again
         if key not in known.lost:
-            raise _QueueLost(key)
+            raise _Gap(key, record, head.queue_offset)
         new.begin = 0
         new.units.clear()
     elif head.queue_offset != new.end:
-        raise _QueueLost(key)
+        raise _Gap(key, record, head.queue_offset)
     new.units += pack_unit(
         record.offset,
         record.size,
@@ -318,19 +349,18 @@ def _judge_end(evidence: Evidence, end: int) -> None:
 
 
 def _proves_damage(evidence: Evidence, later: Found) -> bool:
-    """Rule 3: whether a record behind a bad place was durable, and so the place was too."""
-    if not evidence.was_killed:
-        return True
-    time_ms = store_time_ms(later)
-    if time_ms < evidence.checkpoint.commit_log_time_ms:
+    """Rule 3: whether a valid record behind a bad place proves that the place was written."""
+    return evidence.is_same_boot or _was_durable(evidence, later)
+
+
+def _was_durable(evidence: Evidence, record: Found) -> bool:
+    """Whether a record was complete before the last stop."""
+    if not evidence.was_killed or store_time_ms(record) < evidence.checkpoint.commit_log_time_ms:
         return True
     note = evidence.newest_progress
     if note is None:
         return evidence.checkpoint.commit_log_time_ms == 0
-    if note.boot_id and note.boot_id == evidence.boot_id:
-        return True
-    if later.offset < note.log_end:
-        return True
-    return note.is_sync_flush and any(
-        queue.log_end > later.offset for queue in evidence.queues.values()
+    is_in_queue = any(queue.log_end > record.offset for queue in evidence.queues.values())
+    return record.offset < note.log_end or (
+        is_in_queue and (note.is_sync_flush or evidence.is_same_boot)
     )

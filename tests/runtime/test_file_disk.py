@@ -1,0 +1,94 @@
+"""What only a real disk has: a lock, holes, folders that cannot be written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reliable_mq.errors import StoreError, StoreInUse
+from reliable_mq.runtime.file_disk import FileDisk
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_that_another_process_holds_is_refused_unchanged(tmp_path: Path) -> None:
+    """Given a process that locks as Apache's broker does: the first byte of the file `lock`."""
+    lock = tmp_path / "lock"
+    lock.write_text("theirs")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+
+        with pytest.raises(StoreInUse, match="another process uses this store"):
+            FileDisk(tmp_path)
+
+        assert lock.read_text() == "theirs"
+    finally:
+        holder.communicate()
+    FileDisk(tmp_path).close()
+
+
+def test_a_second_disk_in_the_same_process_is_refused_and_takes_no_lock_away(
+    tmp_path: Path,
+) -> None:
+    first = FileDisk(tmp_path)
+
+    with pytest.raises(StoreInUse, match="this process"):
+        FileDisk(tmp_path / "." / "x" / "..")
+
+    attempt = subprocess.run(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")],
+        input=b"",
+        capture_output=True,
+        check=False,
+    )
+    assert attempt.returncode != 0
+    first.close()
+    FileDisk(tmp_path).close()
+
+
+def test_the_lock_file_reads_as_apaches_does(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+
+    assert (tmp_path / "lock").read_text() == "lock"
+    disk.close()
+
+
+def test_a_folder_that_is_a_file_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreError, match="choose a folder"):
+        FileDisk(tmp_path / "file")
+
+
+def test_a_file_that_died_while_it_was_made_gets_its_size(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    (tmp_path / "f").write_bytes(b"")
+
+    assert disk.open("f", 4096).read(0, 9000) == bytes(4096)
+    disk.close()
+
+
+def test_a_large_file_takes_no_room_and_is_searched_at_once(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    size = 1 << 40
+    file = disk.open("commitlog/0", size)
+    file.write(size // 2, [b"magic"])
+
+    assert file.find(b"magic", 0) == size // 2
+    assert file.find(b"absent", 0) == -1
+    assert file.clear(1) is False
+    assert file.find(b"magic", 0) == -1
+    assert (tmp_path / "commitlog/0").stat().st_blocks * 512 < 1 << 20
+    file.close()
+    disk.close()
