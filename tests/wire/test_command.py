@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.strategies import I16, I32, TEXT, damaged
 
 from reliable_mq.errors import FrameError
 from reliable_mq.wire.command import (
@@ -17,7 +18,6 @@ from reliable_mq.wire.command import (
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import decode_properties
-from tests.wire.strategies import I16, I32, TEXT, damaged
 
 LANGUAGES = st.sampled_from(("JAVA", "CPP", "PYTHON", "GO", "RUST", "NODE_JS", "OTHER"))
 EXT = st.dictionaries(TEXT, TEXT, max_size=6)
@@ -133,7 +133,8 @@ def test_the_compact_form_is_written_as_apaches_java_client_writes_it() -> None:
 
 def test_replies_are_written_as_apaches_java_broker_writes_them() -> None:
     # Given what RemotingCommand.createResponseCommand(17, "no topic") gave with opaque -5
-    apache_json = b"\x00\x00\x00\x77\x00\x00\x00\x73" + (
+    apache_json = (
+        b"\x00\x00\x00\x77\x00\x00\x00\x73"
         b'{"code":17,"flag":1,"language":"JAVA","opaque":-5,"remark":"no topic",'
         b'"serializeTypeCurrentRPC":"JSON","version":0}'
     )

@@ -5,11 +5,11 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.wire.strategies import damaged, split
 
 from reliable_mq.errors import FrameError
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader, encode_frame
-from tests.wire.strategies import damaged, split
 
 FRAME = st.builds(Frame, st.integers(0, 255), st.binary(max_size=60), st.binary(max_size=60))
 STREAM = st.lists(FRAME, max_size=5)

@@ -1,0 +1,34 @@
+"""Offset message ids."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.wire.strategies import I32, I64
+
+from reliable_mq.errors import RecordError
+from reliable_mq.wire.message_id import decode_offset_message_id, encode_offset_message_id
+
+
+@given(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), I32, I64)
+def test_decode_after_encode_is_the_identity(ip: bytes, port: int, offset: int) -> None:
+    text = encode_offset_message_id(ip, port, offset)
+
+    assert decode_offset_message_id(text) == decode_offset_message_id(text.lower())
+    assert decode_offset_message_id(text) == (ip, port, offset)
+
+
+def test_ids_are_those_of_apache() -> None:
+    loopback, loopback_v6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
+
+    assert encode_offset_message_id(loopback, 10_911, 0) == "7F00000100002A9F0000000000000000"
+    assert encode_offset_message_id(loopback, 10_911, 255) == "7F00000100002A9F00000000000000FF"
+    assert (
+        encode_offset_message_id(loopback_v6, 10_911, 255)
+        == "0000000000000000000000000000000100002A9F00000000000000FF"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "0", "G" * 32, "7F" * 15, "7F" * 17, "7F " * 16, "é" * 32])
+def test_what_is_no_id_is_a_record_error(text: str) -> None:
+    with pytest.raises(RecordError, match="no offset message id"):
+        decode_offset_message_id(text)
