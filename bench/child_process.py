@@ -68,6 +68,14 @@ class LoggedProcess:
                 f"no end within {timeout:g} s of SIGTERM:\n" + self.output()[-LOG_TAIL_CHARACTERS:]
             ) from late
 
+    def wait(self, timeout: float) -> int:
+        """Return the exit code of a child that ends by itself; ChildError when it does not."""
+        try:
+            return self.child.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            self.kill()
+            raise ChildError(f"{self.child.args!r}: no end within {timeout:g} s") from late
+
     def kill(self) -> None:
         """SIGKILL, and the wait for the end."""
         self.child.kill()

@@ -1,16 +1,16 @@
 """Apache's official Java client as load: builds the programs of bench/java and runs them.
 
-The programs print one JSON object a line and write positions as lines `queue offset id number`
-(`PositionFile.java`). Logs and `user.home` of every JVM go to the directory of the run.
+The programs print one JSON object a line and write position files (`positions.py`). Logs and
+`user.home` of every JVM go to the directory of the run.
 """
 
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from bench.child_process import ChildError, LoggedProcess
 
@@ -20,24 +20,10 @@ CLIENT_JARS = JAVA_DIRECTORY / "target" / "lib"
 SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
-THREAD_STRIDE = 10**12  # a message's number is thread * THREAD_STRIDE + n: NumberedBody.java
 
 
 class JarsUnreachable(ChildError):
     """Maven could not fetch what is built upon: no fault of the programs."""
-
-
-class Position(NamedTuple):
-    """Where one message stands: what a position file says in one line."""
-
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    number: int
-
-    @property
-    def thread(self) -> int:
-        return self.number // THREAD_STRIDE
 
 
 def missing_tools() -> str | None:
@@ -123,15 +109,6 @@ def run_program(name: str, directory: Path, *, timeout: float, **options: object
 def start_sender(directory: Path, **options: object) -> LoggedProcess:
     """Start a `Sender` that runs until it is stopped (give it a long `seconds`)."""
     return LoggedProcess(_program("Sender", directory, options), directory / "Sender.log")
-
-
-def read_positions(path: Path) -> Iterator[Position]:
-    """The lines of a position file; a last line that is not finished is left out."""
-    with path.open() as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                queue_id, queue_offset, message_id, number = line.split()
-                yield Position(int(queue_id), int(queue_offset), message_id, int(number))
 
 
 class WarmSender:

@@ -1,13 +1,14 @@
-"""SIGKILL the broker again and again while Apache's Java client sends, and count what was lost.
+"""SIGKILL the broker again and again while a client sends, and count what was lost.
 
 Every message carries a number that is handed to `send` once, so after the last restart three
 ledgers can be compared: what the client was told (queue, offset, id, number), what explicit pulls
 read, and the order in which each thread sent.
 
-    python -m bench.kill_broker --kills 20 --seed 7
+    python -m bench.kill_broker --kills 20 --seed 7 --client java
 """
 
 import argparse
+import contextlib
 import random
 import shutil
 import sys
@@ -20,7 +21,8 @@ from pathlib import Path
 
 from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
-from bench.java_programs import Position, read_positions, run_program, start_sender
+from bench.java_programs import run_program, start_sender
+from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import kill_table
 
@@ -36,6 +38,7 @@ THREADS = 16
 class KillReport:
     """What the kills did. `violations` is empty when the broker kept its promise (P3)."""
 
+    client: str
     kills: int = 0
     acknowledged: int = 0
     stored: int = 0
@@ -108,26 +111,77 @@ def violations(acknowledged: Iterable[Position], stored: Iterable[Position]) -> 
     ]
 
 
-def kill_repeatedly(directory: Path, kills: int, seed: int) -> KillReport:
+class JavaLoad:
+    """Apache's client, sixteen threads on one producer."""
+
+    @staticmethod
+    def start_sender(directory: Path, name_server: str, acknowledged: Path) -> LoggedProcess:
+        """Start what sends until it is stopped."""
+        return start_sender(
+            directory,
+            namesrv=name_server,
+            threads=THREADS,
+            retries=0,  # a number is sent once: then a message stored twice is the broker's doing
+            seconds=86_400,
+            acknowledged=acknowledged,
+        )
+
+    @staticmethod
+    def read(directory: Path, name_server: str, found: Path) -> None:
+        """Read all queues."""
+        run_program(
+            "PullReader", directory, timeout=READ_SECONDS_MAX, namesrv=name_server, found=found
+        )
+
+
+class PythonLoad:
+    """Our own client, in a process of its own; the same without Java."""
+
+    @staticmethod
+    def start_sender(directory: Path, name_server: str, acknowledged: Path) -> LoggedProcess:
+        """Start what sends until it is stopped."""
+        return PythonLoad._start("send", directory, name_server, acknowledged)
+
+    @staticmethod
+    def read(directory: Path, name_server: str, found: Path) -> None:
+        """Read all queues."""
+        reader = PythonLoad._start("read", directory, name_server, found)
+        if reader.wait(READ_SECONDS_MAX) != 0:
+            raise ChildError(f"the queues could not be read:\n{reader.output()}")
+
+    @staticmethod
+    def _start(verb: str, directory: Path, name_server: str, file: Path) -> LoggedProcess:
+        program = [sys.executable, "-m", "bench.python_client", verb]
+        return LoggedProcess(
+            [*program, "--namesrv", name_server, "--file", str(file)], directory / f"{verb}.log"
+        )
+
+
+LOADS: dict[str, type[JavaLoad] | type[PythonLoad]] = {"java": JavaLoad, "python": PythonLoad}
+
+
+def kill_repeatedly(directory: Path, kills: int, seed: int, client: str) -> KillReport:
     """Run the whole measurement in `directory` and return its report.
+
+    Args:
+        directory: empty; store, logs and position files go there.
+        kills: how often.
+        seed: of the moments.
+        client: "java" or "python".
 
     Raises ChildError when a broker does not start again, or no message is acknowledged any more.
     """
     rng = random.Random(seed)
-    report = KillReport()
-    broker = ReliableMQBroker(directory)
-    broker.start()
-    acknowledged = directory / "acknowledged"
-    sender = start_sender(
-        directory,
-        namesrv=broker.name_server_address,
-        threads=THREADS,
-        retries=0,  # a number is sent once: then a message stored twice is the broker's doing
-        seconds=86_400,
-        acknowledged=acknowledged,
-    )
+    load = LOADS[client]
+    report = KillReport(client)
+    acknowledged, found = directory / "acknowledged", directory / "found"
     lines = GrowingLines(acknowledged)
-    try:
+    with contextlib.ExitStack() as stack:
+        broker = ReliableMQBroker(directory)
+        broker.start()
+        stack.callback(broker.kill)
+        sender = load.start_sender(directory, broker.name_server_address, acknowledged)
+        stack.callback(sender.kill)
         for _ in range(kills):
             lines.wait_for(lines.refresh() + rng.randint(*ACKNOWLEDGEMENTS_BEFORE_KILL), sender)
             broker.kill()
@@ -136,22 +190,11 @@ def kill_repeatedly(directory: Path, kills: int, seed: int) -> KillReport:
             report.restart_seconds.append(round(time.monotonic() - killed, 3))
             report.kills += 1
         lines.wait_for(lines.refresh() + ACKNOWLEDGEMENTS_BEFORE_KILL[0], sender)
+        sender.stop()
         broker.kill()
         broker.start()
-        sender.stop()
-        found = directory / "found"
-        run_program(
-            "PullReader",
-            directory,
-            timeout=READ_SECONDS_MAX,
-            namesrv=broker.name_server_address,
-            found=found,
-        )
-    finally:
-        sender.kill()
-        broker.kill()
-    told = list(read_positions(acknowledged))
-    stored = list(read_positions(found))
+        load.read(directory, broker.name_server_address, found)
+    told, stored = list(read_positions(acknowledged)), list(read_positions(found))
     report.acknowledged, report.stored = len(told), len(stored)
     report.violations = violations(told, stored)
     return report
@@ -161,10 +204,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--client", choices=LOADS, default="java")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-kills-"))
     print(f"seed {options.seed}, files in {directory}")
-    report = kill_repeatedly(directory, options.kills, options.seed)
+    report = kill_repeatedly(directory, options.kills, options.seed, options.client)
     results = raw_results.of_now("kills", vars(options), [asdict(report)])
     print(f"raw results: {raw_results.write(results)}\n{kill_table(results)}")
     print(*report.violations, sep="\n")

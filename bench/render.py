@@ -43,12 +43,15 @@ def send_table(results: dict[str, Any]) -> str:
 
 def kill_table(results: dict[str, Any]) -> str:
     """One line per run of `kill_broker`."""
-    rows = [("kills", "acknowledged", "stored", "broken promises", "restart s, median", "max")]
+    rows = [
+        ("kills", "client", "acknowledged", "stored", "broken promises", "restart s, median", "max")
+    ]
     for each in results["rounds"]:
         restarts = each["restart_seconds"]
         rows.append(
             (
                 str(each["kills"]),
+                each["client"],
                 f"{each['acknowledged']:,}",
                 f"{each['stored']:,}",
                 str(len(each["violations"])),

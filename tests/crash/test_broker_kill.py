@@ -3,25 +3,40 @@
 from pathlib import Path
 
 import pytest
-from bench.java_programs import JarsUnreachable, Position, build_client, missing_tools
+from bench.java_programs import JarsUnreachable, build_client, missing_tools
 from bench.kill_broker import kill_repeatedly, violations
+from bench.positions import Position
 
-KILLS = 4  # the full bar is 20: python -m bench.kill_broker --kills 20
+KILLS = 3  # the full bar is 20: python -m bench.kill_broker --kills 20
 
 
 def place(queue_offset: int, number: int) -> Position:
     return Position(0, queue_offset, f"{number:032X}", number)
 
 
-@pytest.mark.java
+@pytest.fixture(
+    params=[
+        pytest.param("java", marks=pytest.mark.java),
+        pytest.param("python"),
+    ]
+)
+def client(request: pytest.FixtureRequest) -> str:
+    """The client whose load the broker dies under."""
+    if request.param == "java":
+        if reason := missing_tools():
+            pytest.skip(reason)
+        try:
+            build_client()
+        except JarsUnreachable as unreachable:
+            pytest.skip(str(unreachable))
+    return str(request.param)
+
+
 @pytest.mark.processes
-@pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools()))
-def test_every_acknowledged_message_survives_kills_in_order_and_once(tmp_path: Path) -> None:
-    try:
-        build_client()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    report = kill_repeatedly(tmp_path, KILLS, seed=11)
+def test_every_acknowledged_message_survives_kills_in_order_and_once(
+    tmp_path: Path, client: str
+) -> None:
+    report = kill_repeatedly(tmp_path, KILLS, seed=11, client=client)
     assert report.violations == []
     assert report.kills == KILLS
     assert report.stored >= report.acknowledged > 0

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from bench.java_programs import (
     JarsUnreachable,
-    Position,
     build_client,
     missing_tools,
-    read_positions,
     run_program,
 )
+from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
 
 MESSAGES = 10_000
