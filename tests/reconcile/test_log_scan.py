@@ -256,7 +256,7 @@ def test_queues_tell_the_first_message_that_the_log_still_has(tmp_path: Path) ->
 
     layout = read_layout(path)
 
-    firsts = {}
+    firsts: dict[tuple[str, int | None], int | None] = {}
     for row in all_rows(layout):
         firsts.setdefault(("orders", row.queue_id), row.queue_offset)
     assert layout.log_begin == 65536

@@ -26,9 +26,13 @@ def options(url: str, store: str, out: Path, **more: Any) -> Options:
 
 
 def verdicts_in(out: Path) -> dict[tuple[str, str], str]:
-    rows = duckdb.sql(
-        f"SELECT message_id, consumer_group, verdict FROM '{out}/verdicts.parquet/*.parquet'"
-    ).fetchall()
+    rows = (
+        duckdb.connect()
+        .execute(
+            f"SELECT message_id, consumer_group, verdict FROM '{out}/verdicts.parquet/*.parquet'"
+        )
+        .fetchall()
+    )
     assert len({row[:2] for row in rows}) == len(rows), "one verdict per message and group"
     return {(message, group): verdict for message, group, verdict in rows}
 

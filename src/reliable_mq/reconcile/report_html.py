@@ -1,14 +1,214 @@
-"""The HTML report of a run: one file, no external resources, readable light and dark. Pure."""
+"""The HTML report of a run: one file, no external resources, readable light and dark. Pure.
 
-import html
-from collections.abc import Mapping
+Receives the summary (`summary`); hands on the document. Everything that comes from a ledger is
+escaped: a topic or a dead-letter reason is written by strangers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import groupby
 from typing import Any
+
+from reliable_mq.reconcile.report_chart import colour, histogram, spell_ms, verdict_bar
+from reliable_mq.reconcile.report_style import STYLE
+from reliable_mq.reconcile.verdict import MEANINGS, Verdict
+
+FINDINGS_OPEN_MAX = 3
+_ORDER = list(Verdict)
 
 
 def html_report(summary: Mapping[str, Any]) -> str:
     """Return the report as one HTML document."""
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{count}</td></tr>"
-        for name, count in summary["verdicts"].items()
+    sections = (
+        _damage(summary["ledgers"]),
+        _verdicts(summary),
+        _findings(summary),
+        _repair(summary["repair"]),
+        _topics(summary["by_topic"]),
+        _latencies(summary["latency_ms"]),
     )
-    return f"<!doctype html><meta charset=utf-8><title>Reconciliation</title><table>{rows}</table>"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Reconciliation {_text(summary['as_of'])}</title><style>{STYLE}</style></head>"
+        f"<body><main>{_head(summary)}{_tiles(summary)}{''.join(sections)}{_foot(summary)}"
+        "</main></body></html>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return escape(str(value))
+
+
+def _head(summary: Mapping[str, Any]) -> str:
+    found = summary["findings_total"]
+    if summary["clean"]:
+        badge = '<div class="badge">✓ clean</div>'
+    elif found:
+        badge = f'<div class="badge bad">{found:,} finding{"s" if found > 1 else ""}</div>'
+    else:
+        badge = '<div class="badge bad">damaged log</div>'
+    since, until = summary["since"] or "the beginning", summary["until"] or "now"
+    return (
+        "<header><div><h1>Reconciliation</h1>"
+        f'<p class="soft">Judged as of {_text(summary["as_of"])}, messages from {_text(since)} to'
+        f" {_text(until)}, grace {spell_ms(summary['grace_seconds'] * 1000)}</p>"
+        f'<p class="soft">Store <code>{_text(summary["store"])}</code></p></div>{badge}</header>'
+    )
+
+
+def _tiles(summary: Mapping[str, Any]) -> str:
+    ledgers = summary["ledgers"]
+    tiles = {
+        "messages": summary["messages"],
+        "verdicts": summary["rows"],
+        "stubs": ledgers["stubs"],
+        "broker records": ledgers["first_deliveries"],
+        "consume logs": ledgers["consume_logs"],
+        "sent again": summary["suppressed_copies"],
+        "redeliveries": summary["retries"],
+    }
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile"><b>{count:,}</b><span>{name}</span></div>'
+            for name, count in tiles.items()
+        )
+        + "</div>"
+    )
+
+
+def _damage(ledgers: Mapping[str, Any]) -> str:
+    if not ledgers["damaged_stretches"]:
+        return ""
+    return (
+        f'<section class="notice"><h2>The log is damaged</h2><p>{ledgers["damaged_stretches"]}'
+        f" stretches, together {ledgers['damaged_bytes']:,} bytes, are no records; the first begins"
+        f" at log offset {ledgers['damaged_from']}.</p></section>"
+    )
+
+
+def _verdicts(summary: Mapping[str, Any]) -> str:
+    counts: Mapping[str, int] = summary["verdicts"]
+    total = sum(counts.values())
+    rows = "".join(
+        f'<tr><td style="white-space:nowrap"><span class="dot" style="background:{colour(name)}">'
+        f'</span>{_text(name)}</td><td class="number">{count:,}</td>'
+        f'<td class="number soft">{100 * count / total:.2f} %</td>'
+        f'<td class="soft">{_text(MEANINGS[Verdict(name)])}</td></tr>'
+        for name, count in counts.items()
+    )
+    if not rows:
+        return "<section><h2>Verdicts</h2><p>The ledgers hold no message.</p></section>"
+    return (
+        f"<section><h2>Verdicts</h2>{verdict_bar(counts, 18)}"
+        f'<table style="margin-top:14px">{rows}</table></section>'
+    )
+
+
+def _findings(summary: Mapping[str, Any]) -> str:
+    findings: Sequence[Mapping[str, Any]] = summary["findings"]
+    if not findings:
+        return ""
+    in_order = sorted(findings, key=lambda finding: _ORDER.index(Verdict(finding["verdict"])))
+    parts = []
+    for verdict, group in groupby(in_order, key=lambda finding: str(finding["verdict"])):
+        rows = list(group)
+        cards = "".join(
+            _finding(finding, is_open=number < FINDINGS_OPEN_MAX)
+            for number, finding in enumerate(rows)
+        )
+        parts.append(
+            f"<h3>{_text(verdict)} · {len(rows)}</h3>"
+            f'<p class="soft" style="margin-bottom:10px">{_text(MEANINGS[Verdict(verdict)])}</p>'
+            f"{cards}"
+        )
+    hidden = summary["findings_total"] - len(findings)
+    more = f'<p class="soft">and {hidden:,} more, in the Parquet files</p>' if hidden > 0 else ""
+    return f"<section><h2>Findings and their proof</h2>{''.join(parts)}{more}</section>"
+
+
+def _finding(finding: Mapping[str, Any], *, is_open: bool) -> str:
+    values = "".join(
+        f"<div><dt>{_text(name.replace('_', ' '))}</dt><dd>{_value(value)}</dd></div>"
+        for name, value in finding["evidence"].items()
+    )
+    repair = finding["repair"] or "a person decides"
+    return (
+        f"<details{' open' if is_open else ''}><summary>"
+        f'<span class="mono">{_text(finding["message_id"])}</span><span class="group">'
+        f"{_text(finding['topic'])} → {_text(finding['consumer_group'] or 'broker only')}</span>"
+        f'<span class="says">{_text(finding["says"])}</span></summary>'
+        f"<dl>{values}<div><dt>repair</dt><dd>{_text(repair)}</dd></div></dl></details>"
+    )
+
+
+def _value(value: object) -> str:
+    return _text(", ".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def _repair(repair: Mapping[str, Any] | None) -> str:
+    if not repair:
+        return ""
+    rows = (
+        (
+            f'<span class="mono">{_text(action["message_id"])}</span>',
+            _text(action["action"]),
+            _text(", ".join(action["consumer_groups"]) or "broker only"),
+            _text(", ".join(action["verdicts"])),
+            _text(action["outcome"]),
+        )
+        for action in repair["actions"]
+    )
+    title = "Repair plan" if repair["mode"] == "plan" else f"Repaired · {repair['changed']}"
+    heads = ("message", "action", "consumer groups", "because", "outcome")
+    return f"<section><h2>{title}</h2>{_table(heads, rows)}</section>"
+
+
+def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            _text(topic["topic"]),
+            _text(topic["consumer_group"] or "broker only"),
+            f'<div style="text-align:right">{sum(topic["verdicts"].values()):,}</div>',
+            verdict_bar(topic["verdicts"], 10),
+        )
+        for topic in topics
+    ]
+    if not rows:
+        return ""
+    heads = ("topic", "consumer group", "verdicts", "")
+    return f"<section><h2>By topic and consumer group</h2>{_table(heads, rows)}</section>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; the cells are HTML already."""
+    head = "".join(f"<th{'' if name else ' class=wide'}>{_text(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _latencies(latencies: Mapping[str, Any]) -> str:
+    charts = []
+    for name, latency in latencies.items():
+        if latency:
+            told = " · ".join(
+                f"{quantile} {spell_ms(latency[quantile])}" for quantile in ("p50", "p90", "p99")
+            )
+            chart = histogram(latency["buckets"], latency)
+            charts.append(
+                f'<div><b>{_text(name)}</b><p class="soft">{latency["count"]:,} · {told}'
+                f" · max {spell_ms(latency['max'])}</p>{chart}</div>"
+            )
+    if not charts:
+        return ""
+    return f'<section><h2>Latency</h2><div class="charts">{"".join(charts)}</div></section>'
+
+
+def _foot(summary: Mapping[str, Any]) -> str:
+    seconds = summary.get("seconds", {}).get("all")
+    took = f" in {seconds} s" if seconds is not None else ""
+    return (
+        f"<footer>Run <code>{_text(summary['run_id'])}</code>{took}. All verdicts with their"
+        " evidence are in <code>verdicts.parquet</code> beside this page.</footer>"
+    )
