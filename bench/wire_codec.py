@@ -20,13 +20,13 @@ CALLS = 2000
 ROUNDS = 40
 
 PROPERTIES = {
-    **{"UNIQ_KEY": "7F000001B418251A69D75A3F9B0C0000", "WAIT": "true", "TAGS": "TagA"},
-    **{
-        "KEYS": "k0",
-        "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "true",
-        "CLUSTER": "DefaultCluster",
-    },
+    "UNIQ_KEY": "7F000001B418251A69D75A3F9B0C0000",
+    "WAIT": "true",
+    "TAGS": "TagA",
+    "KEYS": "k0",
+    "MSG_REGION": "DefaultRegion",
+    "TRACE_ON": "true",
+    "CLUSTER": "DefaultCluster",
 }
 STORED_PROPERTIES = encode_properties(PROPERTIES)
 SEND = Command(
@@ -35,15 +35,28 @@ SEND = Command(
     language="JAVA",
     version=493,
     ext_fields={
-        **{"a": "bench", "b": "bench", "c": "TBW102", "d": "4", "e": "3", "f": "0"},
-        **{"g": "1700000000000", "h": "0", "i": STORED_PROPERTIES.decode(), "j": "0"},
-        **{"k": "false", "m": "false", "n": "broker-a"},
+        "a": "bench",
+        "b": "bench",
+        "c": "TBW102",
+        "d": "4",
+        "e": "3",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": STORED_PROPERTIES.decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": "broker-a",
     },
     body=b"a" * 1024,
 )
 REPLY_EXT = {
-    **{"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "12"},
-    **{"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"},
+    "msgId": "7F00000100002A9F0000000000000000",
+    "queueId": "3",
+    "queueOffset": "12",
+    "MSG_REGION": "DefaultRegion",
+    "TRACE_ON": "true",
 }
 RECORD = Record(
     topic="bench",
