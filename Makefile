@@ -36,8 +36,8 @@ format: $(READY) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## measure orders per second, station by station
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+bench: $(READY) ## orders per second, sends per second, kills survived (fifteen minutes)
+	@$(BIN)/python -m bench
 
 walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk
