@@ -19,11 +19,16 @@ from reliable_mq.wire.command import request
 
 
 class Changes(NamedTuple):
-    """What a rebalance came to. `settled` is False when it should be repeated soon."""
+    """What a rebalance came to.
+
+    `settled` is False when it should be repeated soon; `obstacles` says why, where something is
+    in the way.
+    """
 
     added: list[AssignedQueue]
     left: list[AssignedQueue]
     settled: bool
+    obstacles: frozenset[str] = frozenset()
 
 
 def rebalance(group: ConsumerGroup) -> Flow[Changes]:
@@ -34,12 +39,14 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
     added: list[AssignedQueue] = []
     left: list[AssignedQueue] = []
     settled = True
+    obstacles: set[str] = set()
     for topic in group.tags:
         try:
             route = yield from group.routes.of(topic)
             members = yield from _members(group, route)
-        except (Unavailable, RemoteError, ProtocolError):
+        except (Unavailable, RemoteError, ProtocolError) as error:
             settled = False
+            obstacles.add(f"topic {topic} cannot be read: {error}")
             continue
         share = set(allocate_averagely(group.client_id, route.readable, members))
         settled = settled and group.client_id in members
@@ -49,7 +56,7 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
                 settled = False  # not given back yet; it starts afresh after that
             else:
                 added.append(group.assign(queue))
-    return Changes(added, left, settled)
+    return Changes(added, left, settled, frozenset(obstacles))
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:

@@ -215,8 +215,14 @@ class AsyncClient:
     async def heartbeat(self) -> None:
         """Tell every broker that any route names which groups this client belongs to."""
         addresses = self._broker_addresses() if self._consumers else self._master_addresses()
-        if self._consumers or self._has_sent:
-            await self.run(call_all([self._heartbeat_call(address) for address in addresses]))
+        if not self._consumers and not self._has_sent:
+            return
+        calls = [self._heartbeat_call(address) for address in addresses]
+        for call, answer in zip(calls, await self.run(call_all(calls)), strict=True):
+            if isinstance(answer, ReliableMQError):
+                log.info("a heartbeat did not reach %s: %s", call.address, answer)
+            else:
+                self._note_heartbeat(call.address, answer)
 
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group at every broker it is connected to."""
@@ -277,7 +283,12 @@ class AsyncClient:
         """Register with a broker on a new connection, before anything else goes over it."""
         if address in self._broker_addresses() and (self._consumers or self._has_sent):
             step = self._heartbeat_call(address)
-            await link.call(step.command, step.timeout)
+            self._note_heartbeat(address, await link.call(step.command, step.timeout))
+
+    @staticmethod
+    def _note_heartbeat(address: str, answer: Command) -> None:
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning("%s refused a heartbeat: %d %s", address, answer.code, answer.remark)
 
     def _heartbeat_call(self, address: str) -> Call:
         group = self.settings.producer_group if self._has_sent else ""

@@ -68,7 +68,10 @@ class AsyncPushConsumer:
         self._handled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._is_settled = False
+        self._obstacles: frozenset[str] = frozenset()
+        self._told: set[str] = set()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def queues(self) -> set[MessageQueue]:
@@ -93,10 +96,13 @@ class AsyncPushConsumer:
         """Start nothing more, let what runs finish, commit, unlock and leave the group.
 
         Handlers that run longer than the setting `close_timeout` are cancelled; their messages
-        are delivered again, to another member or later.
+        are delivered again, to another member or later. Who calls it again waits for the same end.
         """
-        if self._closed:
-            return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._closed = True
         coordinator, *others = self._daemons
         coordinator.cancel()
@@ -153,9 +159,20 @@ class AsyncPushConsumer:
 
     async def _rebalance_once(self) -> None:
         changes = await self._client.run(rebalance(self.group))
+        self._tell(changes.obstacles)
         for assigned in changes.left:
             self._leave(assigned)
         self._is_settled = await self._keep_ready() and changes.settled
+
+    def _tell(self, obstacles: frozenset[str]) -> None:
+        """Log what stood in the way twice in a row: most of it goes away by itself."""
+        for obstacle in sorted((obstacles & self._obstacles) - self._told):
+            log.warning("group %s: %s", self.group.name, obstacle)
+            self._told.add(obstacle)
+        if not obstacles and self._told:
+            log.info("group %s reads all its topics again", self.group.name)
+            self._told.clear()
+        self._obstacles = obstacles
 
     async def _introduce(self) -> None:
         """Register with the brokers, so that the first rebalance counts this member."""
