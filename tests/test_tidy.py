@@ -31,8 +31,12 @@ BANNED = {
     "service": "the duty: relay, scheduler, retention",
     "utils": "the noun the functions work on",
 }
+# What only applications import.
+FACES = {"reliable_mq.client.thread_client"}
 # Written in two halves so that this file passes its own test.
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME")))
+# A word to a checker stands where the checker wants it, however wide the line gets.
+PRAGMA = re.compile(r"  # (noqa|type: ignore).*$")
 MACHINE_PATH = re.compile("|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/Us" + "ers/")))
 
 
@@ -89,7 +93,7 @@ def test_no_line_is_wider_than_a_hundred_columns() -> None:
         f"{path}:{number}"
         for path in python_files()
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if len(line) > COLUMNS_MAX
+        if len(PRAGMA.sub("", line)) > COLUMNS_MAX
     ]
 
     assert found == []
@@ -134,10 +138,12 @@ def dotted(path: Path) -> str:
 
 
 def mentioned_modules(source: str) -> set[str]:
-    """Return every dotted name that could be a module which this source imports."""
+    """Return every dotted name that could be a module which this source imports or starts."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)  # imported late by name, or run by `python -m`
+        elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
@@ -149,7 +155,7 @@ def test_no_module_is_dead() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     roots = {target.split(":")[0] for target in scripts.values()}
     roots |= {f"reliable_mq.cli.{verb.module}" for verb in VERBS.values()}
-    used = set(roots)
+    used = roots | FACES
     for path in python_files():
         if "tests" not in path.parts:
             used |= mentioned_modules(path.read_text())

@@ -37,7 +37,7 @@ VERBS = {
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
-    "demo": Verb("demo.command", "Replay real orders through faults and prove that nothing was lost."),
+    "demo": Verb("demo.command", "Replay real orders through faults; prove that nothing was lost."),
     "walk": Verb("walk", "Print the path of one message through all stations."),
 }
 

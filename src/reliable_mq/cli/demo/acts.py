@@ -27,6 +27,8 @@ EXTRA_ORDERS_OF_A_LOSS = 10  # the messages that are deleted are chosen among so
 WORKERS = (Target.WORKER_1, Target.WORKER_2)
 GROUPS = ("payments", "loyalty")
 GRACE = "1s"  # nothing is on its way any more when the ledgers are compared
+# What a worker logs of a message that came again, see app.sql_attempts.
+SUPPRESSED, POSTPONED = "suppressed duplicate", "postponed delivery"
 STYLES = {True: "green", False: "bold red"}
 
 
@@ -126,8 +128,11 @@ def _wait_for_the_rest(stage: Stage, orders: int) -> None:
 
 
 def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) -> bool:
-    """Run the reconciliation, print its report, and say whether it found exactly the lost."""
-    summary = stage.reconcile(name, "--grace", GRACE)
+    """Run the reconciliation, print its report, and say whether it found exactly the lost.
+
+    What it finds it repairs: the lost messages are due again, and the scheduler sends them.
+    """
+    summary = stage.reconcile(name, "--grace", GRACE, *(("--repair", "apply") if lost else ()))
     print_report(summary, screen.console)
     found = {
         (finding["message_id"], finding["consumer_group"], finding["verdict"])
@@ -137,19 +142,20 @@ def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) ->
     holds = found == expected and summary["findings_total"] == len(found)
     told = f"names exactly the {len(lost)} lost messages" if lost else "finds nothing wrong"
     screen.line(f"the reconciliation {told}: {'yes' if holds else 'NO'}", style=STYLES[holds])
+    if lost:
+        repaired: bool = summary["repair"]["changed"] == len(lost)
+        told = f"makes {summary['repair']['changed']} of them due again"
+        screen.line(f"the repair {told}: {'yes' if repaired else 'NO'}", style=STYLES[repaired])
+        holds = holds and repaired
     return holds
 
 
-def repair(stage: Stage, lost: Collection[str], screen: Screen) -> bool:
-    """Let the reconciliation repair what it finds, and the scheduler send it again."""
-    done = stage.reconcile("repair", "--grace", GRACE, "--repair", "apply")["repair"]
-    holds = bool(done) and done["changed"] == len(lost)
-    for action in done["actions"] if done else ():
-        screen.line(f"{action['message_id']}: {action['action']}, {action['outcome']}")
-    screen.line(f"every lost message is due again: {'yes' if holds else 'NO'}", style=STYLES[holds])
+def resume(stage: Stage, orders: int, screen: Screen) -> None:
+    """Start the scheduler again and wait until it has sent what was due."""
     stage.processes[Target.SCHEDULER].start()
     screen.line("the scheduler is started again")
-    return holds
+    drain(stage, orders, screen)
+    screen.line(f"{orders} orders had both effects")
 
 
 def check(stage: Stage, orders: int, screen: Screen) -> bool:
@@ -165,6 +171,18 @@ def print_what_it_took(stage: Stage, done: Tally[tuple[str, Action]], screen: Sc
     """Print the faults and what the framework did about them."""
     counter = Counter(stage.postgres.url)
     progress = counter.progress()
+    repeated = counter.repeated_attempts()
     counter.close()
-    rows = [(f"{target} {action}", count) for (target, action), count in sorted(done.items())]
-    screen.table("What it took", ("", "times"), [*rows, ("resends", progress.resends)])
+    logs = [stage.log_of(worker).read_text() for worker in WORKERS]
+    suppressed = sum(log.count(SUPPRESSED) for log in logs)
+    redelivered = suppressed + repeated + sum(log.count(POSTPONED) for log in logs)
+    screen.table(
+        "What it took",
+        ("", "times"),
+        [
+            *((f"{target} {action}", times) for (target, action), times in sorted(done.items())),
+            ("resends (a stub sent once more)", progress.resends),
+            ("redeliveries (a group got a message once more)", redelivered),
+            ("suppressed duplicates (it had been consumed)", suppressed),
+        ],
+    )

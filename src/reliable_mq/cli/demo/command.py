@@ -1,6 +1,6 @@
 """The story of `reliable-mq demo`, step by step.
 
-    start -> orders and faults -> drain -> (lose) -> reconcile -> (repair, reconcile) -> check
+    start -> orders, faults -> drain -> (lose) -> reconcile -> (drain, reconcile) -> check
 
 Exit code 0 only when every step held.
 """
@@ -17,12 +17,11 @@ import typer
 from reliable_mq.cli.demo.acts import (
     DemoOptions,
     check,
-    drain,
     lose_messages,
     print_what_it_took,
     reconcile,
-    repair,
     replay_orders,
+    resume,
 )
 from reliable_mq.cli.demo.baskets import BASKETS_OF_THE_YEAR
 from reliable_mq.cli.demo.faults import plan_faults
@@ -96,9 +95,8 @@ def _play(options: DemoOptions, kills: int, seed: int, out: Path, screen: Screen
         screen.headline("Reconciling three ledgers in Spark")
         held = reconcile(stage, "reconcile", lost, screen)
         if lost:
-            screen.headline("Repairing what the reconciliation found")
-            held = repair(stage, lost, screen) and held
-            drain(stage, orders, screen)
+            screen.headline("Sending again what was lost, and reconciling once more")
+            resume(stage, orders, screen)
             held = reconcile(stage, "reconcile-after-repair", set(), screen) and held
 
         screen.headline("Checking the outcome in plain SQL against the parquet file")

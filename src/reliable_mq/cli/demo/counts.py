@@ -49,10 +49,10 @@ class Counter:
         assert row is not None
         return Progress(*map(int, row))
 
-    def unsent(self) -> int:
-        """Return how many committed messages no broker has acknowledged."""
+    def repeated_attempts(self) -> int:
+        """Return how many attempts beyond each first it took to consume what was consumed."""
         row = self._connection.execute(
-            "SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NULL AND status = 0"
+            "SELECT coalesce(sum(attempt - 1), 0) FROM rmq_consume_log WHERE state = 1"
         ).fetchone()
         assert row is not None
         return int(row[0])

@@ -19,7 +19,9 @@ from reliable_mq.cli.reconcile import CLEAN, FINDINGS
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
-READY_SECONDS_MAX = 20.0
+READY_SECONDS_MAX = 30.0
+# Seconds between sends of a stub: the demo is more impatient than the default ladder.
+RESEND_WAITS = "[4, 8, 15, 30]"
 TOOL_SECONDS_MAX = 300.0
 PACKAGE = Path(__file__).resolve().parent
 
@@ -131,6 +133,7 @@ class Stage:
             "RELIABLE_MQ_BROKER": self.name_server,
             "RELIABLE_MQ_DATABASE": self.postgres.url,
             "RELIABLE_MQ_REDIS": self.valkey.url,
+            "RELIABLE_MQ_RESEND_WAITS": RESEND_WAITS,
         }
         return Process(name, arguments, environment, self.log_of(name))
 
