@@ -128,7 +128,8 @@ def _check(
             f"Producer: {request.connection.address}",
         )
     body = request.command.body
-    if len(body) > config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
+    properties_size = len(properties) + len(_END) + len(state.broker_properties)
+    if len(body) > config.message_size_max or properties_size > PROPERTIES_SIZE_MAX:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal, maybe msg body or properties length not matched. "

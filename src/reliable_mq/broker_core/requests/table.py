@@ -18,7 +18,7 @@ from reliable_mq.broker_core.requests import (
 )
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.errors import InvariantBroken, ProtocolError, StoreError
+from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 
@@ -78,6 +78,8 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
         return handler(state, request)
     except Refused as refused:
         return reply(command, refused.code, refused.remark, refused.ext)
+    except MessageRefused as refused:
+        return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(refused))
     except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
     except (InvariantBroken, StoreError):
