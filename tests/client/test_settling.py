@@ -171,7 +171,7 @@ def test_a_dead_letter_is_tried_until_it_is_stored() -> None:
 
 
 def test_a_message_that_the_broker_does_not_take_back_is_sent_to_the_retry_topic() -> None:
-    scene = Scene(attempts=16, failed=2)
+    scene = Scene(attempts=16, failed=2, ordered=False)
     scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
     scene.settle(Later())
     header, properties = scene.sent()
@@ -180,6 +180,14 @@ def test_a_message_that_the_broker_does_not_take_back_is_sent_to_the_retry_topic
     assert (properties["RETRY_TOPIC"], properties["DELAY"]) == ("t", "5")
     assert properties["UNIQ_KEY"] == "ID"
     assert scene.is_finished
+
+
+def test_a_group_that_holds_locks_sends_nothing_to_its_retry_topic_where_it_would_be_dead() -> None:
+    scene = Scene()
+    scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
+    scene.settle(Later())
+    assert scene.world.calls_of(SEND) == []
+    assert not scene.is_finished
 
 
 def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() -> None:

@@ -140,10 +140,14 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
 def _send_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Flow[bool]:
     """Hand a message to the retry topic; return whether it is stored there.
 
-    The broker copies it from its log. When it cannot, the message is sent like any other.
+    The broker copies it from its log. When it cannot, the message is sent like any other, but
+    never by a group that holds queue locks: what such a group sends to its retry topic a broker
+    takes for given up (Apache RocketMQ `SendMessageProcessor.handleRetryAndDLQ`).
     """
     if (yield from _ask_to_take_back(group, message, level)):
         return True
+    if group.subscription.ordered:
+        return False
     retried = msgspec.structs.replace(
         _carried(message, group.subscription.retry_topic, {}),
         delay_level=level or min(3 + message.reconsume_times, len(DELAY_LEVEL_SECONDS)),
