@@ -4,123 +4,29 @@ One suite for both, because the same code shall serve both.
 """
 
 import asyncio
-import itertools
-import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Sequence
 
-import msgspec
 import pytest
-import uvloop
-from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
-from bench.reliable_mq_broker import ReliableMQBroker
+from tests.client.cluster import (
+    DEADLINE_SECONDS,
+    QUICK,
+    Cluster,
+    Seen,
+    eventually,
+    in_topic,
+    keeps_order,
+    numbered,
+    play,
+)
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import CONSUMED, Dead, Handler, Later, Outcome, Subscription
+from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome, Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from reliable_mq.message import Message, ReceivedMessage, SendResult, SendStatus
 
 pytestmark = pytest.mark.processes
-
-QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
-DEADLINE_SECONDS = 30
-
-_names = itertools.count(1)
-
-
-class Cluster(Protocol):
-    """What the tests need of a broker."""
-
-    name_server_address: str
-
-
-@contextmanager
-def bundled() -> Iterator[ReliableMQBroker]:
-    with tempfile.TemporaryDirectory() as directory, ReliableMQBroker(Path(directory)) as broker:
-        yield broker
-
-
-@pytest.fixture(
-    scope="module",
-    params=["bundled", pytest.param("apache", marks=pytest.mark.java)],
-)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    if request.param == "bundled":
-        with bundled() as broker:
-            yield broker
-        return
-    missing = missing_tools()
-    if missing is not None:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            with ApacheRocketMQ(Path(directory), "ASYNC_FLUSH") as apache:
-                yield apache
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture
-def group() -> str:
-    return f"group-{next(_names)}"
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(2 * DEADLINE_SECONDS):
-            await scene
-
-    uvloop.run(limited())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)
-
-
-class Seen:
-    """A handler that notes what it gets and answers what it is told to."""
-
-    def __init__(self, *answers: Outcome) -> None:
-        self.messages: list[ReceivedMessage] = []
-        self._answers = list(answers)
-
-    async def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-        self.messages += messages
-        return [self._answers.pop(0) if self._answers else CONSUMED for _ in messages]
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-
-def places(
-    messages: Sequence[ReceivedMessage] | Sequence[SendResult],
-) -> dict[str, tuple[MessageQueue, int, str]]:
-    return {
-        one.message_id: (one.queue, one.queue_offset, one.offset_message_id) for one in messages
-    }
-
-
-def numbered(topic: str, count: int, *, keys: int = 0) -> list[Message]:
-    return [
-        Message(topic=topic, body=b"%d" % at, ordering_key=f"key-{at % keys}" if keys else "")
-        for at in range(count)
-    ]
 
 
 def test_whatever_way_a_message_is_sent_it_arrives_once_and_is_committed(
@@ -270,22 +176,6 @@ def test_a_failing_key_waits_while_the_other_keys_go_on_and_then_keeps_its_order
     play(scene())
 
 
-def keeps_order(seen: dict[str, list[int]], running: set[str]) -> Handler:
-    """Return a handler that notes each key's numbers and would notice two at a time."""
-
-    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-        for message in messages:
-            key = message.ordering_key
-            assert key not in running, f"two messages of {key} at once"
-            running.add(key)
-            await asyncio.sleep(0.001)
-            seen.setdefault(key, []).append(int(message.body))
-            running.discard(key)
-        return [CONSUMED] * len(messages)
-
-    return handle
-
-
 def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, group: str) -> None:
     """Two clients in one loop, so that one handler sees everything that runs."""
 
@@ -320,10 +210,6 @@ def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, g
             assert numbers == list(range(own, 3000, 50)), "each once and in order"
 
     play(scene())
-
-
-def in_topic(consumer: AsyncPushConsumer, topic: str) -> list[int]:
-    return sorted(queue.queue_id for queue in consumer.queues if queue.topic == topic)
 
 
 def test_a_group_that_begins_at_the_end_gets_what_is_sent_from_then_on(
@@ -370,106 +256,6 @@ def test_batches_of_a_handler_never_hold_two_messages_of_one_key(
     play(scene())
 
 
-@pytest.mark.parametrize("failure", [ValueError("no"), asyncio.CancelledError()])
-def test_a_handler_that_fails_gets_the_message_again(
-    cluster: Cluster, topic: str, group: str, failure: BaseException
-) -> None:
-    async def scene() -> None:
-        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 2, keys=1))
-            seen: list[tuple[bytes, int]] = []
-
-            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                seen.append((messages[0].body, messages[0].reconsume_times))
-                if len(seen) == 1:
-                    raise failure
-                return [CONSUMED]
-
-            await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
-            await eventually(lambda: len(seen) == 3)
-            assert seen == [(b"0", 0), (b"0", 1), (b"1", 0)]
-
-    play(scene())
-
-
-def test_closing_lets_the_running_handler_finish_and_starts_nothing_more(
-    cluster: Cluster, topic: str, group: str
-) -> None:
-    async def scene() -> None:
-        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 3, keys=1))
-            handled: list[bytes] = []
-            may_end = asyncio.Event()
-
-            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                handled.append(messages[0].body)
-                await may_end.wait()
-                return [CONSUMED]
-
-            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
-            await eventually(lambda: len(handled) == 1)
-            closing = asyncio.create_task(consumer.close())
-            await asyncio.sleep(0)
-            may_end.set()
-            await closing
-            assert handled == [b"0"]
-            ((committed, maximum),) = (await client.consumer_progress(group, topic)).values()
-            assert (committed, maximum) == (1, 3)
-
-    play(scene())
-
-
-def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
-    cluster: Cluster, topic: str, group: str
-) -> None:
-    async def scene() -> None:
-        impatient = msgspec.structs.replace(QUICK, close_timeout=0.05)
-        subscription = Subscription(group=group, topics={topic: "*"}, ordered=False)
-        async with (
-            AsyncClient(cluster.name_server_address, settings=impatient) as client,
-            AsyncClient(cluster.name_server_address, settings=QUICK) as heir,
-        ):
-            await client.create_topic(topic, 1)
-            await client.send(Message(topic=topic, body=b"x"))
-            started = asyncio.Event()
-
-            async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                started.set()
-                await asyncio.sleep(3600)
-                return []
-
-            consumer = await client.consume(subscription, handle)
-            await started.wait()
-            await consumer.close()
-            seen = Seen()
-            await heir.consume(subscription, seen)
-            await eventually(lambda: seen.bodies == [b"x"])
-
-    play(scene())
-
-
-def test_offsets_that_an_administrator_resets_are_read_again(
-    cluster: Cluster, topic: str, group: str
-) -> None:
-    """As a broker without server-side reset tells its clients: RESET_CONSUMER_CLIENT_OFFSET."""
-
-    async def scene() -> None:
-        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 10, keys=1))
-            seen = Seen()
-            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
-            await eventually(lambda: len(seen.messages) == 10)
-            queue = seen.messages[0].queue
-            consumer.reset_offsets({queue: 7})
-            await eventually(lambda: len(seen.messages) == 13)
-            assert seen.bodies[10:] == [b"7", b"8", b"9"]
-
-    play(scene())
-
-
 def test_a_client_consumes_for_a_group_once(cluster: Cluster, topic: str, group: str) -> None:
     async def scene() -> None:
         async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
@@ -507,68 +293,3 @@ def test_the_synchronous_face_sends_and_consumes(cluster: Cluster, topic: str, g
         consumer.close()
         progress = client.consumer_progress(group, topic)
         assert sum(committed for committed, _ in progress.values()) == 5
-
-
-def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(
-    topic: str, group: str
-) -> None:
-    """The bundled broker frees its locks at once; Apache's keeps them for a minute."""
-
-    async def scene(names: str) -> None:
-        subscription = Subscription(group=group, topics={topic: "*"})
-        doomed = AsyncClient(names, settings=QUICK)
-        await doomed.start()
-        async with AsyncClient(names, settings=QUICK) as client:
-            await client.create_topic(topic, 4)
-            dying = await doomed.consume(subscription, Seen())
-            seen = Seen()
-            heir = await client.consume(subscription, seen)
-            await eventually(lambda: len(in_topic(dying, topic)) == len(in_topic(heir, topic)) == 2)
-            for task in [*doomed._daemons, *dying._daemons, *dying._pullers.values()]:
-                task.cancel()
-            assert doomed._links is not None
-            await doomed._links.close()  # no goodbye: the broker sees the connection end
-            began = time.monotonic()
-            await eventually(lambda: len(in_topic(heir, topic)) == 4)
-            assert time.monotonic() - began < 5
-            await client.send_many(numbered(topic, 100, keys=10))
-            await eventually(lambda: len(seen.messages) == 100)
-
-    with bundled() as broker:
-        play(scene(broker.name_server_address))
-
-
-def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
-    topic: str, group: str
-) -> None:
-    async def scene(broker: ReliableMQBroker) -> None:
-        seen: dict[str, list[int]] = {}
-        handler = keeps_order(seen, set())
-        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 4)
-            await client.consume(Subscription(group=group, topics={topic: "*"}), handler)
-            restart: asyncio.Future[None] | None = None
-            loop = asyncio.get_running_loop()
-            for at in range(0, 2000, 50):
-                if at in {500, 1200}:
-                    broker.kill()
-                    restart = loop.run_in_executor(None, broker.start)
-                left = numbered(topic, 2000, keys=20)[at : at + 50]
-                while left:
-                    outcomes = await client.send_many(left)
-                    left = [
-                        message
-                        for message, outcome in zip(left, outcomes, strict=True)
-                        if isinstance(outcome, Exception)
-                    ]
-                    if left:
-                        await asyncio.sleep(0.1)
-            if restart is not None:
-                await restart
-            await eventually(lambda: {n for ns in seen.values() for n in ns} == set(range(2000)))
-        for numbers in seen.values():
-            firsts = list(dict.fromkeys(numbers))
-            assert firsts == sorted(firsts), "apart from repetitions each key is in order"
-
-    with bundled() as broker:
-        play(scene(broker))

@@ -1,0 +1,98 @@
+"""What end-to-end tests share: a broker, a deadline, handlers that remember."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvloop
+from bench.reliable_mq_broker import ReliableMQBroker
+
+from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.subscription import CONSUMED, Handler, Outcome
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+
+QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
+DEADLINE_SECONDS = 30
+
+
+class Cluster(Protocol):
+    """What the tests need of a broker."""
+
+    name_server_address: str
+
+
+@contextmanager
+def bundled() -> Iterator[ReliableMQBroker]:
+    with tempfile.TemporaryDirectory() as directory, ReliableMQBroker(Path(directory)) as broker:
+        yield broker
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+            await scene
+
+    uvloop.run(limited())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+class Seen:
+    """A handler that notes what it gets and answers what it is told to."""
+
+    def __init__(self, *answers: Outcome) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._answers = list(answers)
+
+    async def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        self.messages += messages
+        return [self._answers.pop(0) if self._answers else CONSUMED for _ in messages]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def places(
+    messages: Sequence[ReceivedMessage] | Sequence[SendResult],
+) -> dict[str, tuple[MessageQueue, int, str]]:
+    return {
+        one.message_id: (one.queue, one.queue_offset, one.offset_message_id) for one in messages
+    }
+
+
+def numbered(topic: str, count: int, *, keys: int = 0) -> list[Message]:
+    return [
+        Message(topic=topic, body=b"%d" % at, ordering_key=f"key-{at % keys}" if keys else "")
+        for at in range(count)
+    ]
+
+
+def keeps_order(seen: dict[str, list[int]], running: set[str]) -> Handler:
+    """Return a handler that notes each key's numbers and would notice two at a time."""
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        for message in messages:
+            key = message.ordering_key
+            assert key not in running, f"two messages of {key} at once"
+            running.add(key)
+            await asyncio.sleep(0.001)
+            seen.setdefault(key, []).append(int(message.body))
+            running.discard(key)
+        return [CONSUMED] * len(messages)
+
+    return handle
+
+
+def in_topic(consumer: AsyncPushConsumer, topic: str) -> list[int]:
+    return sorted(queue.queue_id for queue in consumer.queues if queue.topic == topic)
