@@ -23,7 +23,10 @@ from reliable_mq.wire.record import (
 MAGIC_PREFIX = (MAGIC_V1 >> 8).to_bytes(3)  # what the magics of all versions begin with
 MAGIC_PLACE = 4  # where in a record the magic is
 
-_HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")  # up to the body, both hosts IPv4
+# The fixed part when both hosts are IPv4, skipping (x) what is not needed:
+_CHECKED = struct.Struct(">iII16xqi44xi")  # size, magic, checksum, own offset, flags, body length
+_DISPATCHED = struct.Struct(">iI4xi4xq8xi16xq20xi")  # see `head_at`
+_FIXED_SIZE = _CHECKED.size
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _OWN_OFFSET_AT, _OWN_OFFSET_END = 28, 36
 _I16 = struct.Struct(">h")
@@ -71,15 +74,13 @@ def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return 0
-    (size, magic, crc, _, _, _, own_offset, sys_flag, _, _, _, _, _, _, body_length) = (
-        _HEAD.unpack_from(buffer, at)
-    )
+    size, magic, crc, own_offset, sys_flag, body_length = _CHECKED.unpack_from(buffer, at)
     end = at + size
     if own_offset != commit_log_offset or size < RECORD_SIZE_MIN or end > len(buffer):
         return 0
     if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
         return _valid_size_by_decoding(buffer, at)
-    body_at = at + _HEAD.size
+    body_at = at + _FIXED_SIZE
     topic_at = body_at + body_length
     if body_length < 0 or topic_at + 3 > end:
         return 0
@@ -103,15 +104,15 @@ def valid_size_at(buffer: memoryview, at: int, commit_log_offset: int) -> int:
 def _valid_size_by_decoding(buffer: memoryview, at: int) -> int:
     try:
         record = decode_record(buffer, at, check_body=True)
-        return record.size if "\0" not in record.topic else 0
     except RecordError:
         return 0
+    return record.size if "\0" not in record.topic else 0
 
 
 def head_at(buffer: memoryview, at: int) -> RecordHead:
     """Return the head of a record that `valid_size_at` found valid."""
-    (size, magic, _, queue_id, _, queue_offset, _, sys_flag, _, _, store_time, _, _, _, length) = (
-        _HEAD.unpack_from(buffer, at)
+    size, magic, queue_id, queue_offset, sys_flag, store_time, length = _DISPATCHED.unpack_from(
+        buffer, at
     )
     if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
         record = decode_record(buffer, at)
@@ -123,7 +124,7 @@ def head_at(buffer: memoryview, at: int) -> RecordHead:
             record.store_time_ms,
             record.properties,
         )
-    topic_at = at + _HEAD.size + length
+    topic_at = at + _FIXED_SIZE + length
     if magic == MAGIC_V1:
         topic_end = topic_at + 1 + buffer[topic_at]
         topic_at += 1
@@ -148,8 +149,7 @@ def is_of_newer_version(buffer: memoryview, at: int, commit_log_offset: int) -> 
     """
     if len(buffer) - at < RECORD_SIZE_MIN:
         return False
-    fields = _HEAD.unpack_from(buffer, at)
-    size, magic, own_offset = fields[0], fields[1], fields[6]
+    size, magic, _, own_offset, _, _ = _CHECKED.unpack_from(buffer, at)
     return (
         magic >> 8 == MAGIC_V1 >> 8
         and magic & 0xFF != 0

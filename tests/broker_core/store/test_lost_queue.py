@@ -1,10 +1,17 @@
 """The queues are built from the log again: all of them, one, or a file of one."""
 
 import pytest
-from tests.broker_core.store.store_life import QUEUES, Life
+from tests.broker_core.store.store_life import (
+    QUEUE_FILE_SIZE,
+    QUEUES,
+    Life,
+    flush,
+    message,
+    new_store,
+)
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
-from reliable_mq.broker_core.store.consume_queue import Unit
+from reliable_mq.broker_core.store.consume_queue import Unit, pack_unit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -118,3 +125,35 @@ def delayed_units(store: MessageStore) -> list[Unit]:
     queue = store.queue(SCHEDULE_TOPIC, 1)
     assert queue is not None
     return [queue.unit(n) for n in range(queue.first, queue.end)]
+
+
+def test_a_topic_that_was_made_anew_is_rebuilt_from_its_new_messages() -> None:
+    """Given a log with an older queue of the same name, as deleting a topic leaves behind."""
+    disk = MemoryDisk()
+    for body in (b"old", b"new"):
+        store = new_store(disk)
+        store.open()
+        for _ in range(7):
+            store.append(message("orders", 0, body), 1_700_000_000_000)
+        flush(store)
+        live = store.queue("orders", 0)
+        assert live is not None
+        units = live.units(0, 5)
+        store.close()
+        remove(disk, "consumequeue/")
+        remove(disk, PROGRESS_PATH)
+        if body == b"old":
+            disk.put("consumequeue/other/0/00000000000000000000", last_unit_of(store.log.end))
+
+    store = new_store(disk)
+    store.open()
+    rebuilt = store.queue("orders", 0)
+
+    assert rebuilt is not None
+    assert (rebuilt.first, rebuilt.end) == (0, 7)
+    assert rebuilt.units(0, 5) == units
+
+
+def last_unit_of(log_end: int) -> bytes:
+    """A queue that knows the log up to its end, so that nothing is dispatched again."""
+    return pack_unit(log_end - 100, 100, 0) + bytes(QUEUE_FILE_SIZE - 20)

@@ -167,8 +167,6 @@ class ConsumeQueue:
         A queue that is empty may begin at any index.
         """
         if index != self.end:
-            if self.end > self.first or self._gathered or index < self.end:
-                raise InvariantBroken(f"Q1: {self._folder}: unit {index} after {self.end - 1}")
             self._begin_at(index)
         self._gathered.append(_UNIT.pack(commit_log_offset, size, tags_code))
         self.end = index + 1
@@ -177,13 +175,21 @@ class ConsumeQueue:
 
     def extend(self, index: int, units: bytes) -> None:
         """Add and write many units at once, the first of which is that of message `index`."""
-        for at in range(0, len(units), CONSUME_QUEUE_UNIT_SIZE):
-            self.put(index, *_UNIT.unpack_from(units, at))
-            index += 1
-        self.flush()
+        if index != self.end:
+            self._begin_at(index)
+        while units:
+            number, at = self._place(index)
+            group = units[: self._file_size - at]
+            self._file(number).write(at, (group,))
+            self._dirty.add(number)
+            index += len(group) // CONSUME_QUEUE_UNIT_SIZE
+            units = units[len(group) :]
+        self._set_end(index)
 
     def _begin_at(self, index: int) -> None:
-        """Let the queue begin at `index`: the units before it in its first file are blank."""
+        """Let an empty queue begin at `index`: the units before it in its first file are blank."""
+        if self.end > self.first or index < self.end:
+            raise InvariantBroken(f"Q1: {self._folder}: unit {index} after {self.end - 1}")
         number, at = self._place(index)
         self._file(number).write(0, (_BLANK_UNIT * (at // CONSUME_QUEUE_UNIT_SIZE),))
         self._dirty.add(number)

@@ -31,15 +31,17 @@ class Found(NamedTuple):
 
 
 class LogWalk:
-    """The valid records from `start` on, each looked at once.
+    """The valid records from `begin` on. Those before it, from `start` on, are checked only.
 
     `start` must be where a record begins, or where one may. After the iteration `end` is where the
-    valid part ends.
+    valid part ends, and `last` where its last record begins (-1 without one).
     """
 
-    def __init__(self, log: CommitLog, start: int) -> None:
+    def __init__(self, log: CommitLog, start: int, begin: int) -> None:
         self._log = log
+        self._begin = begin
         self.end = start
+        self.last = -1
 
     def __iter__(self) -> Iterator[Found]:
         size = self._log.segment_size
@@ -59,9 +61,12 @@ class LogWalk:
             buffer = memoryview(segment.read(chunk_offset - first, chunk_size))
             at = 0
             while size := valid_size_at(buffer, at, chunk_offset + at):
-                self.end += size
-                yield Found(chunk_offset + at, size, buffer, at)
+                if chunk_offset + at >= self._begin:
+                    self.end = chunk_offset + at
+                    yield Found(self.end, size, buffer, at)
+                self.last = chunk_offset + at
                 at += size
+                self.end = chunk_offset + at
             if at == 0:  # no record, or one that is larger than the chunk
                 claimed = claimed_size_at(buffer, 0, chunk_offset)
                 if not len(buffer) < claimed <= first + self._log.segment_size - chunk_offset:

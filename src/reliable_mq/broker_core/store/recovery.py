@@ -41,7 +41,6 @@ from reliable_mq.broker_core.store.log_walk import (
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.broker_core.store.progress import Progress, QueueExtent
 from reliable_mq.errors import StoreCorrupt, StoreError
-from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.wire.record_scan import RecordHead, head_at, is_of_newer_version
 
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
@@ -76,19 +75,13 @@ class Evidence(NamedTuple):
 class NewUnits:
     """Units that a queue gets from the log, from message `begin` on."""
 
-    __slots__ = ("begin", "known_until", "units")
+    __slots__ = ("begin", "end", "known_until", "units")
 
     def __init__(self, begin: int | None, known_until: int) -> None:
         self.begin = begin  # None: wherever the first record is
+        self.end = begin  # the number of the next message
         self.known_until = known_until  # records before this offset are in the queue
         self.units = bytearray()
-
-    @property
-    def end(self) -> int | None:
-        """The number of the next message, None when any will do."""
-        if self.begin is None:
-            return None
-        return self.begin + len(self.units) // CONSUME_QUEUE_UNIT_SIZE
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -244,15 +237,13 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
         for key in {*queues, *known.lost}
     }
     result = Plan(log_end=0, verified_from=verified_from, queue_ends=keep, units=units)
-    walk = LogWalk(log, verified_from)
+    walk = LogWalk(log, verified_from, dispatch_from)
     for record in walk:
-        if record.offset >= dispatch_from:
-            head = head_at(record.buffer, record.at)
-            if b"\0" in head.properties and not _was_durable(evidence, record):
-                walk.end = record.offset
-                break
-            _dispatch(record, head, evidence, known, units)
-        result.last_record = record
+        head = head_at(record.buffer, record.at)
+        if b"\0" in head.properties and not _was_durable(evidence, record):
+            break
+        _dispatch(record, head, evidence, known, units)
+    result.last_record = record_at(log, walk.last) if walk.last >= 0 else None
     result.log_end = walk.end
     _judge_end(evidence, walk.end)
     reached = [known.log_end] if known.is_proven else []
@@ -303,17 +294,15 @@ def _dispatch(
         new = units[key] = NewUnits(None, 0)
     if record.offset < new.known_until:
         return
-    if new.end is None:
-        if head.queue_offset and key not in known.lost:
+    if head.queue_offset != new.end:
+        # A queue begins with its first record, or anew with message 0 of a topic made anew.
+        is_begin = new.end is None or head.queue_offset == 0
+        is_whole = key in known.lost or (new.end is None and head.queue_offset == 0)
+        if not (is_begin and is_whole):
             raise _Gap(key, record, head.queue_offset)
         new.begin = head.queue_offset
-    elif head.queue_offset == 0:  # the topic was deleted and made again
-        if key not in known.lost:
-            raise _Gap(key, record, head.queue_offset)
-        new.begin = 0
         new.units.clear()
-    elif head.queue_offset != new.end:
-        raise _Gap(key, record, head.queue_offset)
+    new.end = head.queue_offset + 1
     new.units += pack_unit(
         record.offset,
         record.size,
