@@ -13,7 +13,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import CONSUMED, Handler, Outcome
+from reliable_mq.client.subscription import CONSUMED, Outcome
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
@@ -78,20 +78,28 @@ def numbered(topic: str, count: int, *, keys: int = 0) -> list[Message]:
     ]
 
 
-def keeps_order(seen: dict[str, list[int]], running: set[str]) -> Handler:
-    """Return a handler that notes each key's numbers and would notice two at a time."""
+class KeyOrder:
+    """A handler that notes each key's numbers, and where two of one key run at once."""
 
-    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    def __init__(self) -> None:
+        self.seen: dict[str, list[int]] = {}
+        self.overlaps: list[str] = []
+        self._running: set[str] = set()
+
+    async def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
         for message in messages:
             key = message.ordering_key
-            assert key not in running, f"two messages of {key} at once"
-            running.add(key)
+            if key in self._running:
+                self.overlaps.append(key)
+            self._running.add(key)
             await asyncio.sleep(0.001)
-            seen.setdefault(key, []).append(int(message.body))
-            running.discard(key)
+            self.seen.setdefault(key, []).append(int(message.body))
+            self._running.discard(key)
         return [CONSUMED] * len(messages)
 
-    return handle
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.seen.values()))
 
 
 def in_topic(consumer: AsyncPushConsumer, topic: str) -> list[int]:

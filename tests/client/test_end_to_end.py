@@ -12,10 +12,10 @@ from tests.client.cluster import (
     DEADLINE_SECONDS,
     QUICK,
     Cluster,
+    KeyOrder,
     Seen,
     eventually,
     in_topic,
-    keeps_order,
     numbered,
     play,
 )
@@ -181,8 +181,7 @@ def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, g
 
     async def scene() -> None:
         names = cluster.name_server_address
-        seen: dict[str, list[int]] = {}
-        handler = keeps_order(seen, set())
+        handler = KeyOrder()
         subscription = Subscription(group=group, topics={topic: "*"})
         async with (
             AsyncClient(names, settings=QUICK) as producer,
@@ -203,9 +202,10 @@ def test_order_is_kept_while_members_come_and_go(cluster: Cluster, topic: str, g
             await guest.close()
             for at in range(2000, 3000, 100):
                 await producer.send_many(batch[at : at + 100])
-            await eventually(lambda: sum(map(len, seen.values())) >= 3000)
+            await eventually(lambda: handler.count >= 3000)
             await eventually(lambda: len(in_topic(stays, topic)) == 4)
-        for key, numbers in seen.items():
+        assert handler.overlaps == []
+        for key, numbers in handler.seen.items():
             own = int(key.removeprefix("key-"))
             assert numbers == list(range(own, 3000, 50)), "each once and in order"
 

@@ -9,10 +9,10 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import (
     QUICK,
+    KeyOrder,
     Seen,
     eventually,
     in_topic,
-    keeps_order,
     numbered,
     play,
 )
@@ -157,8 +157,7 @@ def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
     broker: ReliableMQBroker, topic: str, group: str
 ) -> None:
     async def scene() -> None:
-        seen: dict[str, list[int]] = {}
-        handler = keeps_order(seen, set())
+        handler = KeyOrder()
         async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
             await client.create_topic(topic, 4)
             await client.consume(Subscription(group=group, topics={topic: "*"}), handler)
@@ -180,8 +179,11 @@ def test_nothing_is_lost_and_order_is_kept_when_the_broker_is_killed(
                         await asyncio.sleep(0.1)
             if restart is not None:
                 await restart
-            await eventually(lambda: {n for ns in seen.values() for n in ns} == set(range(2000)))
-        for numbers in seen.values():
+            await eventually(
+                lambda: {n for ns in handler.seen.values() for n in ns} == set(range(2000))
+            )
+        assert handler.overlaps == []
+        for numbers in handler.seen.values():
             firsts = list(dict.fromkeys(numbers))
             assert firsts == sorted(firsts), "apart from repetitions each key is in order"
 
