@@ -5,8 +5,10 @@ Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +18,7 @@ from reliable_mq.limits import (
     CONSUME_QUEUE_FILE_SIZE,
     DELAY_LEVELS_TEXT,
     MESSAGE_BODY_SIZE_MAX,
+    TOPIC_LENGTH_MAX,
 )
 
 SYNC_FLUSH = "SYNC_FLUSH"
@@ -23,39 +26,51 @@ ASYNC_FLUSH = "ASYNC_FLUSH"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=TOPIC_LENGTH_MAX)]
+_Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Every property that this broker supports. Times are in milliseconds, sizes in bytes."""
 
-    broker_cluster_name: str = msgspec.field(default="DefaultCluster", name="brokerClusterName")
-    broker_name: str = msgspec.field(default="broker-a", name="brokerName")
+    broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
+    broker_name: _Name = msgspec.field(default="broker-a", name="brokerName")
     broker_id: int = msgspec.field(default=0, name="brokerId")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
-    listen_port: int = msgspec.field(default=10911, name="listenPort")
+    listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
-    region_id: str = msgspec.field(default="DefaultRegion", name="regionId")
+    region_id: _Text = msgspec.field(default="DefaultRegion", name="regionId")
     trace_on: bool = msgspec.field(default=True, name="traceOn")
     flush_disk_type: str = msgspec.field(default=SYNC_FLUSH, name="flushDiskType")
-    flush_interval_ms: int = msgspec.field(default=500, name="flushIntervalCommitLog")
-    segment_size: int = msgspec.field(
+    flush_interval_ms: _Positive = msgspec.field(default=500, name="flushIntervalCommitLog")
+    segment_size: _Positive = msgspec.field(
         default=COMMIT_LOG_SEGMENT_SIZE, name="mappedFileSizeCommitLog"
     )
-    queue_file_size: int = msgspec.field(
+    queue_file_size: _Positive = msgspec.field(
         default=CONSUME_QUEUE_FILE_SIZE, name="mappedFileSizeConsumeQueue"
     )
-    message_size_max: int = msgspec.field(default=MESSAGE_BODY_SIZE_MAX, name="maxMessageSize")
+    message_size_max: _Positive = msgspec.field(
+        default=MESSAGE_BODY_SIZE_MAX, name="maxMessageSize"
+    )
     delay_levels: str = msgspec.field(default=DELAY_LEVELS_TEXT, name="messageDelayLevel")
     auto_create_topic: bool = msgspec.field(default=True, name="autoCreateTopicEnable")
     auto_create_group: bool = msgspec.field(default=True, name="autoCreateSubscriptionGroup")
-    default_topic_queues: int = msgspec.field(default=8, name="defaultTopicQueueNums")
+    default_topic_queues: _Positive = msgspec.field(default=8, name="defaultTopicQueueNums")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
-    short_polling_ms: int = msgspec.field(default=1_000, name="shortPollingTimeMills")
-    pull_count_max: int = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")
-    pull_size_max: int = msgspec.field(default=256 * 1024, name="maxTransferBytesOnMessageInMemory")
+    short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
+    pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")
+    pull_size_max: _Positive = msgspec.field(
+        default=256 * 1024, name="maxTransferBytesOnMessageInMemory"
+    )
     notify_group_changes: bool = msgspec.field(default=True, name="notifyConsumerIdsChangedEnable")
-    offset_interval_ms: int = msgspec.field(default=5_000, name="flushConsumerOffsetInterval")
-    delay_offset_interval_ms: int = msgspec.field(default=10_000, name="flushDelayOffsetInterval")
-    register_interval_ms: int = msgspec.field(default=30_000, name="registerNameServerPeriod")
-    lock_lifetime_ms: int = msgspec.field(
+    offset_interval_ms: _Positive = msgspec.field(default=5_000, name="flushConsumerOffsetInterval")
+    delay_offset_interval_ms: _Positive = msgspec.field(
+        default=10_000, name="flushDelayOffsetInterval"
+    )
+    register_interval_ms: _Positive = msgspec.field(default=30_000, name="registerNameServerPeriod")
+    lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )
 
@@ -118,8 +133,10 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(
             f"flushDiskType={config.flush_disk_type}: it is {SYNC_FLUSH} or {ASYNC_FLUSH}"
         )
-    if not 0 <= config.listen_port <= 65535:
-        raise ConfigurationError(f"listenPort={config.listen_port}: a port is 0..65535")
+    try:
+        ipaddress.ip_address(config.broker_ip)
+    except ValueError as error:
+        raise ConfigurationError(f"brokerIP1={config.broker_ip}: it is no IP address") from error
     if config.broker_id != 0:
         raise ConfigurationError(f"brokerId={config.broker_id}: only masters (0) are supported")
     if config.segment_size < 4096 or config.message_size_max + 65_536 > config.segment_size:

@@ -58,11 +58,11 @@ class BrokerCore:
             schedule.PATH: state.schedule.load,
         }
         for path, load in loaders.items():
-            text = self._disk.read_text(path)
             try:
+                text = self._disk.read_text(path)
                 if text:
                     load(text)
-            except (ValueError, AttributeError, msgspec.ValidationError) as error:
+            except (ValueError, msgspec.ValidationError) as error:
                 raise StoreCorrupt(f"{path}: {error}; restore it from a copy") from error
         state.topics.create_system_topics(
             config.broker_cluster_name,
@@ -74,6 +74,7 @@ class BrokerCore:
         state.topics.version.advance(now_ms)
         state.topics_changed()
         state.store.open()
+        state.schedule.settle(state.store)
         state.store.on_dispatch = self._note_arrival
 
     def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
@@ -140,7 +141,7 @@ class BrokerCore:
                 state.notify_group(group)
 
     def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
-        if now_ms < self._due_ms[what]:
+        if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # later says: the clock went back
             return False
         self._due_ms[what] = now_ms + interval_ms
         return True

@@ -19,8 +19,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore, StoredMess
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
-from reliable_mq.wire.java_hash import tags_code
-from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS
+from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC
 from reliable_mq.wire.record import Record
 
 PATH = "config/delayOffset.json"
@@ -56,6 +55,20 @@ class DelaySchedule:
     def saved(self) -> Mapping[int, int]:
         """Return the offset of each level that is delivered for good."""
         return self._saved
+
+    def settle(self, store: MessageStore) -> None:
+        """Let every level go on inside of what its queue holds, now that the queues are known.
+
+        After a crash a queue's tail may be gone: an offset beyond its end would skip the messages
+        that come there next.
+        """
+        for level in self.delays_ms:
+            queue = store.queue(SCHEDULE_TOPIC, level - 1)
+            if queue is not None:
+                self._position(queue, level)
+            else:
+                self._next.pop(level, None)
+                self._saved.pop(level, None)
 
     def deliver_due(self, store: MessageStore, now_ms: int) -> int:
         """Store the messages that are due at their real place; return how many."""
@@ -94,12 +107,9 @@ class DelaySchedule:
         return count
 
     def _position(self, queue: ConsumeQueue, level: int) -> int:
-        """Return where a level goes on, inside of what its queue holds.
-
-        The queue's head may have been removed, and after a crash its tail may have been lost: an
-        offset beyond the end would skip the messages that come there next.
-        """
+        """Return where a level goes on; its queue's head may have been removed meanwhile."""
         offset = min(max(self._next.get(level, 0), queue.first), queue.end)
+        self._next[level] = offset
         self._saved[level] = min(self._saved.get(level, offset), offset)
         return offset
 
@@ -115,7 +125,6 @@ class DelaySchedule:
             born_time_ms=record.born_time_ms,
             born_host=record.born_host,
             reconsume_times=record.reconsume_times,
-            tags_code=tags_code(properties.get(TAGS, "")),
         )
 
     def stored(self, end: int) -> None:
@@ -152,24 +161,20 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def delayed(
-    message: StoredMessage, level: int, properties: Mapping[str, str], due_ms: int
+    message: StoredMessage, level: int, properties: Mapping[str, str]
 ) -> tuple[StoredMessage, dict[str, str]]:
     """Return a message as it waits for its level, and its properties with the real place.
+
+    Its unit in the level's queue keeps when it is due instead of a tag's hash.
 
     Args:
         message: as it is to be delivered.
         level: 1 or more, in range.
         properties: the message's own.
-        due_ms: when it is due; the unit keeps this instead of a tag hash.
     """
     waiting = {
         **properties,
         REAL_TOPIC: message.topic,
         REAL_QUEUE_ID: str(message.queue_id),
     }
-    return (
-        msgspec.structs.replace(
-            message, topic=SCHEDULE_TOPIC, queue_id=level - 1, tags_code=due_ms
-        ),
-        waiting,
-    )
+    return msgspec.structs.replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1), waiting

@@ -1,0 +1,78 @@
+"""Apache's broker and ours, asked the same: code, remark and what else clients read."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.broker_core.probes import SCRIPT, Probe, seen
+from tests.broker_core.raw_client import RawClient
+
+from reliable_mq.wire.codes import RequestCode
+
+SETTLE_SECONDS = 3.0
+READS = frozenset({RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET})
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
+]
+
+Answers = dict[str, tuple[dict[str, object], dict[str, object]]]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
+    """Give what each broker answers to each probe, Apache's first."""
+    directory = tmp_path_factory.mktemp("against-apache")
+    try:
+        theirs = ApacheRocketMQ(_made(directory / "apache"), "ASYNC_FLUSH")
+        theirs.start()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    try:
+        with (
+            ReliableMQBroker(_made(directory / "ours")) as ours,
+            RawClient(theirs.address) as to_them,
+            RawClient(ours.address) as to_us,
+        ):
+            yield {
+                probe.name: _both(probe, to_them, theirs.address, to_us, ours.address)
+                for probe in SCRIPT
+            }
+    finally:
+        theirs.stop()
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: str) -> Any:
+    """Ask both. Apache shows a message a moment after it acknowledged it: a read may lag."""
+    ours = seen(probe, to_us.ask(probe.code, probe.ext, probe.body), here)
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        theirs = seen(probe, to_them.ask(probe.code, probe.ext, probe.body), there)
+        may_lag = probe.code in READS and not probe.differs
+        if theirs == ours or not may_lag or time.monotonic() > deadline:
+            return theirs, ours
+
+
+@pytest.mark.parametrize("probe", SCRIPT, ids=lambda probe: probe.name)
+def test_both_brokers_answer_alike(probe: Probe, answers: Answers) -> None:
+    theirs, ours = answers[probe.name]
+    if probe.differs:
+        assert ours != theirs, f"no difference any more: {probe.differs}"
+    else:
+        assert ours == theirs
+
+
+def test_every_probe_has_a_name_of_its_own() -> None:
+    assert len({probe.name for probe in SCRIPT}) == len(SCRIPT)

@@ -1,0 +1,213 @@
+"""Pulls that wait: who is answered, when, and what is left behind."""
+
+import pytest
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    BrokerWorld,
+    waiting_pull_header,
+)
+
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull, WaitingPulls
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import PullMessageHeader
+from reliable_mq.wire.java_hash import tags_code
+
+
+def hold(world: BrokerWorld, offset: int = 0, of: int = 1, **changes: object) -> int:
+    """Let a pull wait and return its opaque."""
+    assert world.begin(Ask.PULL_MESSAGE, waiting_pull_header(offset, **changes), of=of) is None
+    return world.last_opaque
+
+
+def answered(world: BrokerWorld, opaque: int, of: int = 1) -> Command:
+    answer = world.reply_to(opaque, of=of)
+    assert answer is not None
+    return answer
+
+
+def test_a_pull_at_the_end_waits_and_is_answered_by_the_next_message(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world)
+
+    world.send(b"hello")
+
+    answer = answered(world, opaque)
+    assert (answer.code, answer.remark) == (Code.SUCCESS, "FOUND")
+    assert answer.ext_fields["nextBeginOffset"] == "1"
+    assert b"hello" in answer.body
+
+
+def test_a_message_wakes_nobody_before_it_is_durable(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world)
+
+    world.is_writing = False
+    world.begin(Ask.SEND_MESSAGE_V2, {**send_fields(), "e": 0}, b"x", of=2)
+    assert world.reply_to(opaque) is None
+    world.is_writing = True
+    world.write()
+    world.finish_turn()
+
+    assert answered(world, opaque).code == Code.SUCCESS
+
+
+def send_fields() -> dict[str, object]:
+    return {"a": "p", "b": TOPIC, "c": "TBW102", "d": 1, "f": 0, "g": 0, "h": 0}
+
+
+def test_only_a_message_with_a_wanted_tag_ends_the_wait(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world, subscription="red || blue")
+
+    world.send(b"1", TAGS="green")
+    assert world.reply_to(opaque) is None
+    world.send(b"2", TAGS="blue")
+
+    answer = answered(world, opaque)
+    assert answer.ext_fields["nextBeginOffset"] == "2"
+    assert b"2" in answer.body
+
+
+def test_a_wait_for_other_tags_ends_with_the_progress_over_what_did_not_match(
+    world: BrokerWorld,
+) -> None:
+    world.create_topic()
+    opaque = hold(world, subscription="red")
+    world.send(TAGS="green")
+
+    world.pass_time(15_000)
+
+    answer = answered(world, opaque)
+    assert (answer.code, answer.remark) == (Code.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+    assert answer.ext_fields["nextBeginOffset"] == "1"
+
+
+def test_a_wait_ends_with_its_time_and_not_before(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world, suspendTimeoutMillis=5_000)
+
+    world.pass_time(4_900)
+    assert world.reply_to(opaque) is None
+    world.pass_time(100)
+
+    assert answered(world, opaque).code == Code.PULL_NOT_FOUND
+    assert len(world.state.pulls) == 0, "it is not held a second time"
+
+
+def test_without_long_polling_a_pull_waits_a_second() -> None:
+    world = BrokerWorld(longPollingEnable="false")
+    world.create_topic()
+    opaque = hold(world)
+
+    world.pass_time(900)
+    assert world.reply_to(opaque) is None
+    world.pass_time(100)
+
+    assert answered(world, opaque).code == Code.PULL_NOT_FOUND
+
+
+def test_the_wait_of_a_closed_connection_is_forgotten(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world, of=1)
+    other = hold(world, of=2)
+
+    world.core.disconnected(1)
+    world.send()
+
+    assert world.reply_to(opaque, of=1) is None
+    assert answered(world, other, of=2).code == Code.SUCCESS
+
+
+def test_what_was_forbidden_during_the_wait_is_said_when_it_ends(world: BrokerWorld) -> None:
+    world.create_topic()
+    opaque = hold(world)
+
+    world.ask(Ask.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+    world.pass_time(15_000)
+
+    assert answered(world, opaque).code == Code.TOPIC_NOT_EXIST
+
+
+def test_a_pull_that_waits_commits_what_it_brought_at_once_and_once(world: BrokerWorld) -> None:
+    world.create_topic()
+    world.send()
+    opaque = hold(world, 1, sysFlag=7, commitOffset=1)
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 1
+
+    world.state.offsets.commit(GROUP, TOPIC, 0, 0)  # a reset while it waits
+    world.send()
+
+    assert answered(world, opaque).code == Code.SUCCESS
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0
+
+
+def waiting(number: int, deadline_ms: int, tags: frozenset[int] | None = None) -> WaitingPull:
+    header = PullMessageHeader(
+        consumer_group=GROUP,
+        topic=TOPIC,
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=1,
+        sys_flag=2,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+    )
+    return WaitingPull(number, "", request(11), header, deadline_ms, tags)
+
+
+def test_nothing_is_kept_of_pulls_that_were_answered_early() -> None:
+    pulls = WaitingPulls()
+
+    for round_number in range(2_000):
+        pulls.hold(waiting(1, 1_000_000 + round_number))
+        assert len(pulls.arrived(TOPIC, 0, 0)) == 1
+
+    pulls.invariants()
+    assert len(pulls._deadlines) < 100
+    assert not pulls._by_queue
+    assert not pulls._by_connection
+
+
+def test_an_arrival_looks_only_at_those_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulls = WaitingPulls()
+    for number in range(1000):
+        pulls.hold(waiting(number, 99, frozenset({number})))
+    removed: list[int] = []
+    remove = pulls._remove
+
+    def removing(number: int) -> WaitingPull:
+        removed.append(number)
+        return remove(number)
+
+    monkeypatch.setattr(pulls, "_remove", removing)
+
+    awake = pulls.arrived(TOPIC, 0, 7)
+
+    assert [pull.connection for pull in awake] == [7]
+    assert len(removed) == 1
+    pulls.invariants()
+
+
+def test_pulls_fall_due_in_the_order_of_their_deadlines() -> None:
+    pulls = WaitingPulls()
+    for number, deadline_ms in enumerate((30, 10, 20)):
+        pulls.hold(waiting(number, deadline_ms))
+
+    assert pulls.next_deadline_ms() == 10
+    assert [pull.deadline_ms for pull in pulls.due(20)] == [10, 20]
+    assert pulls.next_deadline_ms() == 30
+    pulls.forget(0)
+    assert pulls.next_deadline_ms() is None
+
+
+def test_a_pull_of_several_tags_is_answered_once() -> None:
+    pulls = WaitingPulls()
+    pulls.hold(waiting(1, 99, frozenset({tags_code("red"), tags_code("blue")})))
+
+    assert len(pulls.arrived(TOPIC, 0, tags_code("red"))) == 1
+    assert pulls.arrived(TOPIC, 0, tags_code("blue")) == []
+    assert pulls.due(99) == []
+    pulls.invariants()

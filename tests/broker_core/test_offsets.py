@@ -1,0 +1,92 @@
+"""Offsets of groups and queues, by number and by time."""
+
+import pytest
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
+
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+
+QUEUE = {"topic": TOPIC, "queueId": 0}
+
+
+@pytest.fixture
+def timed(world: BrokerWorld) -> BrokerWorld:
+    """Give a broker with messages stored 0, 100, 100, 100 and 300 ms after its start."""
+    world.create_topic()
+    for time_ms in (0, 100, 100, 100, 300):
+        world.now_ms = START_MS + time_ms
+        world.send()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "lower", "upper"),
+    [(-1, 0, 0), (0, 0, 0), (50, 1, 0), (100, 1, 3), (200, 4, 3), (300, 4, 4), (301, 5, 4)],
+)
+def test_a_time_is_found_between_the_messages(
+    timed: BrokerWorld, time_ms: int, lower: int, upper: int
+) -> None:
+    """As Apache defines it: the first stored then or later, the last stored then or earlier."""
+    for boundary, expected in (("lower", lower), ("upper", upper), (None, lower)):
+        header = {**QUEUE, "timestamp": START_MS + time_ms, "boundaryType": boundary}
+        answer = timed.ask(Ask.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        assert answer.ext_fields == {"offset": str(expected)}, boundary
+
+
+def test_the_first_store_time_is_that_of_the_oldest_message(timed: BrokerWorld) -> None:
+    answer = timed.ask(Ask.GET_EARLIEST_MSG_STORETIME, QUEUE)
+
+    assert answer.ext_fields == {"timestamp": str(START_MS)}
+
+
+def test_a_new_group_begins_with_the_first_message_of_a_young_queue(timed: BrokerWorld) -> None:
+    answer = timed.ask(Ask.QUERY_CONSUMER_OFFSET, {"consumerGroup": "new", **QUEUE})
+
+    assert (answer.code, answer.ext_fields) == (Code.SUCCESS, {"offset": "0"})
+
+
+@pytest.mark.parametrize("why", ["the log went on", "the head was removed"])
+def test_a_new_group_is_not_sent_to_the_begin_of_an_old_queue(timed: BrokerWorld, why: str) -> None:
+    if why == "the log went on":
+        timed.state.store.log.end += 5 * 1024**3
+    else:
+        timed.state.store.queue(TOPIC, 0).first = 1
+
+    answer = timed.ask(Ask.QUERY_CONSUMER_OFFSET, {"consumerGroup": "new", **QUEUE})
+
+    assert answer.code == Code.QUERY_NOT_FOUND
+    timed.state.store.log.end = timed.state.store.log.written
+
+
+def test_a_commit_outlives_a_restart(timed: BrokerWorld) -> None:
+    timed.subscribe(TOPIC)
+    timed.ask(Ask.UPDATE_CONSUMER_OFFSET, {"consumerGroup": GROUP, **QUEUE, "commitOffset": 3})
+    timed.pass_time(5_100)
+    timed.disk.kill()
+
+    again = BrokerWorld(timed.disk)
+
+    assert again.state.offsets.get(GROUP, TOPIC, 0) == 3
+    assert again.file("config/consumerOffset.json")["offsetTable"] == {f"{TOPIC}@{GROUP}": {0: 3}}
+
+
+def test_a_negative_offset_is_never_kept(timed: BrokerWorld) -> None:
+    timed.subscribe(TOPIC)
+    header = {"consumerGroup": GROUP, **QUEUE, "commitOffset": -1}
+
+    timed.ask(Ask.UPDATE_CONSUMER_OFFSET, header)
+
+    assert timed.state.offsets.get(GROUP, TOPIC, 0) is None
+
+
+def test_the_progress_of_a_group_is_told_by_queue(timed: BrokerWorld) -> None:
+    timed.subscribe(TOPIC)
+    timed.ask(Ask.UPDATE_CONSUMER_OFFSET, {"consumerGroup": GROUP, **QUEUE, "commitOffset": 2})
+
+    answer = timed.ask(Ask.GET_CONSUME_STATS, {"consumerGroup": GROUP, "topic": TOPIC})
+
+    assert answer.body.decode() == (
+        '{"consumeTps":0.0,"offsetTable":{{"brokerName":"b","queueId":0,"topic":"orders"}:'
+        '{"brokerOffset":5,"consumerOffset":2,'
+        f'"lastTimestamp":{START_MS + 100},"pullOffset":2}}}}}}'
+    )
