@@ -13,7 +13,7 @@ from reliable_mq.reconcile.verdict import MEANINGS, Verdict
 _STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED"}
 _STATE_NAMES = {0: "RECEIVED", 1: "CONSUMED"}
 
-# Result column -> name in the evidence. What is null, empty or zero copies is left out.
+# Result column -> name in the evidence. What is null or empty is left out.
 _VALUES = {
     "message_key": "message_key",
     "ordering_key": "ordering_key",
@@ -51,6 +51,7 @@ _VALUES = {
     "log_create_date": "first_received",
     "log_consume_date": "consumed",
 }
+_NEWS_ABOVE_ZERO = ("retries", "queue_begin")
 _CHECKSUMS = ("stub_content_crc", "record_content_crc", "differing_content_crc")
 
 
@@ -59,7 +60,7 @@ def evidence_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _plain(column, row[column])
         for column, name in _VALUES.items()
-        if row[column] not in (None, "", [])
+        if row[column] not in (None, "", []) and (row[column] or column not in _NEWS_ABOVE_ZERO)
     }
 
 
@@ -101,7 +102,7 @@ def sentence(row: Mapping[str, Any]) -> str:
         case Verdict.DEAD_LETTERED:
             reason = told.get("dead_letter_reason", "no reason given")
             place = told.get("dead_letter_commit_log_offset")
-            return f"{reason}; dead letter at log offset {place}, {told.get('retries')} retries"
+            return f"{reason}; dead letter at log offset {place}, {told.get('retries', 0)} retries"
         case Verdict.CONTENT_DIFFERS:
             return (
                 f"the stub's content has crc {told.get('content_crc')}, the record at log offset"

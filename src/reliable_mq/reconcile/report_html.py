@@ -13,7 +13,7 @@ from reliable_mq.reconcile.report_chart import colour, histogram, spell_ms, verd
 from reliable_mq.reconcile.report_style import STYLE
 from reliable_mq.reconcile.verdict import MEANINGS, Verdict
 
-FINDINGS_OPEN_MAX = 3
+FINDINGS_OPEN_MAX = 1
 _ORDER = list(Verdict)
 
 
@@ -183,7 +183,8 @@ def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; the cells are HTML already."""
-    head = "".join(f"<th{'' if name else ' class=wide'}>{_text(name)}</th>" for name in heads)
+    kinds = {"": " class=wide", "verdicts": " class=number"}
+    head = "".join(f"<th{kinds.get(name, '')}>{_text(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 

@@ -58,10 +58,10 @@ details { border-top: 1px solid var(--line); padding: 11px 0; }
 summary { cursor: pointer; list-style-position: outside; margin-left: 18px; }
 summary .group { color: var(--soft); margin-left: 8px; }
 .says { display: block; color: var(--soft); font-size: 14px; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(225px, 1fr)); gap: 8px 20px;
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 6px 18px;
   margin: 12px 0 4px 18px; }
 dt { color: var(--soft); font-size: 12px; }
-dd { margin: 0; font-size: 13px; overflow-wrap: anywhere; }
+dd { margin: 0; font-size: 12.5px; overflow-wrap: anywhere; }
 .notice { border-color: var(--bad); color: var(--bad); }
 .scroll { overflow-x: auto; }
 footer { margin-top: 26px; color: var(--soft); font-size: 13px; }

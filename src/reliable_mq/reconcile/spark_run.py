@@ -6,6 +6,7 @@ beside their final places and moved there at the end, so that no partial report 
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import parquet
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, ReliableMQError
 from reliable_mq.message import new_message_id
 from reliable_mq.reconcile import file_store, sql_ledger
 from reliable_mq.reconcile.evidence import evidence_of
@@ -61,39 +64,65 @@ def reconcile(options: Options) -> dict[str, Any]:
 
     Raises:
         ConfigurationError, StoreError: the input cannot be used; nothing was written.
+        SparkFailed: Spark ended the run; no report was written.
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
     ledgers, is_small = _open_ledgers(options)
-    moment = Moment(options.now, options.grace, options.since, options.until)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
-    options.out.mkdir(parents=True, exist_ok=True)
     scratch = options.out / f".run-{run_id}"
+    scratch.mkdir(parents=True)
     try:
         with session(is_small=is_small) as spark:
             begun = time.monotonic()
-            frame, counted = verdicts(spark, ledgers, moment)
-            result = scratch / "verdicts.parquet"
-            frame.write.parquet(result.resolve().as_uri())
-            rows = Result(spark, result)
-            groups = rows.groups()
-            found = sum(group.rows for group in groups if group.is_finding)
-            summary = summarize(
-                run_id=run_id,
-                moment=_moment_fields(options, moment),
-                ledgers=_ledger_fields(counted),
-                groups=groups,
-                findings=islice(rows.findings(), FINDINGS_SHOWN_MAX) if found else (),
-            )
-            summary["repair"] = _repair(options, run_id, rows) if found else None
-            _record(options, summary, rows if found else None)
+            summary = _judge(spark, options, ledgers, run_id, scratch)
         summary["seconds"] = {
             "session": round(begun - started, 2),
             "all": round(time.monotonic() - started, 2),
         }
         _publish(options.out, scratch, summary)
+    except (Py4JError, PySparkException) as error:
+        raise SparkFailed(f"Spark: {_cause(str(error))}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return summary
+
+
+class SparkFailed(ReliableMQError):
+    """Spark ended a run: a ledger or the output went away, or the machine is too small."""
+
+
+_JAVA_OR_PYTHON_ERROR = re.compile(
+    r"^(?:Caused by: )?[\w.$]*(?:Error|Exception): (.+)$", re.MULTILINE
+)
+
+
+def _cause(text: str) -> str:
+    """Return the innermost error of a stack trace of Java and Python."""
+    causes = _JAVA_OR_PYTHON_ERROR.findall(text)
+    return causes[-1] if causes else text.splitlines()[0]
+
+
+def _judge(
+    spark: SparkSession, options: Options, ledgers: Ledgers, run_id: str, scratch: Path
+) -> dict[str, Any]:
+    """Write the verdicts, repair if asked for, keep the run in the tables; return its summary."""
+    moment = Moment(options.now, options.grace, options.since, options.until)
+    frame, counted = verdicts(spark, ledgers, moment)
+    path = scratch / "verdicts.parquet"
+    frame.write.parquet(path.resolve().as_uri())
+    result = Result(spark, path)
+    groups = result.groups()
+    has_findings = any(group.is_finding for group in groups)
+    summary = summarize(
+        run_id=run_id,
+        moment=_moment_fields(options, moment),
+        ledgers=_ledger_fields(counted),
+        groups=groups,
+        findings=islice(result.findings(), FINDINGS_SHOWN_MAX) if has_findings else (),
+    )
+    summary["repair"] = _repair(options, run_id, result) if has_findings else None
+    _record(options, summary, result if has_findings else None)
     return summary
 
 
