@@ -98,6 +98,10 @@ class KeyOrder:
         return [CONSUMED] * len(messages)
 
     @property
+    def numbers(self) -> set[int]:
+        return {number for numbers in self.seen.values() for number in numbers}
+
+    @property
     def count(self) -> int:
         return sum(map(len, self.seen.values()))
 

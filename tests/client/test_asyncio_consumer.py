@@ -11,7 +11,7 @@ from tests.client.script import World, group_of, says
 
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Flow
+from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.message import ReceivedMessage
@@ -62,13 +62,81 @@ def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
         warnings = [r.message for r in caplog.records if r.levelno == logging.WARNING]
         assert len(warnings) == 2, "the topic and its retry topic, once each"
         assert "topic t cannot be read: code 1: no consumer for this group" in warnings[1]
-        body = msgspec.json.encode({"consumerIdList": ["another"]})
-        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(body=body)
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("another")
         while "reads all its topics again" not in caplog.text:
             await asyncio.sleep(0)
         await consumer.close()
 
     caplog.set_level(logging.INFO)
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def one_message_in_queue_1(call: Call) -> Command:
+    """Answer pulls: queue 1 has a message at offset 0, the others have none."""
+    header = PullMessageHeader.decode(call.command.ext_fields)
+    has_it = (header.topic, header.queue_id, header.queue_offset) == ("t", 1, 0)
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(header.queue_offset + has_it),
+        "minOffset": "0",
+        "maxOffset": "1",
+    }
+    body = encode_record(Record(topic="t", body=b"x", queue_id=1)) if has_it else b""
+    return reply(call.command, 0 if has_it else ResponseCode.PULL_NOT_FOUND, ext=ext, body=body)
+
+
+def grant_all(call: Call) -> Command:
+    asked = msgspec.json.decode(call.command.body)["mqSet"]
+    return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
+
+
+def members(*client_ids: str) -> Answer:
+    return says(body=msgspec.json.encode({"consumerIdList": client_ids}))
+
+
+def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more() -> None:
+    async def scene() -> None:
+        world = World(
+            {
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
+                RequestCode.LOCK_BATCH_MQ: grant_all,
+                RequestCode.UNLOCK_BATCH_MQ: says(),
+                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
+                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
+                RequestCode.PULL_MESSAGE: one_message_in_queue_1,
+            }
+        )
+        subscription = Subscription(group="g", topics={"t": "*"})
+        group = group_of(world, subscription, queues={"a": 2}, settings=QUICK)
+        running = asyncio.Event()
+        may_end = asyncio.Event()
+
+        async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            running.set()
+            await may_end.wait()
+            return [CONSUMED]
+
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
+        await consumer.start()
+        await running.wait()
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a", "client-b")
+        asked = len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP))
+        consumer.rebalance_soon()
+        while len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) < asked + 2:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert group.is_leaving(MessageQueue("t", "a", 1))
+        assert world.calls_of(RequestCode.UNLOCK_BATCH_MQ) == []
+        may_end.set()
+        while not world.calls_of(RequestCode.UNLOCK_BATCH_MQ):
+            await asyncio.sleep(0)
+        (last,) = world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert (last.command.ext_fields["queueId"], last.command.ext_fields["commitOffset"]) == (
+            *("1", "1"),
+        )
+        await consumer.close()
+
     asyncio.run(asyncio.wait_for(scene(), 10))
 
 
