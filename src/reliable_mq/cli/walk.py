@@ -1,0 +1,145 @@
+"""`reliable-mq walk`: one message passes all stations, and every station says that it did.
+
+Everything is real: a broker, two applications with a database, and the reconciliation at the end.
+"""
+
+import shutil
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import typer
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.client.thread_client import Client
+from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.java_home import use_java
+from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.testing.local_servers import LocalValkey
+from reliable_mq.testing.walk_recorder import Landmark, Step, WalkRecorder
+
+TOPIC, GROUP = "orders", "payments"
+WAIT_SECONDS_MAX = 60.0
+
+LANDMARKS = tuple(
+    Landmark(station, f"reliable_mq.{function}")
+    for station, function in (
+        ("1 outbox", "outbox.sql_transaction:SqlOutbox.write"),
+        ("1 outbox", "outbox.relay:Relay.run_once"),
+        ("2 client", "client.producer:Producer.prepare"),
+        ("3 wire", "wire.command:encode_command"),
+        ("4 name_server", "name_server.routes:RouteTable.route"),
+        ("5 broker_core.requests", "broker_core.requests.send:send_message"),
+        ("6 broker_core.store", "broker_core.store.message_store:MessageStore.append"),
+        ("6 broker_core.store", "runtime.file_disk:FileDiskFile.sync"),
+        ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
+        ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),
+        ("2 client", "client.received:received"),
+        ("9 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
+        ("9 idempotency", "idempotency.claim:first_step"),
+        ("9 idempotency", "idempotency.sql_consume_log:SqlConsumeLog.insert_consumed"),
+        ("10 resend", "resend.sql_confirmation:SqlConfirmation.confirm"),
+        ("11 reconcile", "reconcile.spark_run:reconcile"),
+        ("11 reconcile", "reconcile.summary:summarize"),
+    )
+)
+
+
+def command() -> None:
+    """Print the path of one message through all stations."""
+    steps, verdicts = walk()
+    width = max(len(step.station) for step in steps)
+    for step in steps:
+        name = step.function.removeprefix("reliable_mq.").replace(":", ".")
+        typer.echo(f"{step.station:<{width}}  {name}\n{'':<{width}}    {step.says}")
+    for verdict, count in verdicts.items():
+        typer.echo(f"{'verdict':<{width}}  {verdict}: {count}")
+
+
+def walk() -> tuple[list[Step], dict[str, Any]]:
+    """Send one message from one application to another; return its steps and the verdicts.
+
+    Raises:
+        TimeoutError: when the message does not arrive.
+    """
+    use_java()
+    directory = Path(tempfile.mkdtemp(prefix="reliable-mq-walk-"))
+    try:
+        with WalkRecorder(LANDMARKS) as recorder:
+            return recorder.steps, _verdicts_of_one_message(directory, recorder)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _verdicts_of_one_message(directory: Path, recorder: WalkRecorder) -> dict[str, Any]:
+    database = f"sqlite:///{directory / 'walk.db'}"
+    loop = LoopThread("broker")
+    options = BrokerOptions(store=directory / "store", port=0, name_server_port=0)
+    broker = BrokerServer(options)
+    loop.run(broker.start())
+    valkey = LocalValkey(directory / "valkey")
+    try:
+        redis = valkey.start()
+        since = _send_and_consume(broker.name_server_address, database, redis, recorder)
+    finally:
+        valkey.stop()
+        loop.run(broker.close())
+        loop.close()
+    summary = reconcile(
+        Options(
+            database=database,
+            store=str(directory / "store"),
+            out=directory / "reconcile",
+            now=datetime.now(UTC),
+            grace=timedelta(0),
+            since=since,
+        )
+    )
+    verdicts: dict[str, Any] = summary["verdicts"]
+    return verdicts
+
+
+def _send_and_consume(broker: str, database: str, redis: str, recorder: WalkRecorder) -> datetime:
+    """Let one application wait for a message, then send it from another, watched.
+
+    Returns when the message was sent.
+    """
+    sender = ReliableMQ("shop", broker=broker, database=database)
+    sender.topic(TOPIC, groups=[GROUP])
+    sender.create_tables()
+    receiver = ReliableMQ("bank", broker=broker, database=database, redis=redis)
+    arrived = Event()
+
+    @receiver.consumer(TOPIC, group=GROUP)
+    def take_payment(_order: bytes, message: ReceivedMessage) -> None:
+        if message.body == b"order 7":
+            arrived.set()
+
+    with Client(broker) as client, receiver:
+        client.create_topic(TOPIC, queues=1)
+        _wait_until_reading(client)
+        recorder.is_on = True
+        since = datetime.now(UTC)
+        with sender.transaction() as tx:
+            tx.send(TOPIC, b"order 7")
+        if not arrived.wait(WAIT_SECONDS_MAX):
+            raise TimeoutError(f"the message did not arrive; not passed: {recorder.missed}")
+    sender.close()
+    return since
+
+
+def _wait_until_reading(client: Client) -> None:
+    """Wait until the receiver has consumed a first message: then it waits at the broker."""
+    client.send(Message(topic=TOPIC, body=b"are you there?"))
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while time.monotonic() < deadline:
+        progress = client.consumer_progress(GROUP, TOPIC)
+        if progress and all(committed >= 1 for committed, _ in progress.values()):
+            return
+        time.sleep(0.05)
+    raise TimeoutError("the receiver does not read")

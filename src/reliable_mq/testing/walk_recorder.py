@@ -1,0 +1,73 @@
+"""Watches a message on its walk: notes the first call of each landmark, in any thread, in order.
+
+Receives landmarks: functions of the product, by name. Hands on the steps that were taken. It looks
+from outside, through the interpreter's profile hook: no station knows that it is watched.
+"""
+
+import inspect
+import sys
+import threading
+from collections.abc import Iterable
+from importlib import import_module
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Self
+
+
+class Landmark(NamedTuple):
+    """A function that a message passes: `module:Class.method`, and the station it stands for."""
+
+    station: str
+    function: str
+
+
+class Step(NamedTuple):
+    """A landmark that was passed, and the first line of what the function says of itself."""
+
+    station: str
+    function: str
+    says: str
+
+
+def _function(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = import_module(module)
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part)
+    return inspect.unwrap(getattr(found, "__func__", found))
+
+
+class WalkRecorder:
+    """Records while `is_on`. Threads that were started before it was entered are not seen.
+
+    Invariant: a landmark is noted at most once.
+    """
+
+    def __init__(self, landmarks: Iterable[Landmark]) -> None:
+        self.is_on = False
+        self.steps: list[Step] = []
+        self._waiting: dict[CodeType, Step] = {}
+        for landmark in landmarks:
+            function = _function(landmark.function)
+            says = (inspect.getdoc(function) or "").split("\n")[0]
+            self._waiting[function.__code__] = Step(*landmark, says)
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        self.is_on = False
+
+    @property
+    def missed(self) -> list[str]:
+        """The landmarks that were not passed."""
+        return [step.function for step in self._waiting.values()]
+
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and self.is_on and frame.f_code in self._waiting:
+            step = self._waiting.pop(frame.f_code, None)
+            if step is not None:
+                self.steps.append(step)
