@@ -7,15 +7,18 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.client.script import World, group_of, says
+from tests.client.script import Answer, World, group_of, says
 
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import PullMessageHeader
+from reliable_mq.wire.record import Record, encode_record
 
 T = TypeVar("T")
 
