@@ -1,0 +1,290 @@
+"""Connections of a server: bad bytes, slow readers, many that say nothing."""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.errors import AddressRefused
+from reliable_mq.runtime.listener import Listener
+from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.record import pack_host
+
+DEADLINE_SECONDS = 20.0
+
+
+class Echo:
+    """An owner that answers each command with its body, `times` over."""
+
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
+        self.listener = Listener(self)
+        self.seen: list[Command] = []
+        self.connections: list[Connection] = []
+        self.gone: list[Connection] = []
+
+    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        if connection not in self.connections:
+            self.connections.append(connection)
+        for command in commands:
+            self.seen.append(command)
+            answer = encode_command(reply(command, body=command.body * self.times))
+            self.listener.send(connection.id, [answer])
+
+    def disconnected(self, connection: Connection) -> None:
+        self.gone.append(connection)
+
+
+@asynccontextmanager
+async def serving(
+    host: str = "127.0.0.1", *, times: int = 1, idle_seconds: float | None = None
+) -> AsyncIterator[Echo]:
+    echo = Echo(times)
+    if idle_seconds is not None:
+        echo.listener = Listener(echo, idle_seconds)
+    await echo.listener.bind(host, 0)
+    await echo.listener.serve()
+    try:
+        yield echo
+    finally:
+        await echo.listener.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await test()
+
+    uvloop.run(bounded())
+
+
+async def connect(
+    echo: Echo, host: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, echo.listener.port, limit=1 << 24)
+
+
+async def is_served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    writer.write(encode_command(request(7, body=b"still here")))
+    length = struct.unpack(">i", await reader.readexactly(4))[0]
+    return b"still here" in await reader.readexactly(length)
+
+
+BAD = {
+    "a frame over 16 MiB": struct.pack(">i", 16 * 1024 * 1024 + 1),
+    "a negative length": struct.pack(">i", -1),
+    "a length of nothing": struct.pack(">i", 0),
+    "a header longer than its frame": struct.pack(">ii", 10, 1000) + b"{}",
+    "a header that is no JSON": struct.pack(">ii", 4 + 5, 5) + b"hello",
+    "a header that is a list": struct.pack(">ii", 4 + 2, 2) + b"[]",
+    "a header as deep as a well": struct.pack(">ii", 4 + 9000, 9000) + b"[" * 9000,
+    "a header of another type": struct.pack(">iI", 4 + 2, 9 << 24 | 2) + b"{}",
+    "half a compact header": struct.pack(">iI", 4 + 2, 1 << 24 | 2) + b"{}",
+    "what a browser says": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_bytes_that_are_no_frame_close_their_connection_with_one_line(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            good = await connect(echo)
+            assert await is_served(*good)
+            reader, writer = await connect(echo)
+
+            writer.write(data + b"and more, to be dropped")
+
+            assert await reader.read() == b""
+            await until(lambda: len(echo.gone) == 1)
+            assert await is_served(*good), "the others never notice"
+            assert len(caplog.records) == 1
+            assert "closed, " in caplog.text
+
+    caplog.set_level(logging.INFO)
+    run(test)
+
+
+def test_a_frame_that_its_peer_does_not_finish_is_told_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            _, writer = await connect(echo)
+            writer.write(encode_command(request(7, body=b"x" * 100))[:-1])
+            await writer.drain()
+            writer.close()
+            await until(lambda: len(caplog.records) == 1)
+            await asyncio.sleep(0)
+            assert echo.seen == []
+
+    caplog.set_level(logging.INFO)
+    run(test)
+    (record,) = caplog.records
+    assert "closed by the peer within a frame" in record.getMessage()
+
+
+def test_a_peer_that_comes_and_goes_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            writer.close()
+            await until(lambda: len(echo.gone) == 1)
+
+    caplog.set_level(logging.INFO)
+    run(test)
+    assert caplog.records == []
+
+
+def test_a_command_may_come_byte_by_byte() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            reader, writer = await connect(echo)
+            for byte in encode_command(request(7, body=b"slow")):
+                writer.write(bytes((byte,)))
+                await writer.drain()
+            assert b"slow" in await reader.read(1000)
+            assert len(echo.seen) == 1
+
+    run(test)
+
+
+def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
+    """Each request is answered with 1 MiB; the peer asks for 400 of them before it reads one."""
+
+    async def test() -> None:
+        async with serving(times=1024) as echo:
+            loop = asyncio.get_running_loop()
+            client = socket.create_connection(("127.0.0.1", echo.listener.port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            client.setblocking(False)
+            ask = encode_command(request(7, body=b"x" * 1024))
+            sending = asyncio.create_task(loop.sock_sendall(client, ask * 400))
+            await until(lambda: len(echo.seen) > 0)
+            await _is_quiet(echo)
+            assert len(echo.seen) < 300, "some requests are left unread"
+
+            expected = 400 * len(encode_command(reply(request(7), body=b"x" * 1024 * 1024)))
+            got = 0
+            while got < expected:
+                got += len(await loop.sock_recv(client, 1 << 20))
+            await sending
+            assert len(echo.seen) == 400
+            client.close()
+
+    run(test)
+
+
+async def _is_quiet(echo: Echo) -> None:
+    """Return when a while has brought no further command."""
+    count, turns = -1, 0
+    while turns < 20:
+        turns = turns + 1 if len(echo.seen) == count else 0
+        count = len(echo.seen)
+        await asyncio.sleep(0.01)
+
+
+def test_a_connection_that_is_silent_both_ways_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with serving(idle_seconds=0.2) as echo:
+            reader, _writer = await connect(echo)
+            assert await reader.read() == b""
+            await until(lambda: True)
+            assert "silent" in caplog.text
+
+    caplog.set_level(logging.INFO)
+    run(test)
+
+
+def test_answers_keep_a_connection_alive() -> None:
+    async def test() -> None:
+        async with serving(idle_seconds=0.4) as echo:
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                echo.listener.send(echo.connections[0].id, [encode_command(request(40))])
+            assert not echo.gone
+
+    run(test)
+
+
+def test_a_thousand_silent_connections_disturb_nobody() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            idle = [await connect(echo) for _ in range(1000)]
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            for _, other in idle:
+                other.close()
+            await until(lambda: len(echo.gone) == 1000)
+
+    run(test)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_peers_come_over_ipv6_and_ipv4_alike() -> None:
+    async def test() -> None:
+        async with serving("::1") as echo:
+            assert await is_served(*await connect(echo, "::1"))
+            (peer,) = echo.connections
+            assert peer.address.startswith("::1:")
+            assert peer.host == pack_host("::1", int(peer.address.rpartition(":")[2]))
+
+    run(test)
+
+
+def test_nobody_is_served_before_the_owner_is_ready() -> None:
+    async def test() -> None:
+        echo = Echo()
+        await echo.listener.bind("127.0.0.1", 0)
+        with pytest.raises(ConnectionError):
+            await connect(echo)
+        await echo.listener.serve()
+        assert await is_served(*await connect(echo))
+        await echo.listener.close()
+
+    run(test)
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            with pytest.raises(AddressRefused) as caught:
+                await Listener(echo).bind("127.0.0.1", echo.listener.port)
+            assert f"127.0.0.1:{echo.listener.port}: cannot listen here" in str(caught.value)
+            assert os.linesep not in str(caught.value)
+
+    run(test)
+
+
+def test_after_reading_stopped_answers_still_leave() -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            echo.listener.stop_reading()
+            writer.write(encode_command(request(8)))
+            await _is_quiet(echo)
+            assert [command.code for command in echo.seen] == [7]
+            echo.listener.send(echo.connections[0].id, [b"last words"])
+            assert await reader.readexactly(10) == b"last words"
+
+    run(test)
