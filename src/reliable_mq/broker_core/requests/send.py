@@ -26,13 +26,11 @@ from reliable_mq.wire.batch_body import decode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
-from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import (
     CLUSTER,
     DELAY,
     MSG_REGION,
     PROPERTY_SEPARATOR,
-    TAGS,
     TRACE_ON,
     TRANSACTION_PREPARED,
     decode_properties,
@@ -40,7 +38,6 @@ from reliable_mq.wire.properties import (
 )
 
 _END = PROPERTY_SEPARATOR.encode()
-_TAGS = f"{TAGS}\x01".encode()
 _PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
 _TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
 _DECIDED_HERE = re.compile(f"(?:{DELAY}|{MSG_REGION}|{TRACE_ON}|{CLUSTER})\x01".encode())
@@ -184,7 +181,6 @@ def _append_one(
     if message.topic[0] == "%" or _DECIDED_HERE.search(properties):
         return _append_rewritten(state, message, properties, now_ms)
     message.properties = properties + state.broker_properties
-    message.tags_code = _tags_code(properties)
     return state.append(message, now_ms)
 
 
@@ -193,7 +189,6 @@ def _append_rewritten(
 ) -> Place:
     """Store a message whose properties name what the broker itself decides."""
     properties = decode_properties(stored_properties + state.broker_properties)
-    message.tags_code = tags_code(properties.get(TAGS, ""))
     level = int(properties.get(DELAY, "0"))
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
     if is_dead:
@@ -201,22 +196,9 @@ def _append_rewritten(
     elif level > 0:
         level = state.schedule.level(level)
         properties[DELAY] = str(level)
-        due_ms = now_ms + state.schedule.delays_ms[level]
-        message, properties = delayed(message, level, properties, due_ms)
+        message, properties = delayed(message, level, properties)
     message.properties = encode_properties(properties)
     return state.append(message, now_ms)
-
-
-def _tags_code(properties: bytes) -> int:
-    """Return the tag's hash, found in properties that end with 0x02 without decoding them all."""
-    if properties.startswith(_TAGS):
-        begin = len(_TAGS)
-    else:
-        before = properties.find(_END + _TAGS)
-        if before < 0:
-            return 0
-        begin = before + 1 + len(_TAGS)
-    return tags_code(properties[begin : properties.index(_END, begin)].decode())
 
 
 def _append_batch(
@@ -230,7 +212,6 @@ def _append_batch(
                 body=item.body,
                 flag=item.flag,
                 properties=item.properties,
-                tags_code=_tags_code(item.properties + _END),
             ),
             now_ms,
         )

@@ -12,13 +12,11 @@ from reliable_mq.broker_core.topics import WRITE
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import SendBackHeader
-from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
-    TAGS,
     WAIT,
     encode_properties,
 )
@@ -52,7 +50,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     else:
         topic, queue_id = retry_topic.topic_name, request.now_ms % group.retry_queue_nums
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-    message = _again(state, record, topic, queue_id, level, request.now_ms)
+    message = _again(state, record, topic, queue_id, level)
     place = state.append(message, request.now_ms)
     if not command.is_oneway:
         state.reply_when_stored(request.connection.id, place.end, encode_command(reply(command)))
@@ -67,7 +65,7 @@ def _is_dead(command: Command, header: SendBackHeader, group: GroupConfig, recor
 
 
 def _again(
-    state: BrokerState, record: Record, topic: str, queue_id: int, level: int, now_ms: int
+    state: BrokerState, record: Record, topic: str, queue_id: int, level: int
 ) -> StoredMessage:
     """Return the message as its group gets it next; a `level` above 0 makes it wait."""
     properties = record.property_map()
@@ -89,10 +87,8 @@ def _again(
         born_time_ms=record.born_time_ms,
         born_host=record.born_host,
         reconsume_times=record.reconsume_times + 1,
-        tags_code=tags_code(properties.get(TAGS, "")),
     )
     if level > 0:
-        due_ms = now_ms + state.schedule.delays_ms[level]
-        message, properties = delayed(message, level, properties, due_ms)
+        message, properties = delayed(message, level, properties)
     message.properties = encode_properties(properties)
     return message

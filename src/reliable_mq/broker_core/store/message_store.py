@@ -44,7 +44,6 @@ class StoredMessage(msgspec.Struct, kw_only=True):
     born_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    tags_code: int = 0  # not used: it is taken from the properties as they are stored
 
 
 class Place(msgspec.Struct):
