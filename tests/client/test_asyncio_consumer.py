@@ -14,6 +14,7 @@ from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -34,6 +35,7 @@ class ScriptedClient:
 
     async def run(self, flow: Flow[T]) -> T:
         await asyncio.sleep(0)
+        self.world.seconds = asyncio.get_running_loop().time()
         return self.world.play(flow)
 
     async def heartbeat(self) -> None:
@@ -75,17 +77,18 @@ def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
 
 
 def one_message_in_queue_1(call: Call) -> Command:
-    """Answer pulls: queue 1 has a message at offset 0, the others have none."""
+    """Answer pulls: queue 1 has a message at offset 0, the others time out."""
     header = PullMessageHeader.decode(call.command.ext_fields)
-    has_it = (header.topic, header.queue_id, header.queue_offset) == ("t", 1, 0)
+    if (header.topic, header.queue_id, header.queue_offset) != ("t", 1, 0):
+        raise RequestTimeout("nothing new")
     ext = {
         "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(header.queue_offset + has_it),
+        "nextBeginOffset": "1",
         "minOffset": "0",
         "maxOffset": "1",
     }
-    body = encode_record(Record(topic="t", body=b"x", queue_id=1)) if has_it else b""
-    return reply(call.command, 0 if has_it else ResponseCode.PULL_NOT_FOUND, ext=ext, body=body)
+    record = Record(topic="t", body=b"x", queue_id=1)
+    return reply(call.command, ext=ext, body=encode_record(record))
 
 
 def grant_all(call: Call) -> Command:
