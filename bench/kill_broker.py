@@ -4,7 +4,7 @@ Every message carries a number that is handed to `send` once, so after the last 
 ledgers can be compared: what the client was told (queue, offset, id, number), what explicit pulls
 read, and the order in which each thread sent.
 
-    python -m bench.kill_broker --kills 20 --seed 7 --client java
+    python -m bench.kill_broker --kills 20 --seed 7
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
-from bench.java_programs import run_program, start_sender
+from bench.java_programs import missing_tools, run_program, start_sender
 from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import kill_table
@@ -201,20 +201,28 @@ def kill_repeatedly(directory: Path, kills: int, seed: int, client: str) -> Kill
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="SIGKILL the broker under load; count the losses.")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--client", choices=LOADS, default="java")
+    parser.add_argument(
+        "--clients", nargs="+", choices=LOADS, help="default: both, if Java is there"
+    )
     options = parser.parse_args()
+    clients = options.clients or ["python", *([] if missing_tools() else ["java"])]
     directory = Path(tempfile.mkdtemp(prefix="reliable-mq-kills-"))
-    print(f"seed {options.seed}, files in {directory}")
-    report = kill_repeatedly(directory, options.kills, options.seed, options.client)
-    results = raw_results.of_now("kills", vars(options), [asdict(report)])
+    print(f"seed {options.seed}, files are in {directory} until it has gone well")
+    reports = []
+    for client in clients:
+        (directory / client).mkdir()
+        reports.append(kill_repeatedly(directory / client, options.kills, options.seed, client))
+    settings = {"kills": options.kills, "seed": options.seed}
+    results = raw_results.of_now("kills", settings, [asdict(report) for report in reports])
     print(f"raw results: {raw_results.write(results)}\n{kill_table(results)}")
-    print(*report.violations, sep="\n")
-    if not report.violations:
+    broken = [sentence for report in reports for sentence in report.violations]
+    print(*broken, sep="\n")
+    if not broken:
         shutil.rmtree(directory)
-    return 1 if report.violations else 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
