@@ -94,10 +94,11 @@ def _options(
     listen_on = bound if host is None else host
     listed = properties.get("namesrvAddr", "") if name_servers is None else name_servers
     properties.setdefault("brokerIP1", advertised_ip(listen_on))
+    configured_port = _port(properties)
     return BrokerOptions(
         store=Path(folder) if store is None else store,
         host=listen_on,
-        port=_port(properties) if port is None else port,
+        port=configured_port if port is None else port,
         name_server_port=name_server_port,
         name_servers=_addresses(listed),
         properties=properties,

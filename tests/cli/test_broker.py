@@ -1,0 +1,234 @@
+"""`reliable-mq broker` and `reliable-mq namesrv` as people start and stop them."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bench.child_process import LoggedProcess
+from tests.broker_core.probes import sending
+from tests.broker_core.raw_client import NoAnswer, RawClient
+
+from reliable_mq.cli.main import BAD_USAGE, FAILED, run
+from reliable_mq.runtime.addresses import advertised_ip
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+
+COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
+READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
+START_SECONDS = 30.0
+FREE_PORTS = ("--port", "0", "--namesrv-port", "0")
+
+pytestmark = pytest.mark.processes
+
+Start = Callable[..., LoggedProcess]
+Refused = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Give a function that starts `reliable-mq` with some words; what it starts is killed."""
+    children: list[LoggedProcess] = []
+
+    def started(*words: str) -> LoggedProcess:
+        child = LoggedProcess([*COMMAND, *words], tmp_path / f"log-{len(children)}")
+        children.append(child)
+        return child
+
+    yield started
+    for child in children:
+        child.kill()
+
+
+def ready(child: LoggedProcess) -> tuple[str, str]:
+    """Wait for a broker and return its address and its name servers'."""
+    line = child.wait_for(READY, START_SECONDS)
+    return line[1], line[2]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Give a function that returns exit code and stderr of a start that must fail."""
+
+    def failed(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(words)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, shown.err
+
+    return failed
+
+
+def acknowledged(client: RawClient) -> int:
+    """Send until the broker is gone; return how many messages it acknowledged."""
+    count = 0
+    while True:
+        try:
+            answer = client.ask(Ask.SEND_MESSAGE_V2, sending(topic="orders"), b"x")
+        except (NoAnswer, OSError):
+            return count
+        assert answer.code == Code.SUCCESS
+        count += 1
+
+
+def test_a_broker_says_where_it_is_and_stops_cleanly(start: Start, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    broker = start("broker", "--store", str(store), *FREE_PORTS)
+    address, name_server = ready(broker)
+
+    with RawClient(name_server) as client:
+        route = client.ask(Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        assert address.encode() in route.body
+    assert (store / "abort").read_text() == str(broker.child.pid)
+
+    assert broker.stop() == 0
+    assert not (store / "abort").exists()
+    assert re.fullmatch(READY + "\n", broker.output(), re.MULTILINE), "one line, nothing else"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load_keeps_what_was_acknowledged(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    store = str(tmp_path / "store")
+    broker = start("broker", "--store", store, *FREE_PORTS)
+    with RawClient(ready(broker)[0]) as client:
+        assert client.ask(Ask.SEND_MESSAGE_V2, sending(topic="orders"), b"x").code == 0
+        stopper = subprocess.Popen(
+            ["sh", "-c", f"sleep 0.3; kill -{int(number)} {broker.child.pid}"]
+        )
+        count = 1 + acknowledged(client)
+        stopper.wait()
+    assert broker.child.wait(START_SECONDS) == 0
+
+    again = start("broker", "--store", store, *FREE_PORTS)
+    with RawClient(ready(again)[0]) as client:
+        answer = client.ask(Ask.GET_MAX_OFFSET, {"topic": "orders", "queueId": 0})
+        assert int(answer.ext_fields["offset"]) >= count
+
+
+def test_properties_come_from_a_file_and_the_command_line_wins(
+    start: Start, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"storePathRootDir = {tmp_path / 'store'}\nbrokerName: from-file\nlistenPort=0\n"
+        "brokerClusterName=from-file\nsendMessageThreadPoolNums=8\n"
+    )
+    broker = start(
+        *("broker", "--config", str(conf), "--namesrv-port", "0"),
+        *("--set", "brokerName=from-line", "--set", "regionId=north"),
+    )
+    _, name_server = ready(broker)
+
+    with RawClient(name_server) as client:
+        info = client.ask(Ask.GET_BROKER_CLUSTER_INFO).body.decode()
+    assert '"clusterAddrTable":{"from-file":["from-line"]}' in info
+    assert "sendMessageThreadPoolNums: this property is not supported" in broker.output()
+
+
+def test_a_broker_registers_at_the_name_servers_that_are_named(
+    start: Start, tmp_path: Path
+) -> None:
+    servers = [start("namesrv", "--port", "0") for _ in range(2)]
+    addresses = [s.wait_for(r"^ready namesrv=(\S+)$", START_SECONDS)[1] for s in servers]
+    broker = start(
+        *("broker", "--store", str(tmp_path / "store"), "--port", "0"),
+        *("--set", f"namesrvAddr={';'.join(addresses)}"),
+    )
+    address, named = ready(broker)
+    assert named == ";".join(addresses)
+
+    for server in addresses:
+        with RawClient(server) as client:
+            route = client.ask(Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+            assert address.encode() in route.body
+    assert broker.stop() == 0
+    with RawClient(addresses[0]) as client:
+        gone = client.ask(Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        assert gone.code == Code.TOPIC_NOT_EXIST
+    assert [server.stop() for server in servers] == [0, 0]
+
+
+def test_a_store_in_use_is_told_in_one_line(start: Start, refused: Refused, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    ready(start("broker", "--store", store, *FREE_PORTS))
+
+    code, text = refused("broker", "--store", store, *FREE_PORTS)
+
+    assert code == FAILED
+    assert text.startswith(f"error: {store}")
+    assert text.endswith(": another process uses this store; stop it or choose another folder\n")
+
+
+@pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
+def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
+    which: str, refused: Refused, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, text = refused("broker", "--store", str(store), *FREE_PORTS, which, port)
+
+    assert code == FAILED
+    assert text == (
+        f"error: 127.0.0.1:{port}: cannot listen here (address already in use); "
+        "choose another address\n"
+    )
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "--store is missing: name the folder of the store"),
+        (("--set", "x"), "--set x: write name=value"),
+        (("--set", "listenPort=x"), "listenPort=x: a port is 0..65535"),
+        (("--set", "flushDiskType=x"), "flushDiskType=x: it is SYNC_FLUSH or ASYNC_FLUSH"),
+        (("--set", "traceOn=perhaps"), "traceOn=perhaps: Expected `bool`, got `str`"),
+        (("--config", "/no/such.conf"), "--config /no/such.conf: No such file or directory"),
+        (("--namesrv", "localhost"), "name server localhost: write HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_with_the_settings_is_told_in_one_line(
+    words: tuple[str, ...], line: str, refused: Refused, tmp_path: Path
+) -> None:
+    store = ("--store", str(tmp_path / "store")) if words else ()
+
+    assert refused("broker", *store, *FREE_PORTS, *words) == (BAD_USAGE, f"error: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(("--port", "70000"), "'--port'"), (("--nosuch",), "No such option: --nosuch")],
+)
+def test_an_option_that_cannot_be_is_named(
+    words: tuple[str, ...], what: str, refused: Refused
+) -> None:
+    code, text = refused("broker", *words)
+
+    assert code == BAD_USAGE
+    assert what in text.splitlines()[-1]
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("verb", ["broker", "namesrv"])
+def test_help_tells_every_option_and_its_default(verb: str) -> None:
+    shown = subprocess.run([*COMMAND, verb, "--help"], capture_output=True, text=True, check=True)
+
+    assert "SIGTERM" in shown.stdout
+    assert "127.0.0.1" in shown.stdout
+    assert "9876" in shown.stdout
+
+
+def test_a_broker_on_every_address_tells_clients_one_they_can_reach() -> None:
+    assert advertised_ip("127.0.0.1") == "127.0.0.1"
+    assert advertised_ip("localhost") in ("127.0.0.1", "::1")
+    assert advertised_ip("0.0.0.0") not in ("", "0.0.0.0")
+    assert advertised_ip("::") not in ("", "::")
