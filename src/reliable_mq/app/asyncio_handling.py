@@ -94,6 +94,6 @@ async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> 
     plan = attempts.consumer.plan
     transaction = session.sync_session.get_transaction()
     await plan.function(**plan.arguments(attempt.payload, session, attempt.message))
-    if transaction is not None and session.sync_session.get_transaction() is not transaction:
+    if session.sync_session.get_transaction() is not transaction:
         raise UsageError("a handler must not commit or roll back its session; raise instead")
     await session.run_sync(attempts.finish, attempt)

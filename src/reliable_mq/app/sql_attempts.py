@@ -122,6 +122,8 @@ class Attempts:
 
         A row that says CONSUMED is inserted now: it waits for a rival who has inserted it too.
         """
+        if not session.in_transaction():
+            session.begin()  # so that a handler that ends it is noticed
         hot = [attempt for attempt in attempts if not attempt.receipt]
         if not hot:
             return list(attempts), []

@@ -80,6 +80,6 @@ def _call(attempts: Attempts, session: Session, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     transaction = session.get_transaction()
     plan.function(**plan.arguments(attempt.payload, session, attempt.message))
-    if transaction is not None and session.get_transaction() is not transaction:
+    if session.get_transaction() is not transaction:
         raise UsageError("a handler must not commit or roll back its session; raise instead")
     attempts.finish(session, attempt)

@@ -55,7 +55,7 @@ class StubBook(Protocol):
         ...
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down what the sends came to, in one transaction, where the stub is still ours."""
+        """Write down what the sends came to, where the stub is still ours."""
         ...
 
 

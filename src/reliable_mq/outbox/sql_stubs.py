@@ -44,8 +44,8 @@ class SqlStubs:
 
     def __init__(self, engine: Engine, table: Table) -> None:
         self.engine = engine
-        # One statement needs no transaction: one round trip instead of three. SQLite has no trips.
-        self._reading = (
+        # What needs no transaction is one round trip instead of three; SQLite has no such trips.
+        self._short = (
             engine.execution_options(isolation_level="AUTOCOMMIT")
             if engine.dialect.name == "postgresql"
             else engine
@@ -150,12 +150,12 @@ class SqlStubs:
 
         Reading them back is what makes P1 hold on this side: nothing is sent that is not there.
         """
-        with self._reading.connect() as connection:
+        with self._short.connect() as connection:
             rows = connection.execute(self._sendable, {"ids": list(message_ids), "me": owner})
             return {message_id: bool(blocked) for message_id, blocked in rows}
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down what sends came to, where the stub is still ours, in one transaction."""
+        """Write down what sends came to, where the stub is still ours, each by itself."""
         sent, failed = [], []
         for outcome in outcomes:
             row = {
@@ -170,11 +170,11 @@ class SqlStubs:
                 sent.append(row | {"new_offset": position.offset})
             else:
                 failed.append(row | {"new_note": (outcome.error or "")[:_NOTE_LENGTH_MAX]})
-        with self.engine.begin() as connection:
-            if sent:
-                connection.execute(self._record_sent, sent)
-            if failed:
-                connection.execute(self._record_failed, failed)
+        with self._short.begin() as connection:
+            for statement, rows in ((self._record_sent, sent), (self._record_failed, failed)):
+                if rows:
+                    # A single row goes without the ceremony of many.
+                    connection.execute(statement, rows if len(rows) > 1 else rows[0])
 
     def status_counts(self, connection: Connection) -> dict[Status, int]:
         """Return how many stubs are in each status."""

@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 BLOCKED_SECONDS = 0.02
 """Wait before asking again whether an earlier stub of another process has gone."""
 FAULT_SECONDS = 0.5
+GATHER_SECONDS = 0.003
+"""Where transactions commit at the same time, the relay lets so much of them gather. A single
+one never waits."""
 
 
 class RelayThread:
@@ -28,6 +31,7 @@ class RelayThread:
         self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
+        self._is_busy = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -63,6 +67,8 @@ class RelayThread:
             if self._closing_by is not None:
                 pause = pause or 0.0
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
+            if self._is_busy and item is not None:
+                time.sleep(GATHER_SECONDS)
             while True:
                 if item is not None:
                     self._relay.accept(item[1], item[0])
@@ -75,6 +81,7 @@ class RelayThread:
         except Exception:
             log.exception("the relay cannot reach the database; it tries again")
             return FAULT_SECONDS
+        self._is_busy = counts.sent > 1
         if counts.failed:
             log.warning("%d stubs could not be sent; the scheduler resends them", counts.failed)
         if not counts.waiting:

@@ -7,7 +7,17 @@ first, and the consume logs are counted by a statement that begins after the loc
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Table, bindparam, func, literal, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    func,
+    literal,
+    null,
+    select,
+    update,
+)
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
@@ -20,8 +30,6 @@ class SqlConfirmation:
     def __init__(self, stubs: Table, logs: Table, dialect: str) -> None:
         place_of = func.strpos if dialect == "postgresql" else func.instr
         stub, log = stubs.c, logs.c
-        unconfirmed = stub.status == StubStatus.UNCONFIRMED.value
-        these = stub.message_id.in_(bindparam("ids", expanding=True))
         comma = literal(",")
         required = comma + stub.required_groups + comma
         consumed = (
@@ -34,20 +42,10 @@ class SqlConfirmation:
             .scalar_subquery()
         )
         wanted = func.length(required) - func.length(func.replace(required, ",", "")) - 1
-        confirmed = next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value
-        settled = {
-            "status": confirmed,
-            "resend_time": null(),
-            "update_date": bindparam("at"),
-        }
-        self._lock = (
-            select(stub.message_id, stub.required_groups)
-            .where(these, unconfirmed)
-            .order_by(stub.message_id)  # two batches lock in one order
-            .with_for_update()
+        self._one = _Statements(stubs, stub.message_id == bindparam("id"), consumed == wanted)
+        self._many = _Statements(
+            stubs, stub.message_id.in_(bindparam("id", expanding=True)), consumed == wanted
         )
-        self._confirm = update(stubs).where(these, unconfirmed, consumed == wanted).values(settled)
-        self._confirm_alone = update(stubs).where(these, unconfirmed).values(settled)
 
     def confirm(
         self, connection: Connection, group: str, message_ids: Sequence[str], now: float
@@ -56,20 +54,51 @@ class SqlConfirmation:
 
         Ids without a stub here (another database's, a foreign producer's) change nothing.
         """
-        at = utc_datetime(now)
-        alone, shared = [], []
-        for message_id, required in connection.execute(self._lock, {"ids": list(message_ids)}):
-            if required == group:
-                alone.append(message_id)
-            elif group in required.split(","):
-                shared.append(message_id)
-        if alone:
-            connection.execute(self._confirm_alone, {"ids": alone, "at": at})
+        these: dict[str, object]
+        if len(message_ids) == 1:  # the hot path: a plain comparison is compiled once for ever
+            statements, these = self._one, {"id": message_ids[0]}
+        else:
+            statements, these = self._many, {"id": list(message_ids)}
+        alone = shared = 0
+        for groups in connection.execute(statements.lock, these).scalars():
+            alone += groups == group
+            shared += groups != group and group in groups.split(",")
+        values = these | {"at": utc_datetime(now), "alone": group}
         if shared:
-            connection.execute(self._confirm, {"ids": shared, "at": at})
+            connection.execute(statements.confirm_complete, values)
+        if alone:
+            connection.execute(statements.confirm_alone, values)
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
         """Confirm those of the stubs that every required group has consumed, whoever was last."""
-        ids = list(message_ids)
-        connection.execute(self._lock, {"ids": ids})
-        connection.execute(self._confirm, {"ids": ids, "at": utc_datetime(now)})
+        ids: dict[str, object] = {"id": list(message_ids)}
+        connection.execute(self._many.lock, ids)
+        values = ids | {"at": utc_datetime(now)}
+        connection.execute(self._many.confirm_complete, values)
+
+
+class _Statements:
+    """Lock and confirm, for one stub or for several."""
+
+    def __init__(
+        self, stubs: Table, these: ColumnElement[bool], complete: ColumnElement[bool]
+    ) -> None:
+        stub = stubs.c
+        unconfirmed = stub.status == StubStatus.UNCONFIRMED.value
+        confirm = (
+            update(stubs)
+            .where(these, unconfirmed)
+            .values(
+                status=next_status(StubStatus.UNCONFIRMED, StubEvent.CONFIRM).value,
+                resend_time=null(),
+                update_date=bindparam("at"),
+            )
+        )
+        self.lock = (
+            select(stub.required_groups)
+            .where(these, unconfirmed)
+            .order_by(stub.message_id)  # two batches lock in one order
+            .with_for_update()
+        )
+        self.confirm_complete = confirm.where(complete)
+        self.confirm_alone = confirm.where(stub.required_groups == bindparam("alone"))

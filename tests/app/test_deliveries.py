@@ -1,0 +1,453 @@
+"""The consumer's protocol, delivery by delivery, on both databases with and without Redis."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from tests.app.lives import LEASE, Ledger, Life, delivery, write_effect
+
+from reliable_mq.app.consumer import Reject, Retry
+from reliable_mq.client.subscription import CONSUMED, Dead, Later
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
+
+A, B, C = "A" * 32, "B" * 32, "C" * 32
+LONG = 30.0
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    made = Ledger(database_url)
+    made.create(A, B, C)
+    yield made
+    made.database.close()
+
+
+@pytest.fixture(params=["redis", "no redis"])
+def redis(request: pytest.FixtureRequest) -> str | None:
+    return request.getfixturevalue("redis_url") if request.param == "redis" else None
+
+
+@pytest.mark.parametrize("log_receipt", [False, True])
+def test_a_message_is_handled_once_and_its_copies_are_acknowledged(
+    database_url: str, ledger: Ledger, redis: str | None, log_receipt: bool
+) -> None:
+    async def scenario() -> None:
+        async with Life(database_url, redis, lease=LONG, log_receipt=log_receipt) as life:
+            for _ in range(3):
+                assert await life.handle(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 1)}
+    assert [ledger.stubs()[each].status for each in (A, B)] == [1, 0]
+    assert ledger.stubs()[A].resend_time is None
+
+
+def test_a_stub_is_confirmed_by_the_last_of_its_groups(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    ledger.create(A, groups=("loyalty", "payments"))
+
+    async def consume(group: str) -> None:
+        async with Life(database_url, redis, group=group, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [CONSUMED]
+
+    asyncio.run(consume("payments"))
+    assert ledger.stubs()[A].status == 0
+    asyncio.run(consume("elsewhere"))
+    assert ledger.stubs()[A].status == 0
+    asyncio.run(consume("loyalty"))
+    assert ledger.stubs()[A].status == 1
+
+
+def test_two_groups_that_commit_at_the_same_moment_do_not_miss_each_other(
+    postgres_url: str, redis_url: str
+) -> None:
+    """Repeated, because the moment cannot be forced without stopping inside a statement."""
+    ledger = Ledger(postgres_url)
+    names = [f"{number:032d}" for number in range(60)]
+    ledger.create(*names, groups=("loyalty", "payments"))
+
+    async def scenario() -> None:
+        async with (
+            Life(postgres_url, redis_url, group="payments", lease=LONG) as payments,
+            Life(postgres_url, redis_url, group="loyalty", lease=LONG) as loyalty,
+        ):
+            for name in names:
+                await asyncio.gather(
+                    payments.handle(delivery(name)), loyalty.handle(delivery(name))
+                )
+
+    asyncio.run(scenario())
+
+    assert {row.status for row in ledger.stubs().values()} == {1}
+    ledger.database.close()
+
+
+def test_two_owners_at_once_have_one_effect_and_nobody_acknowledges_too_early(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    """The second copy arrives while the first one's handler runs in another process."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(session: Session, message: ReceivedMessage) -> None:
+        inside.set()
+        go_on.wait(10)
+        write_effect(session, message)
+
+    async def scenario() -> None:
+        # SQLite has one writer, so the first must not hold it while the second asks: receipt first
+        options = {"lease": LONG, "log_receipt": database_url.startswith("sqlite")}
+        async with (
+            Life(database_url, redis, handler=slow, **options) as first,
+            Life(database_url, redis, **options) as second,
+        ):
+            running = asyncio.create_task(first.handle(delivery(A)))
+            await asyncio.to_thread(inside.wait, 10)
+            (outcome,) = await second.handle(delivery(A))
+            assert isinstance(outcome, Later)
+            assert not outcome.counts
+            go_on.set()
+            assert await running == [CONSUMED]
+            assert await second.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+
+
+def test_redis_flushed_while_a_handler_runs_lets_the_database_decide(
+    postgres_url: str, redis_url: str, valkey_server: LocalValkey
+) -> None:
+    ledger = Ledger(postgres_url)
+    ledger.create(A)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        inside.set()
+        go_on.wait(10)
+
+    async def scenario() -> None:
+        async with (
+            Life(postgres_url, redis_url, handler=slow, lease=LONG) as first,
+            Life(postgres_url, redis_url, lease=LONG) as second,
+        ):
+            running = asyncio.create_task(first.handle(delivery(A)))
+            await asyncio.to_thread(inside.wait, 10)
+            valkey_server.flush()
+            # The second gets the lease, and waits at the row that the first has inserted.
+            rival = asyncio.create_task(second.handle(delivery(A)))
+            await asyncio.sleep(0.05)
+            assert not rival.done()
+            go_on.set()
+            assert (await running, await rival) == ([CONSUMED], [CONSUMED])
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 1)}
+    ledger.database.close()
+
+
+def test_redis_that_goes_away_changes_nothing_but_the_number_of_commits(
+    database_url: str, ledger: Ledger, redis_url: str, valkey_server: LocalValkey
+) -> None:
+    async def scenario() -> None:
+        async with Life(database_url, redis_url, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [CONSUMED]
+            valkey_server.kill()
+            try:
+                assert await life.handle(delivery(A), delivery(B)) == [CONSUMED, CONSUMED]
+            finally:
+                valkey_server.start()
+            assert await life.handle(delivery(B), delivery(C)) == [CONSUMED, CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, B, C]
+
+
+def test_a_handler_that_raises_leaves_nothing_but_its_attempt(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def third_time_lucky(session: Session, message: ReceivedMessage) -> None:
+        seen.append((message.reconsume_times, message.in_doubt))
+        write_effect(session, message)
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=third_time_lucky, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [Later(0.01)]
+            assert ledger.effects() == []
+            assert ledger.logs() == {("payments", A): (0, 1)}
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 3)}
+    assert seen == [(0, False), (1, False), (2, False)]  # failed is not doubtful
+
+
+def test_attempts_end_in_the_dead_letters_and_a_person_is_to_be_told(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    calls = []
+
+    def never(session: Session, message: ReceivedMessage) -> None:
+        calls.append(message.message_id)
+        raise ValueError("never")
+
+    async def scenario() -> list[Any]:
+        async with Life(database_url, redis, handler=never, max_attempts=3, lease=LONG) as life:
+            first = await life.until_settled(delivery(A))
+            return first + await life.handle(delivery(A))  # the dead letter was not stored in time
+
+    first, again = asyncio.run(scenario())
+
+    assert isinstance(first, Dead)
+    assert first.reason == "attempt 3 of 3 failed: ValueError: never"
+    assert isinstance(again, Dead)
+    assert len(calls) == 3
+    stub = ledger.stubs()[A]
+    assert (stub.status, stub._mapping["count"]) == (0, 16)  # the scheduler escalates it next
+    assert "dead letter of payments" in stub.note
+
+
+def test_an_attempt_during_which_the_process_died_counts_and_leaves_a_doubt(
+    database_url: str, ledger: Ledger, redis_url: str
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(session: Session, message: ReceivedMessage) -> None:
+        seen.append((message.reconsume_times, message.in_doubt))
+
+    async def scenario() -> None:
+        async with Life(database_url, redis_url) as dead:  # claims, and is never heard of again
+            assert dead.leases is not None
+            await dead.leases.claim([(f"rmq:payments:{A}", "dead")])
+        await asyncio.sleep(LEASE)
+        async with Life(database_url, redis_url, handler=look) as life:
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert seen == [(1, True)]
+    assert ledger.logs() == {("payments", A): (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Retry(), Later(0.01)),
+        (Retry(after=7.5), Later(7.5)),
+        (Reject("no such customer"), Dead("no such customer")),
+    ],
+)
+def test_a_handler_says_what_becomes_of_its_message(
+    database_url: str, ledger: Ledger, redis: str | None, error: Exception, outcome: object
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        raise error
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [outcome]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == []
+
+
+def test_a_payload_that_does_not_validate_is_a_dead_letter_and_never_run(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    def handler(payload: dict[str, int], session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            bad, good = await life.handle(delivery(A, b'{"n": "x"}'), delivery(B, b'{"n": 1}'))
+            assert isinstance(bad, Dead)
+            assert bad.reason.startswith("the payload does not validate: Expected `int`")
+            assert good == CONSUMED
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [B]
+    assert ledger.stubs()[A]._mapping["count"] == 16
+
+
+@pytest.mark.parametrize("log_receipt", [False, True])
+def test_one_poisonous_message_of_a_batch_does_not_take_its_neighbours_along(
+    database_url: str, ledger: Ledger, redis: str | None, log_receipt: bool
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        if message.message_id == B:
+            raise ValueError("poison")
+
+    async def scenario() -> None:
+        options = {"batch": 3, "lease": LONG, "log_receipt": log_receipt}
+        async with Life(database_url, redis, handler=handler, **options) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, C]
+    assert ledger.logs()["payments", B] == (0, 1)
+    assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 0, 1]
+
+
+def test_a_message_that_breaks_the_commit_of_its_batch_is_found_one_by_one(
+    postgres_url: str, redis_url: str
+) -> None:
+    # Given a constraint that PostgreSQL checks only at the commit
+    ledger = Ledger(postgres_url)
+    ledger.create(A, B, C)
+    with ledger.database.engine.begin() as connection:
+        connection.execute(
+            text("ALTER TABLE effects ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED")
+        )
+        connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": B})
+
+    async def scenario() -> None:
+        async with Life(postgres_url, redis_url, batch=3, lease=LONG) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, B, C]
+    ledger.database.close()
+
+
+def test_two_copies_of_a_message_in_one_batch_have_one_effect(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    async def scenario() -> None:
+        async with Life(database_url, redis, batch=2, lease=LONG) as life:
+            first, second = await life.handle(delivery(A), delivery(A))
+            assert first == CONSUMED
+            assert isinstance(second, Later)
+            assert not second.counts
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_async_handler_keeps_the_same_promises(
+    database_url: str, ledger: Ledger, redis: str | None, batch: int
+) -> None:
+    calls = []
+
+    async def handler(session: AsyncSession, message: ReceivedMessage) -> None:
+        calls.append(message.message_id)
+        await session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": message.message_id})
+        if calls.count(message.message_id) == 1 and message.message_id == B:
+            raise ValueError("once")
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, batch=batch, lease=LONG) as life:
+            if batch == 1:
+                await asyncio.gather(*(life.until_settled(delivery(each)) for each in (A, B, C)))
+            else:
+                await life.until_settled(*map(delivery, (A, B, C)))
+            assert await life.handle(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, B, C]
+    assert sorted(calls) == [A, B, B, C]
+    assert {row.status for row in ledger.stubs().values()} == {1}
+
+
+def test_a_handler_must_leave_the_commit_to_us(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        session.rollback()
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            (outcome,) = await life.handle(delivery(A))
+            assert isinstance(outcome, Later)
+
+    asyncio.run(scenario())
+
+    assert ledger.logs() == {("payments", A): (0, 1)}
+
+
+def test_a_database_that_is_down_costs_no_attempt(
+    postgres_url: str, redis_url: str, postgres_server: LocalPostgres
+) -> None:
+    ledger = Ledger(postgres_url)
+    ledger.create(A)
+
+    async def scenario() -> None:
+        async with Life(postgres_url, redis_url, max_attempts=2, lease=LONG) as life:
+            postgres_server.kill()
+            try:
+                for _ in range(4):
+                    (outcome,) = await life.handle(delivery(A))
+                    assert isinstance(outcome, Later)
+                    assert not outcome.counts
+            finally:
+                postgres_server.start()
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    ledger.database.close()
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 1)}
+    ledger.database.close()
+
+
+def test_a_handler_longer_than_its_lease_keeps_it(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(session: Session, message: ReceivedMessage) -> None:
+        inside.set()
+        go_on.wait(10)
+        write_effect(session, message)
+
+    async def scenario() -> None:
+        lease = 0.3
+        options: dict[str, Any] = {"lease": lease, "log_receipt": True}
+        async with (
+            Life(database_url, redis, handler=slow, renews=True, **options) as first,
+            Life(database_url, redis, **options) as second,
+        ):
+            running = asyncio.create_task(first.handle(delivery(A)))
+            await asyncio.to_thread(inside.wait, 10)
+            until = asyncio.get_running_loop().time() + 3 * lease
+            while asyncio.get_running_loop().time() < until:
+                (outcome,) = await second.handle(delivery(A))
+                assert isinstance(outcome, Later)
+                await asyncio.sleep(lease / 5)
+            go_on.set()
+            assert await running == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 1)}
