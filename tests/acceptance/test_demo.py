@@ -1,4 +1,4 @@
-"""The demo itself, small: real orders through killed processes, a loss that is found and repaired."""
+"""The demo itself, small: real orders through killed processes, a loss found and repaired."""
 
 import json
 import re
