@@ -34,7 +34,7 @@ from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route, RouteTable
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import Handler, Subscription
-from reliable_mq.errors import ProtocolError, ReliableMQError, UsageError
+from reliable_mq.errors import ProtocolError, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.link import Link, Links
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -221,6 +221,7 @@ class AsyncClient:
         for call, answer in zip(calls, await self.run(call_all(calls)), strict=True):
             if isinstance(answer, ReliableMQError):
                 log.info("a heartbeat did not reach %s: %s", call.address, answer)
+                self._started().drop(call.address)
             else:
                 self._note_heartbeat(call.address, answer)
 
@@ -240,7 +241,7 @@ class AsyncClient:
         if isinstance(step, Now):
             return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
         if isinstance(step, Call):
-            return await self._started().call(step.address, step.command, step.timeout)
+            return await self._call(step)
         if isinstance(step, CallAll):
             return await asyncio.gather(*map(self._call_or_failure, step.calls))
         if isinstance(step, Once):
@@ -249,9 +250,18 @@ class AsyncClient:
             return await self._started().post(step.address, step.command)
         return await asyncio.sleep(step.seconds)
 
+    async def _call(self, step: Call) -> Command:
+        links = self._started()
+        try:
+            return await links.call(step.address, step.command, step.timeout)
+        except RequestTimeout:
+            if step.address in self._name_servers.addresses:  # they get no heartbeats
+                links.drop(step.address)
+            raise
+
     async def _call_or_failure(self, step: Call) -> Command | ReliableMQError:
         try:
-            return await self._started().call(step.address, step.command, step.timeout)
+            return await self._call(step)
         except ReliableMQError as error:
             return error
 

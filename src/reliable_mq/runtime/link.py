@@ -220,6 +220,16 @@ class Links:
         link = self._links.get(address) or await self._opened(address)
         await link.post(command)
 
+    def drop(self, address: str) -> None:
+        """End the link to `address`, which does not answer: the next call opens a new one.
+
+        A peer that vanished without a goodbye would otherwise be waited for until the operating
+        system gives up, which takes it a quarter of an hour.
+        """
+        link = self._links.get(address)
+        if link is not None:
+            link.close()
+
     def open_links(self) -> list[Link]:
         """Return the links that are open now."""
         return list(self._links.values())

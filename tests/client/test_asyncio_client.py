@@ -1,0 +1,179 @@
+"""The client's shell against a name server and a broker that follow a script."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.client.script import route_body
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ConfigurationError, ConnectionLost, UsageError
+from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, decode_command, encode_command, reply
+from reliable_mq.wire.frame import FrameReader
+
+QUICK = ClientSettings(request_timeout=0.2, heartbeat_seconds=0.02, retries=0)
+STORED = {"msgId": "X", "queueId": "0", "queueOffset": "0"}
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+BEAT = RequestCode.HEART_BEAT
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+class Peer:
+    """A server that answers what it knows; `broker` is where its routes lead."""
+
+    def __init__(self, broker: str = "") -> None:
+        self.broker = broker
+        self.silent: set[int] = set()
+        self.asked: list[list[int]] = []  # request codes of each connection
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        try:
+            yield f"{host}:{port}"
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        asked: list[int] = []
+        self.asked.append(asked)
+        try:
+            while data := await reader.read(65536):
+                for frame in frames.feed(data):
+                    command = decode_command(frame)
+                    asked.append(command.code)
+                    if command.code not in self.silent:
+                        writer.write(encode_command(self._answer(command)))
+        finally:
+            writer.close()
+
+    def _answer(self, command: Command) -> Command:
+        if command.code == ROUTE:
+            return reply(command, body=route_body({"a": 1}, addresses={"a": self.broker}))
+        if command.code == SEND:
+            return reply(command, ext=STORED)
+        if command.code == BEAT:
+            return reply(command)
+        return reply(command, ResponseCode.SYSTEM_ERROR, "not in the script")
+
+
+Scene = Callable[[AsyncClient, Peer, Peer], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene) -> None:
+    async def run() -> None:
+        broker = Peer()
+        async with broker.listening() as broker_address:
+            name_server = Peer(broker_address)
+            async with (
+                name_server.listening() as address,
+                AsyncClient(address, settings=QUICK) as client,
+            ):
+                await scene(client, name_server, broker)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    return [CONSUMED] * len(messages)
+
+
+def message() -> Message:
+    return Message(topic="t", body=b"x")
+
+
+def test_a_broker_hears_who_we_are_before_anything_else() -> None:
+    async def scene(client: AsyncClient, name_server: Peer, broker: Peer) -> None:
+        await client.consume(Subscription(group="g", topics={"t": "*"}), handle)
+        await until(lambda: bool(broker.asked) and len(broker.asked[0]) > 1)
+        assert broker.asked[0][0] == BEAT
+        assert BEAT not in name_server.asked[0], "name servers keep no members"
+
+    play(scene)
+
+
+def test_a_broker_that_misses_a_heartbeat_is_connected_to_anew() -> None:
+    """The other end may be gone without a goodbye; its old connection would never end."""
+
+    async def scene(client: AsyncClient, _: Peer, broker: Peer) -> None:
+        await client.send(message())
+        broker.silent.add(BEAT)
+        await until(lambda: len(broker.asked) >= 2)
+        broker.silent.clear()
+        await until(lambda: broker.asked[-1].count(BEAT) >= 2)
+        await client.send(message())
+
+    play(scene)
+
+
+def test_a_silent_name_server_is_connected_to_anew() -> None:
+    async def scene(client: AsyncClient, name_server: Peer, _: Peer) -> None:
+        name_server.silent.add(ROUTE)
+        with pytest.raises(ConnectionLost, match="no name server answers"):
+            await client.send(message())
+        name_server.silent.clear()
+        await client.send(message())
+        assert len(name_server.asked) == 2
+
+    play(scene)
+
+
+def test_many_first_sends_ask_for_the_route_once() -> None:
+    async def scene(client: AsyncClient, name_server: Peer, _: Peer) -> None:
+        await asyncio.gather(*(client.send(message()) for _ in range(50)))
+        assert name_server.asked[0].count(ROUTE) == 1
+
+    play(scene)
+
+
+def test_a_client_that_did_nothing_bothers_nobody() -> None:
+    async def scene(_: AsyncClient, name_server: Peer, broker: Peer) -> None:
+        await asyncio.sleep(3 * QUICK.heartbeat_seconds)
+        assert name_server.asked == broker.asked == []
+
+    play(scene)
+
+
+def test_name_servers_that_cannot_be_reached_are_named() -> None:
+    async def scene() -> None:
+        async with AsyncClient("127.0.0.1:1;127.0.0.1:2", settings=QUICK) as client:
+            with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2"):
+                await client.send(message())
+
+    asyncio.run(scene())
+
+
+def test_an_address_that_does_not_read_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="no host:port"):
+        AsyncClient("localhost")
+    with pytest.raises(ConfigurationError, match="no name server"):
+        Client("")
+
+
+def test_a_client_must_be_started_and_starts_once() -> None:
+    async def scene() -> None:
+        client = AsyncClient("127.0.0.1:1", settings=QUICK)
+        with pytest.raises(UsageError, match="not started"):
+            await client.send(message())
+        await client.start()
+        with pytest.raises(UsageError, match="started before"):
+            await client.start()
+        await client.close()
+
+    asyncio.run(scene())
+    with pytest.raises(UsageError, match="not started"):
+        Client("127.0.0.1:1").send(message())
