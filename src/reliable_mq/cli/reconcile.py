@@ -6,6 +6,7 @@ findings must not take a misspelt path for one).
 
 import json
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,12 @@ def command(
     table_prefix: Annotated[
         str, typer.Option(envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.")
     ] = "rmq_",
+    broker: Annotated[
+        str,
+        typer.Option(
+            help="Name servers HOST:PORT;…: with --repair apply, send what is due at once.",
+        ),
+    ] = "",
     broker_name: Annotated[
         str, typer.Option(help="Broker name for repairs, when no ledger knows it.")
     ] = "",
@@ -52,6 +59,8 @@ def command(
         # The command line's own code for bad usage, 2, means findings here.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
+    if broker and summary["repair"] and summary["repair"]["changed"]:
+        summary["repair"]["sent"] = _send_what_is_due(db, broker, table_prefix)
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
@@ -93,6 +102,21 @@ def _run(
             broker_name=broker_name or None,
         )
     )
+
+
+def _send_what_is_due(db: str, broker: str, prefix: str) -> int:
+    """Do what a running resend scheduler would do next, until nothing is due."""
+    from reliable_mq.app.application import ReliableMQ  # noqa: PLC0415 - only when asked for
+
+    mq = ReliableMQ("reconcile", broker=broker, database=db, table_prefix=prefix)
+    sent = 0
+    try:
+        scheduler = mq.scheduler()
+        while now_sent := scheduler.run_once(time.time()).sent:
+            sent += now_sent
+    finally:
+        mq.close()
+    return sent
 
 
 if __name__ == "__main__":

@@ -76,4 +76,5 @@ def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
         )
     console.print()
     console.print(table)
-    console.print(f"{repair['changed']} of {repair['planned']} stubs changed")
+    sent = f", {repair['sent']} sent" if "sent" in repair else ""
+    console.print(f"{repair['changed']} of {repair['planned']} stubs changed{sent}")

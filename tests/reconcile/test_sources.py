@@ -1,0 +1,127 @@
+"""The ledgers as data sources: ranges of a real database, and what Spark sees of them."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_id
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.moments import first_id
+from reliable_mq.reconcile.source_options import number, option, switch
+from reliable_mq.reconcile.sql_ledger import (
+    CONSUME_LOG,
+    STUB,
+    IdWindow,
+    key_ranges,
+    managed_topics,
+    read_range,
+    stub_count_at_most,
+)
+from reliable_mq.wire.record import body_checksum
+
+COUNT = 120
+EVERYTHING = IdWindow()
+
+
+def moment(index: int) -> Any:
+    return LONG_AGO + timedelta(seconds=index)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give a database with stubs and consume logs, one of a foreign producer among them."""
+    is_sqlite = request.param == "sqlite"
+    place = (
+        f"sqlite:///{tmp_path}/shop.db" if is_sqlite else request.getfixturevalue("postgres_url")
+    )
+    tables = TableWriter(place)
+    for index in range(COUNT):
+        identity = message_id(index, moment(index))
+        topic = "orders" if index % 3 else "refunds"
+        tables.stub(identity, b"%d" % index, topic=topic, create_date=moment(index))
+        tables.log(identity, "payments", 1, create_date=moment(index))
+    tables.log("7F0000010000" + "A" * 20, "payments", 1)
+    return tables.write()
+
+
+def rows(url: str, table: str, window: IdWindow, per_partition: int) -> list[dict[str, Any]]:
+    return [
+        row
+        for part in key_ranges(url, table, "rmq_", window, per_partition)
+        for batch in read_range(url, table, "rmq_", window, part, with_content=True)
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("per_partition", [7, 37, 10_000])
+def test_ranges_cover_every_row_exactly_once(url: str, per_partition: int) -> None:
+    stubs = rows(url, STUB, EVERYTHING, per_partition)
+    logs = rows(url, CONSUME_LOG, EVERYTHING, per_partition)
+
+    identities = [message_id(index, moment(index)) for index in range(COUNT)]
+    assert sorted(row["message_id"] for row in stubs) == identities
+    assert sorted(row["message_id"] for row in logs) == [*identities, "7F0000010000" + "A" * 20]
+
+
+def test_a_stub_has_its_time_its_content_and_the_contents_checksum(url: str) -> None:
+    stub = rows(url, STUB, EVERYTHING, 100)[7]
+
+    assert stub["create_date"] == moment(7)
+    assert (stub["content"], stub["content_size"]) == (b"7", 1)
+    assert stub["content_crc"] == body_checksum(b"7")
+    assert (stub["status"], stub["offset"], stub["lease_until"]) == (0, None, None)
+
+
+def test_a_window_is_a_range_of_message_ids(url: str) -> None:
+    window = IdWindow(first_id(moment(100)), first_id(moment(110)))
+
+    found = rows(url, STUB, window, 3)
+
+    assert [row["content"] for row in found] == [b"%d" % index for index in range(100, 110)]
+
+
+def test_topics_and_size_are_known_beforehand(url: str) -> None:
+    assert managed_topics(url, "rmq_") == ["orders", "refunds"]
+    assert stub_count_at_most(url, "rmq_") == COUNT
+
+
+def test_empty_tables_have_one_range_and_no_row(tmp_path: Path) -> None:
+    url = TableWriter(f"sqlite:///{tmp_path}/empty.db").write()
+
+    assert rows(url, STUB, EVERYTHING, 10) == []
+    assert managed_topics(url, "rmq_") == []
+    assert stub_count_at_most(url, "rmq_") == 0
+
+
+@pytest.mark.spark
+def test_spark_reads_both_sources_in_partitions(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """Given a table and a log of many partitions, then Spark SQL joins them without a message of
+    either missing, and options choose the window and the size of a partition."""
+    store = StoreWriter(tmp_path / "store", segment_size=4 * 1024)
+    for index in range(COUNT):
+        store.send(message_id(index, moment(index)), b"%d" % index)
+    reader = spark.read.format("reliable_mq_table").option("url", url).option("table", "stub")
+    stubs = reader.option("rowsPerPartition", "24").load()
+    log = spark.read.format("reliable_mq_log").option("path", store.write()).load()
+
+    joined = stubs.join(log, "message_id").where(stubs.content_crc == log.content_crc)
+
+    assert stubs.rdd.getNumPartitions() == 5
+    assert log.rdd.getNumPartitions() > 3
+    assert joined.count() == COUNT
+
+
+def test_options_that_make_no_sense_are_named() -> None:
+    assert (option({}, "a", "b"), number({}, "a", 3), switch({}, "a", "true")) == ("b", 3, True)
+    for read in (
+        lambda: option({}, "path"),
+        lambda: number({"path": "0"}, "path", 1),
+        lambda: switch({"path": "maybe"}, "path", "true"),
+    ):
+        with pytest.raises(ConfigurationError, match="path"):
+            read()
