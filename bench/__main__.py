@@ -9,8 +9,14 @@ import sys
 from bench.java_programs import missing_tools
 from bench.render import PAGE
 
-MEASUREMENTS = ("wire_codec", "orders_end_to_end", "kill_broker", "send_throughput")
-NEED_JAVA = {"send_throughput"}
+MEASUREMENTS = (
+    "wire_codec",
+    "orders_end_to_end",
+    "kill_broker",
+    "send_throughput",
+    "consume_throughput",
+)
+NEED_JAVA = {"send_throughput", "consume_throughput"}
 
 
 def main() -> int:

@@ -41,6 +41,16 @@ def send_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def consume_table(results: dict[str, Any]) -> str:
+    """Medians of the rounds of each broker."""
+    rows = [("broker", "msg/s consumed")]
+    rounds = results["rounds"]
+    for broker in dict.fromkeys(each["broker"] for each in rounds):
+        of_broker = [each for each in rounds if each["broker"] == broker]
+        rows.append((broker, _figure(_median(of_broker, "per_second"), ",.0f")))
+    return _markdown(rows) + _origin(results)
+
+
 def kill_table(results: dict[str, Any]) -> str:
     """One line per run of `kill_broker`."""
     rows = [
@@ -79,6 +89,7 @@ def orders_table(results: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
+    "consume": consume_table,
     "kills": kill_table,
     "orders": orders_table,
 }

@@ -49,6 +49,12 @@ LOADS = ((16, 1), (1, 1), (64, 1), (8, 32))
 MODES = [Mode(flush, *load) for flush in ("SYNC_FLUSH", "ASYNC_FLUSH") for load in LOADS]
 
 
+def pin_to_two_cores() -> None:
+    """Keep this process, and the children it will have, on the first two cores."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+
+
 @contextlib.contextmanager
 def warm_senders(
     directory: Path, flush_disk_type: str, brokers: list[str], warmup: float
@@ -109,8 +115,7 @@ def main() -> int:
     if reason := missing_tools():
         print(reason, file=sys.stderr)
         return 2
-    if sys.platform == "linux":
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])  # children inherit it
+    pin_to_two_cores()
     settings: dict[str, Any] = {
         "warmup": options.warmup or (5 if options.quick else 15),
         "runs": options.runs or (1 if options.quick else 3),
