@@ -248,18 +248,27 @@ class AsyncPushConsumer:
             self._pump()
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
-        for message, outcome in zip(messages, await self._outcomes(messages), strict=True):
+        outcomes = await self._outcomes(messages)
+        rest: list[tuple[ReceivedMessage, Outcome]] = []
+        for message, outcome in zip(messages, outcomes, strict=True):
             assigned = self.group.find(message.queue)
-            if assigned is None:  # closed meanwhile
-                continue
-            if isinstance(outcome, Consumed):
+            if assigned is not None and isinstance(outcome, Consumed):
                 assigned.finish(message.queue_offset)
             else:
+                rest.append((message, outcome))
+        self._make_room(messages[0].queue)
+        for message, outcome in rest:  # last, because a broker may keep us waiting
+            assigned = self.group.find(message.queue)
+            if assigned is not None:  # None: closed meanwhile
                 await self._settle(assigned, message, outcome)
+                self._make_room(message.queue)
                 self._wake()
-            room = self._room.get(message.queue)
-            if room is not None and not room.is_set():
-                room.set()
+
+    def _make_room(self, queue: MessageQueue) -> None:
+        """Let a pull go on that waits for the flow limits."""
+        room = self._room.get(queue)
+        if room is not None and not room.is_set():
+            room.set()
 
     async def _outcomes(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
         try:
