@@ -1,0 +1,164 @@
+"""The log's segments: names, rolls and blanks, and the order of its promises (S1)."""
+
+import pytest
+from tests.broker_core.store.store_life import Life, flush, message, new_store
+
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.record import BLANK_SIZE, encode_blank
+
+SEGMENT = 512
+SECOND = f"commitlog/{SEGMENT:020d}"
+
+
+def append(log: CommitLog, size: int) -> int:
+    offset = log.room_for(size)
+    log.add(b"r" * size)
+    return offset
+
+
+def write_all(log: CommitLog) -> None:
+    batch = log.take_batch()
+    assert batch is not None
+    CommitLog.write(batch)
+    CommitLog.sync(batch)
+    log.mark_durable(batch.end)
+
+
+def test_a_record_is_put_where_it_fits_with_a_blank_behind_it() -> None:
+    """Given every possible rest of a segment, then a record takes it or a blank does, whole."""
+    for rest in range(BLANK_SIZE, SEGMENT - 100):
+        for size in (100, rest - BLANK_SIZE, rest - BLANK_SIZE + 1):
+            if size < 1:
+                continue
+            disk = MemoryDisk()
+            log = CommitLog(disk, SEGMENT)
+            append(log, SEGMENT - rest)
+            offset = append(log, size)
+            write_all(log)
+            content = disk.files()["commitlog/" + "0" * 20]
+
+            if size + BLANK_SIZE <= rest:
+                assert offset == SEGMENT - rest
+                assert SECOND not in disk.files()
+            else:
+                assert offset == SEGMENT
+                assert content[SEGMENT - rest :][:BLANK_SIZE] == encode_blank(rest)
+                assert content[SEGMENT - rest + BLANK_SIZE :] == bytes(rest - BLANK_SIZE)
+                assert disk.files()[SECOND][:size] == b"r" * size
+
+
+def test_a_store_rolls_at_every_possible_rest_and_recovers() -> None:
+    record_size = 91 + len("orders") + len("TAGS\x01paid\x02")
+    for body_size in range(1, 140):
+        disk = MemoryDisk()
+        life = Life(disk, seed=1)
+        store = new_store(disk, segment_size=SEGMENT)
+        store.open()
+        places = []
+        for size in (body_size, 200, 5):
+            places.append(store.append(message("orders", 0, b"x" * size), life.now_ms))
+            flush(store)
+        end = store.log.end
+
+        again = new_store(disk, segment_size=SEGMENT)
+        again.open()
+
+        assert again.log.end == end
+        for place, size in zip(places, (body_size, 200, 5), strict=True):
+            record = again.read_record(place.commit_log_offset)
+            assert record is not None
+            assert (len(record.body), record.size) == (size, record_size + size)
+
+
+def test_one_batch_may_span_segments_and_is_written_in_log_order() -> None:
+    disk = MemoryDisk()
+    log = CommitLog(disk, SEGMENT)
+    offsets = [append(log, 200) for _ in range(6)]
+    batch = log.take_batch()
+
+    assert batch is not None
+    assert offsets == [0, 200, 512, 712, 1024, 1224]
+    assert [write.at for write in batch.writes] == [0, 0, 0]
+    assert batch.end == log.end == 1424
+    assert log.take_batch() is None
+
+
+def test_a_record_too_large_for_any_segment_still_gets_one_to_itself() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+
+    assert append(log, SEGMENT - BLANK_SIZE) == 0
+    assert append(log, SEGMENT - BLANK_SIZE) == SEGMENT
+
+
+def test_the_next_segment_is_made_ahead_when_the_newest_is_half_full() -> None:
+    disk = MemoryDisk()
+    log = CommitLog(disk, SEGMENT)
+    append(log, SEGMENT // 2 - 1)
+    log.prepare_segment()
+    assert SECOND not in disk.files()
+
+    append(log, 100)
+    log.prepare_segment()
+    assert disk.size_of(SECOND) == SEGMENT
+    operations = len(disk.operations)
+    log.prepare_segment()
+    append(log, 400)
+
+    assert len(disk.operations) == operations
+    assert log.segment_starts == [0, SEGMENT]
+
+
+def test_a_segment_that_was_made_too_late_is_let_go() -> None:
+    disk = MemoryDisk()
+    log = CommitLog(disk, SEGMENT)
+    append(log, 300)
+    log.prepare_segment()
+    for _ in range(4):
+        append(log, 400)
+        log.prepare_segment()
+
+    assert log.segment_starts == [0, 512, 1024, 1536, 2048]
+
+
+def test_what_was_not_written_cannot_be_read() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, 10)
+
+    assert log.read(0, 10) == b""
+    write_all(log)
+    assert log.read(0, 10) == b"r" * 10
+    assert log.read(10, 1) == b""
+
+
+def test_a_promise_beyond_the_end_breaks_the_invariant() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, 10)
+
+    with pytest.raises(InvariantBroken, match="S1"):
+        log.mark_durable(11)
+
+
+def test_a_record_of_another_size_than_its_room_breaks_the_invariant() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    log.room_for(10)
+    log.add(b"r" * 9)
+
+    with pytest.raises(InvariantBroken, match="S1"):
+        log.mark_written(9)
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_nothing_is_dispatched_before_it_is_safe(sync: bool) -> None:
+    store = new_store(MemoryDisk(), sync=sync)
+    store.open()
+    place = store.append(message("orders", 0, b"x"), 1)
+    batch = store.take_batch()
+    assert batch is not None
+    CommitLog.write(batch)
+    if sync:
+        store.log.mark_written(place.end)
+
+    with pytest.raises(InvariantBroken, match="D1"):
+        store.dispatch_up_to(place.end)
