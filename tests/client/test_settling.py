@@ -190,8 +190,18 @@ def test_a_group_that_holds_locks_sends_nothing_to_its_retry_topic_where_it_woul
     assert not scene.is_finished
 
 
-def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() -> None:
+def test_an_ordered_group_never_sends_to_its_retry_topic_itself() -> None:
+    """A broker that knows locks of the group would make a dead letter of it."""
     scene = Scene()
+    scene.world.answers[BACK] = says(ResponseCode.SYSTEM_ERROR, remark="look message by offset")
+    scene.settle(Later())
+    assert scene.world.calls_of(SEND) == []
+    assert not scene.is_finished
+    assert scene.queue.next_due() == scene.world.seconds + 5
+
+
+def test_a_message_that_goes_nowhere_is_held_and_the_attempt_does_not_count() -> None:
+    scene = Scene(ordered=False)
     scene.world.answers[BACK] = fails(ConnectionLost("gone"))
     scene.world.answers[SEND] = fails(ConnectionLost("gone"))
     scene.settle(Later())
