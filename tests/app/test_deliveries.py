@@ -104,7 +104,8 @@ def test_two_owners_at_once_have_one_effect_and_nobody_acknowledges_too_early(
 
     async def scenario() -> None:
         # SQLite has one writer, so the first must not hold it while the second asks: receipt first
-        options = {"lease": LONG, "log_receipt": database_url.startswith("sqlite")}
+        options: dict[str, Any] = {"lease": LONG}
+        options["log_receipt"] = database_url.startswith("sqlite")
         async with (
             Life(database_url, redis, handler=slow, **options) as first,
             Life(database_url, redis, **options) as second,
@@ -300,7 +301,7 @@ def test_one_poisonous_message_of_a_batch_does_not_take_its_neighbours_along(
             raise ValueError("poison")
 
     async def scenario() -> None:
-        options = {"batch": 3, "lease": LONG, "log_receipt": log_receipt}
+        options: dict[str, Any] = {"batch": 3, "lease": LONG, "log_receipt": log_receipt}
         async with Life(database_url, redis, handler=handler, **options) as life:
             outcomes = await life.handle(*map(delivery, (A, B, C)))
             assert outcomes == [CONSUMED, Later(0.01), CONSUMED]

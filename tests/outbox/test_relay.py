@@ -113,6 +113,18 @@ def test_a_stub_that_cannot_be_read_back_is_never_sent(world: World) -> None:
     assert (counts.dropped, counts.waiting) == (1, 0)
 
 
+def test_one_of_a_key_that_a_savepoint_took_back_does_not_hold_up_the_others(
+    world: World,
+) -> None:
+    world.accept("k1", "gone", "k3", key="k")
+    world.book.there.remove("gone")
+
+    counts = world.relay.run_once(1.0)
+
+    assert world.broker.calls == [["k1", "k3"]]
+    assert (counts.sent, counts.dropped, counts.waiting) == (2, 1, 0)
+
+
 def test_stubs_of_one_key_leave_in_their_order(world: World) -> None:
     world.accept("k1", "k2", "k3", key="k")
 

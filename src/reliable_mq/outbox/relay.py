@@ -10,7 +10,7 @@ The same steps serve the resend scheduler, which hands it the stubs that are due
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -157,30 +157,40 @@ class Relay:
         ids = [stub.message_id for stubs in offered.values() for stub in stubs]
         sendable = self._book.sendable(ids, self._owner)
         batch: list[Stub] = []
-        for name, stubs in offered.items():
+        for stubs in offered.values():
             for stub in stubs:
-                if stub.message_id not in sendable:
-                    self._remove(name, stub)
-                    dropped += 1
-                elif sendable[stub.message_id]:
+                if sendable.get(stub.message_id, False):
                     break  # an earlier one of somebody else's must go first
-                else:
+                if stub.message_id in sendable:
                     batch.append(stub)
-            if name in self._lanes:
-                self._lanes[name] = self._lanes.pop(name)  # other lanes first, the next time
-        failed = 0
-        outcomes = self._send(batch, now)
-        lane_of = {stub.message_id: name for name, stubs in offered.items() for stub in stubs}
-        stub_of = {stub.message_id: stub for stub in batch}
-        for outcome in outcomes:
-            name = lane_of[outcome.message_id]
-            if outcome.error is None:
-                self._remove(name, stub_of[outcome.message_id])
-            else:
-                failed += 1
-                # Later ones of the key wait in the table, behind this one.
-                dropped += len(self._lanes.pop(name)) - 1
+        outcomes = {each.message_id: each for each in self._send(batch, now)}
+        for name, stubs in offered.items():
+            dropped += self._move(name, stubs, sendable.keys(), outcomes)
+        failed = sum(outcome.error is not None for outcome in outcomes.values())
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
+
+    def _move(
+        self,
+        name: tuple[str, str],
+        stubs: Sequence[Stub],
+        there: Collection[str],
+        outcomes: Mapping[str, SendOutcome],
+    ) -> int:
+        """Take out of a lane what is dealt with; return how many stubs were dropped unsent."""
+        dropped = 0
+        lane = self._lanes.pop(name)
+        for stub in stubs:
+            outcome = outcomes.get(stub.message_id)
+            if outcome is not None and outcome.error is not None:
+                # Later ones of the key wait in the table, behind this one.
+                return dropped + len(lane) - 1
+            if outcome is None and stub.message_id in there:
+                break  # not tried
+            lane.popleft()
+            dropped += outcome is None
+        if lane:
+            self._lanes[name] = lane  # behind the other lanes, which are first the next time
+        return dropped
 
     def _offered(self) -> dict[tuple[str, str], list[Stub]]:
         """Return the first stubs of the lanes, one batch in all."""
@@ -210,15 +220,6 @@ class Relay:
             if not lane:
                 del self._lanes[name]
         return expired
-
-    def _remove(self, name: tuple[str, str], stub: Stub) -> None:
-        """Take the first stub of a lane out; it is the one that was just dealt with."""
-        lane = self._lanes[name]
-        _, first = lane.popleft()
-        if first is not stub:
-            raise InvariantBroken("a lane moves in its order")
-        if not lane:
-            del self._lanes[name]
 
     def invariants(self) -> None:
         """Check what the class promises of itself."""

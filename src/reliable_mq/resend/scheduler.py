@@ -61,7 +61,8 @@ class Notifier(Protocol):
     def escalated(self, stubs: Sequence[Stub]) -> None:
         """Tell of stubs that were sent often enough and are not confirmed.
 
-        Raises whatever it likes when nobody could be told; it is called again later then.
+        Raises whatever it likes when nobody could be told; it is called again when the claim's
+        lease has passed.
         """
         ...
 
@@ -175,10 +176,16 @@ class Scheduler:
             logs = [views.get((stub.message_id, group)) for group in stub.required_groups]
             done = bool(logs) and all(view is not None and view[0] for view in logs)
             (consumed if done else telling).append(stub)
-        if telling:
+        settled = [stub.message_id for stub in consumed]
+        if not telling:
+            return 0, settled
+        try:
             self._notifier.escalated(telling)
-            self._due.told([stub.message_id for stub in telling], self._owner, now)
-        return len(telling), [stub.message_id for stub in consumed]
+        except Exception:
+            log.exception("nobody could be told of %d stubs; tried again later", len(telling))
+            return 0, settled
+        self._due.told([stub.message_id for stub in telling], self._owner, now)
+        return len(telling), settled
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return what to do with each claimed stub, by its row."""

@@ -1,0 +1,67 @@
+"""When the next send is due."""
+
+import itertools
+
+import pytest
+
+from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.resend.policy import (
+    TRANSITIONS,
+    ResendPolicy,
+    SendEvent,
+    SendState,
+    next_send_state,
+)
+
+
+def test_waits_follow_the_ladder_and_its_last_step_repeats() -> None:
+    policy = ResendPolicy(waits=(1.0, 5.0, 30.0))
+
+    assert [policy.next_time(count, 100.0) for count in (1, 2, 3, 4, 99)] == [
+        *(101.0, 105.0, 130.0, 130.0, 130.0)
+    ]
+
+
+def test_a_later_send_never_waits_less() -> None:
+    policy = ResendPolicy()
+    waits = [policy.next_time(count, 0.0) for count in range(1, 40)]
+
+    assert waits == sorted(waits)
+    assert waits[0] == 10.0
+    assert waits[-1] == 7200.0
+
+
+def test_a_delayed_message_is_not_missed_before_it_could_be_there() -> None:
+    policy = ResendPolicy(waits=(10.0,))
+
+    assert policy.next_time(1, 100.0, deliver_time=500.0) == 510.0
+    assert policy.next_time(1, 600.0, deliver_time=500.0) == 610.0
+
+
+@pytest.mark.parametrize("waits", [(), (0.0,), (-1.0, 5.0), (5.0, 1.0)])
+def test_a_ladder_that_cannot_work_is_refused(waits: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigurationError):
+        ResendPolicy(waits=waits)
+
+
+def test_numbers_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        ResendPolicy(count_max=0)
+    with pytest.raises(UsageError):
+        ResendPolicy().next_time(0, 1.0)
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(SendState, SendEvent)))
+def test_an_event_is_in_the_table_or_is_refused(state: SendState, event: SendEvent) -> None:
+    if (state, event) in TRANSITIONS:
+        assert next_send_state(state, event) in SendState
+    else:
+        with pytest.raises(UsageError, match=state.value):
+            next_send_state(state, event)
+
+
+def test_nothing_is_sent_by_itself_after_the_last_send() -> None:
+    for state in (SendState.USED_UP, SendState.ESCALATED):
+        for event in (SendEvent.SENT, SendEvent.LAST_SENT):
+            with pytest.raises(UsageError):
+                next_send_state(state, event)

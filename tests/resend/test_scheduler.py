@@ -1,0 +1,377 @@
+"""The resend scheduler on real databases, with a broker in memory; time is the test's."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, text, update
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import ConnectionLost, NoRoute
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.stub import Position, Stub
+from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.scheduler import Progress, ResendCounts, Scheduler, has_passed
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_settlement import SqlSettlement
+from reliable_mq.sql_types import utc_datetime
+
+QUEUE = MessageQueue("orders", "broker-a", 1)
+MAX = 3
+
+
+class MemoryBroker:
+    """Stores what is sent; knows how far groups have come; may be away."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.progress: dict[str, Progress] = {}
+        self.failure: Exception | None = None
+        self.unasked: Exception | None = None
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        if self.failure is not None:
+            raise self.failure
+        results: list[SendResult | Exception] = []
+        for message in messages:
+            results.append(
+                SendResult(
+                    status=SendStatus.SEND_OK,
+                    message_id=message.message_id,
+                    offset_message_id="",
+                    queue=QUEUE,
+                    queue_offset=len(self.sent),
+                )
+            )
+            self.sent.append(message.message_id.rstrip("0"))
+        return results
+
+    def consumer_progress(self, group: str, topic: str) -> Progress:
+        if self.unasked is not None:
+            raise self.unasked
+        return self.progress[group]
+
+
+class MemoryNotifier:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.is_down = False
+
+    def escalated(self, stubs: Sequence[Stub]) -> None:
+        if self.is_down:
+            raise OSError("mail server")
+        self.told += [stub.message_id.rstrip("0") for stub in stubs]
+
+
+class World:
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, prefix="rmq_", connections=4)
+        self.database.create_tables()
+        self.stubs = SqlStubs(self.database.engine, self.database.stubs)
+        self.broker = MemoryBroker()
+        self.notifier = MemoryNotifier()
+        self.scheduler = self.new_scheduler("one")
+
+    def new_scheduler(self, owner: str, batch: int = 100) -> Scheduler:
+        database = self.database
+        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        return Scheduler(
+            SqlDue(self.stubs, database.logs, confirmation, MAX),
+            self.stubs,
+            self.broker,
+            ResendPolicy(waits=(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
+            self.notifier,
+            owner=owner,
+            lease=60.0,
+            batch=batch,
+        )
+
+    def write(self, name: str, *, key: str = "", groups: tuple[str, ...] = ("g",)) -> str:
+        """Write a stub at 100 whose relay died; it is due at 105."""
+        stub = Stub(
+            seq=0,
+            message_id=name.ljust(32, "0"),
+            topic="orders",
+            content=b"x",
+            ordering_key=key,
+            required_groups=groups,
+        )
+        with self.database.engine.begin() as connection:
+            self.stubs.write(connection, [stub], "relay", 100.0, 5.0)
+        return stub.message_id
+
+    def sent(self, name: str, *, offset: int = 5, **more: Any) -> str:
+        """Write a stub that was sent to an offset of the queue, due again at 105."""
+        message_id = self.write(name, **more)
+        self.change(
+            message_id, count=1, broker_name="broker-a", queue_id=1, offset=offset, owner=None
+        )
+        return message_id
+
+    def change(self, message_id: str, **values: Any) -> None:
+        table = self.database.stubs
+        with self.database.engine.begin() as connection:
+            connection.execute(
+                update(table).where(table.c.message_id == message_id).values(**values)
+            )
+
+    def log(
+        self, message_id: str, *, group: str = "g", state: int = 1, until: float | None = None
+    ) -> None:
+        with self.database.engine.begin() as connection:
+            connection.execute(
+                insert(self.database.logs).values(
+                    consumer_group=group,
+                    message_id=message_id,
+                    topic="orders",
+                    broker_name="broker-a",
+                    queue_id=1,
+                    offset=5,
+                    state=state,
+                    attempt=1,
+                    lease_until=utc_datetime(until) if until is not None else None,
+                    create_date=utc_datetime(100.0),
+                )
+            )
+
+    def row(self, message_id: str) -> Any:
+        table = self.database.stubs
+        with self.database.engine.begin() as connection:
+            return (
+                connection.execute(select(table).where(table.c.message_id == message_id))
+                .one()
+                ._mapping
+            )
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    made = World(database_url)
+    yield made
+    made.database.close()
+
+
+def test_a_stub_whose_relay_died_is_sent_when_its_time_has_come_and_not_before(
+    world: World,
+) -> None:
+    stub = world.write("a")
+
+    assert world.scheduler.run_once(104.9) == ResendCounts()
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=1, sent=1)
+    assert world.broker.sent == ["a"]
+    row = world.row(stub)
+    assert (row["count"], row["offset"], row["owner"]) == (1, 0, None)
+    assert row["resend_time"] == utc_datetime(115.0)
+
+
+def test_sends_that_fail_follow_the_ladder_and_then_a_person_is_told_once(world: World) -> None:
+    stub = world.write("a")
+    world.broker.failure = ConnectionLost("gone")
+    tries = []
+
+    for now in range(105, 200):
+        counts = world.scheduler.run_once(float(now))
+        if counts.failed:
+            tries.append(now)
+
+    assert tries == [105, 115, 135]  # at once, after 10 s, after 20 s
+    assert world.notifier.told == ["a"]
+    row = world.row(stub)
+    assert (row["status"], row["count"], row["resend_time"]) == (0, MAX, None)
+    assert row["note"] == "ConnectionLost: gone"
+
+
+def test_a_backlog_that_has_not_reached_the_message_is_no_reason_to_send_it_again(
+    world: World,
+) -> None:
+    stub = world.sent("a", offset=5)
+    world.broker.progress["g"] = {QUEUE: (5, 9)}  # the next one to be consumed is offset 5
+
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=1, rested=1)
+    row = world.row(stub)
+    assert (row["count"], row["resend_time"]) == (1, utc_datetime(109.0))
+    world.broker.progress["g"] = {QUEUE: (6, 9)}  # past it, and no consume log: it was lost
+    assert world.scheduler.run_once(109.0).sent == 1
+
+
+def test_a_message_whose_attempt_is_alive_is_not_sent_again(world: World) -> None:
+    stub = world.sent("a")
+    world.broker.progress["g"] = {QUEUE: (9, 9)}
+    world.log(stub, state=0, until=107.0)
+
+    assert world.scheduler.run_once(105.0).rested == 1
+    assert world.scheduler.run_once(109.0).sent == 1
+
+
+def test_every_required_group_must_have_passed(world: World) -> None:
+    stub = world.sent("a", groups=("g", "h"))
+    world.broker.progress = {"g": {QUEUE: (9, 9)}, "h": {QUEUE: (2, 9)}}
+
+    assert world.scheduler.run_once(105.0).rested == 1
+    world.broker.progress["h"] = {QUEUE: (9, 9)}
+    world.log(stub, group="g")
+    assert world.scheduler.run_once(109.0).sent == 1
+
+
+def test_what_everybody_consumed_is_confirmed_and_not_sent(world: World) -> None:
+    stub = world.sent("a", groups=("g", "h"))
+    world.log(stub, group="g")
+    world.log(stub, group="h")
+
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=1, confirmed=1)
+    assert (world.row(stub)["status"], world.broker.sent) == (1, [])
+
+
+def test_a_used_up_stub_that_everybody_consumed_is_confirmed_and_nobody_is_told(
+    world: World,
+) -> None:
+    stub = world.sent("a")
+    world.change(stub, count=MAX)
+    world.log(stub)
+
+    assert world.scheduler.run_once(105.0).confirmed == 1
+    assert (world.row(stub)["status"], world.notifier.told) == (1, [])
+
+
+def test_a_broker_that_cannot_be_asked_decides_nothing(world: World) -> None:
+    world.sent("a")
+    world.broker.unasked = ConnectionLost("gone")
+
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=1, rested=1)
+
+
+def test_a_message_whose_topic_or_place_is_gone_is_sent_again(world: World) -> None:
+    world.sent("a", groups=("g",))
+    world.sent("b", groups=("h",))
+    world.broker.progress = {"g": {QUEUE: (2, 3)}, "h": {}}
+
+    assert world.scheduler.run_once(105.0).sent == 2
+    world.sent("c")
+    world.broker.unasked = NoRoute("orders")
+    assert world.scheduler.run_once(106.0).sent == 1
+
+
+def test_stubs_of_one_key_leave_one_after_another_also_when_one_fails(world: World) -> None:
+    for name in ("k1", "k2", "k3"):
+        world.write(name, key="k")
+    world.write("free")
+    world.broker.failure = ConnectionLost("gone")
+
+    world.scheduler.run_once(105.0)  # k1 and free were tried
+    world.broker.failure = None
+    world.scheduler.run_once(106.0)
+    assert world.broker.sent == []  # the others wait behind k1
+    for now in (115.0, 115.0, 115.0):
+        world.scheduler.run_once(now)
+    assert [name for name in world.broker.sent if name != "free"] == ["k1", "k2", "k3"]
+
+
+def test_two_schedulers_never_send_the_same_stub(world: World) -> None:
+    for number in range(40):
+        world.write(f"m{number}x")
+    schedulers = [world.new_scheduler(name, batch=5) for name in ("one", "two")]
+    start = threading.Barrier(2)
+
+    def work(scheduler: Scheduler) -> int:
+        start.wait(10)
+        sent = 0
+        for _ in range(40):
+            sent += scheduler.run_once(105.0).sent
+        return sent
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(work, schedulers))
+
+    assert sum(both) == 40
+    assert len(set(world.broker.sent)) == len(world.broker.sent) == 40
+
+
+def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more(
+    world: World,
+) -> None:
+    stub = world.write("a")
+    confirmation = SqlConfirmation(
+        world.database.stubs, world.database.logs, world.database.dialect
+    )
+    dead = SqlDue(world.stubs, world.database.logs, confirmation, MAX)
+
+    assert len(dead.claim(105.0, "dead", 60.0, 10)) == 1
+    assert world.scheduler.run_once(164.9).claimed == 0
+    assert world.scheduler.run_once(165.0).sent == 1
+    dead.rest([stub], "dead", 999.0)
+    dead.told([stub], "dead", 999.0)
+    assert world.row(stub)["resend_time"] == utc_datetime(175.0)
+
+
+def test_when_nobody_can_be_told_it_is_tried_again(world: World) -> None:
+    stub = world.write("a")
+    world.change(stub, count=MAX)
+    world.notifier.is_down = True
+
+    assert world.scheduler.run_once(105.0).escalated == 0
+    world.notifier.is_down = False
+    assert world.scheduler.run_once(165.0).escalated == 1
+    assert world.notifier.told == ["a"]
+
+
+def test_a_person_may_send_again_or_void(world: World) -> None:
+    again, never = world.write("a"), world.write("b")
+    for stub in (again, never):
+        world.change(stub, count=MAX, resend_time=None)
+    world.log(again, state=0)
+    settlement = SqlSettlement(world.database.stubs, world.database.logs)
+
+    with world.database.engine.begin() as connection:
+        assert settlement.retry(connection, again, "fixed", 200.0)
+        assert settlement.void(connection, never, "cancelled", 200.0)
+        assert not settlement.void(connection, never, "twice", 200.0)
+        assert not settlement.retry(connection, "F" * 32, "unknown", 200.0)
+
+    assert world.scheduler.run_once(200.0).sent == 1
+    assert world.broker.sent == ["a"]
+    assert (world.row(never)["status"], world.row(never)["note"]) == (2, "cancelled")
+    with world.database.engine.begin() as connection:
+        attempts = connection.execute(select(world.database.logs.c.attempt)).scalar_one()
+    assert attempts == 0  # or the consumer would give it up unread
+
+
+def test_a_delayed_message_is_passed_when_the_group_has_caught_up() -> None:
+    stub = Stub(
+        seq=1,
+        message_id="a",
+        topic="orders",
+        content=b"x",
+        deliver_time=50.0,
+        position=Position("broker-a", 1, 900),  # a place in the broker's delay topic
+    )
+
+    assert has_passed(stub, {QUEUE: (3, 4)}) is False
+    assert has_passed(stub, {QUEUE: (4, 4)}) is True
+    assert has_passed(stub, None) is None
+
+
+def test_the_due_query_is_answered_from_its_index(postgres_url: str) -> None:
+    world = World(postgres_url)
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO rmq_message_stub (message_id, topic, content, status, create_date,"
+                " update_date) SELECT lpad(i::text, 32, '0'), 't', '', 1, now(), now()"
+                " FROM generate_series(1, 20000) i"
+            )
+        )
+    world.write("due")
+    with world.database.engine.begin() as connection:
+        connection.execute(text("ANALYZE rmq_message_stub"))
+        plan = connection.execute(
+            text(
+                "EXPLAIN SELECT * FROM rmq_message_stub WHERE status = 0"
+                " AND resend_time <= now() ORDER BY resend_time, seq LIMIT 100"
+            )
+        ).scalars()
+        assert "rmq_message_stub_due" in "\n".join(plan)
+    world.database.close()
