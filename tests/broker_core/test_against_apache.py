@@ -9,7 +9,8 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.broker_core.probes import SCRIPT, Probe, seen
+from tests.broker_core.probes.asking import Probe, seen
+from tests.broker_core.probes.script import SCRIPT
 from tests.broker_core.raw_client import RawClient
 
 from reliable_mq.wire.codes import RequestCode

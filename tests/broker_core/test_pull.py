@@ -1,7 +1,13 @@
 """Pulls that are answered at once: which messages, how many, and where the next pull begins."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, pull_header
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    BrokerWorld,
+    pull_header,
+    waiting_pull_header,
+)
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.wire import fastjson
@@ -139,5 +145,9 @@ def test_a_group_that_was_forbidden_a_topic_may_not_read_it(ten: BrokerWorld) ->
 
 
 def test_a_one_way_pull_gets_no_answer_and_is_not_held(ten: BrokerWorld) -> None:
-    assert ten.begin(Ask.PULL_MESSAGE, pull_header(), oneway=True) is None
-    assert not ten.inbox.get(1)
+    for header in (pull_header(), waiting_pull_header(10)):
+        assert ten.begin(Ask.PULL_MESSAGE, header, oneway=True) is None
+    ten.pass_time(20_000, step=1_000)
+    ten.send()
+    assert ten.inbox == {1: []}
+    assert len(ten.state.pulls) == 0

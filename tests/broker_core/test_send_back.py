@@ -2,7 +2,7 @@
 
 import pytest
 from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, send_header
-from tests.broker_core.probes import locking, queue
+from tests.broker_core.probes.asking import locking, queue
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.wire.codes import RequestCode as Ask

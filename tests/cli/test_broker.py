@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bench.child_process import LoggedProcess
-from tests.broker_core.probes import sending
+from tests.broker_core.probes.asking import sending
 from tests.broker_core.raw_client import NoAnswer, RawClient
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run

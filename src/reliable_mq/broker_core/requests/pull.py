@@ -40,7 +40,8 @@ def pull_message(state: BrokerState, request: Request) -> Command | None:
     topic, tags = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, tags)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
-    if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+    may_wait = header.sys_flag & SUSPEND and not command.is_oneway
+    if found.code == ResponseCode.PULL_NOT_FOUND and may_wait:
         _hold(state, request, header, tags)
         return None
     return _answer(state, command, header, found, topic, group)

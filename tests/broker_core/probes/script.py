@@ -1,0 +1,26 @@
+"""Questions that both brokers must answer alike: good, bad and absurd input, in order.
+
+The list is a script: later probes see what earlier ones did. Topics and groups of the probes are
+new to the broker.
+"""
+
+from tests.broker_core.probes.clients import CLIENTS, LOCKS
+from tests.broker_core.probes.failures import SEND_BACKS
+from tests.broker_core.probes.groups import DELETIONS, GROUPS
+from tests.broker_core.probes.offsets import OFFSETS
+from tests.broker_core.probes.pulls import PULLS
+from tests.broker_core.probes.sends import SENDS
+from tests.broker_core.probes.topics import TOPICS, UNKNOWN
+
+SCRIPT = [
+    *UNKNOWN,
+    *TOPICS,
+    *SENDS,
+    *PULLS,
+    *CLIENTS,
+    *LOCKS,
+    *OFFSETS,
+    *SEND_BACKS,
+    *GROUPS,
+    *DELETIONS,
+]
