@@ -306,6 +306,21 @@ def test_what_is_no_store_directory_is_said_so(tmp_path: Path, folder: str, what
         read_layout(str(tmp_path / folder))
 
 
+def test_the_store_of_a_broker_that_got_no_message_yet_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("lock")
+
+    assert read_layout(str(tmp_path)) == StoreLayout(0, 0, (), {})
+    assert read_progress(str(tmp_path)) == {}
+
+
+def test_a_folder_of_other_things_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "holiday.jpg").write_bytes(b"")
+
+    with pytest.raises(StoreError, match=r"no segment, but holiday\.jpg"):
+        read_layout(str(tmp_path))
+
+
 def test_times_of_a_row_are_milliseconds(tmp_path: Path) -> None:
     store = StoreWriter(tmp_path)
     store.send(message_id(1), b"1")

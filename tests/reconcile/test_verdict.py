@@ -3,11 +3,13 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from reliable_mq.errors import UsageError
+from reliable_mq.reconcile.repair import ACTIONS
 from reliable_mq.reconcile.verdict import (
     FACTS,
     FINDINGS,
@@ -131,3 +133,13 @@ def test_a_missing_or_impossible_fact_is_an_error_not_a_verdict(name: str) -> No
         decide({fact: value for fact, value in facts.items() if fact != name})
     with pytest.raises(UsageError, match=name):
         decide({**facts, name: "maybe"})
+
+
+def test_the_documentation_has_the_same_list_of_verdicts() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+
+    for verdict, meaning in MEANINGS.items():
+        kind = "yes" if verdict in FINDINGS else ""
+        action = ACTIONS.get(verdict, "a person decides" if kind else "")
+        row = f"| {verdict} | {kind} | {meaning} | {action} |"
+        assert row.replace("|  |", "| |").replace("|  |", "| |") in page

@@ -22,6 +22,7 @@ from reliable_mq.wire import fastjson
 _UNIT = struct.Struct(">qiq")
 _BLANK_UNIT_SIZE_FIELD = 0x7FFFFFFF
 _NAME_LENGTH = 20
+_MARKS_OF_A_STORE = ("commitlog", "lock", "abort", "checkpoint", "config")
 _CHUNK_SIZE = 8 * 1024 * 1024
 _HEAD_OVERLAP = 64  # so that a head that two chunks share is found whole in the second
 SPLIT_SIZE = 64 * 1024 * 1024
@@ -129,13 +130,14 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     """
     root = Path(store)
     log = root / "commitlog"
-    if not log.is_dir():
-        what = "has no folder commitlog" if root.is_dir() else "does not exist"
-        raise StoreError(f"{store} is no store directory: it {what}")
-    segments = sorted(path for path in log.iterdir() if _is_offset_name(path.name))
-    foreign = sorted(path.name for path in log.iterdir() if path not in segments)
-    if foreign and not segments:
-        raise StoreError(f"{log} holds no segment, but {foreign[0]}")
+    if not root.is_dir():
+        raise StoreError(f"{store} is no store directory: it does not exist")
+    if not any((root / mark).exists() for mark in _MARKS_OF_A_STORE):
+        raise StoreError(f"{store} is no store directory: it has no folder commitlog")
+    files = sorted(log.iterdir()) if log.is_dir() else []  # made with the first message
+    segments = [path for path in files if _is_offset_name(path.name)]
+    if files and not segments:
+        raise StoreError(f"{log} holds no segment, but {files[0].name}")
     queues = list(_queues(root / "consumequeue"))
     sure_end = max((queue.log_end() for queue in queues), default=0)
     log_begin = int(segments[0].name) if segments else 0

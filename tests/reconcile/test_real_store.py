@@ -1,0 +1,128 @@
+"""Store directories of real brokers, read while they run: the bundled one's, and Apache's."""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.client.cluster import QUICK, eventually, play
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.subscription import CONSUMED, Dead, Outcome, Subscription
+from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.reconcile.file_store import read_layout, read_partition, read_progress
+from reliable_mq.reconcile.log_scan import LogRow
+from reliable_mq.wire.record import body_checksum
+
+pytestmark = pytest.mark.processes
+
+COUNT = 300
+TOPIC, GROUP = "orders", "payments"
+
+
+@pytest.fixture(params=["bundled", pytest.param("apache", marks=pytest.mark.java)])
+def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+    """Give a running broker's name server and store directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        if request.param == "bundled":
+            with ReliableMQBroker(directory) as bundled:
+                yield bundled.name_server_address, bundled.store
+            return
+        missing = missing_tools()
+        if missing is not None:
+            pytest.skip(missing)
+        try:
+            with ApacheRocketMQ(directory, "ASYNC_FLUSH") as apache:
+                yield apache.name_server_address, directory / "store"
+        except JarsUnreachable as unreachable:
+            pytest.skip(str(unreachable))
+
+
+def rows_of(store: Path) -> list[LogRow]:
+    return [
+        row
+        for partition in read_layout(str(store), split_size=16 * 1024 * 1024).partitions
+        for rows in read_partition(partition, check_body=True)
+        for row in rows
+    ]
+
+
+def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
+    broker: tuple[str, Path],
+) -> None:
+    """Given messages sent, one of them given up by its consumer, when the files of the running
+    broker are read, then they say where each lies, what it holds, and what became of it."""
+    name_servers, store = broker
+    handled: list[str] = []
+
+    async def handler(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        handled.extend(message.message_id for message in messages)
+        return [Dead("no such card") if m.body == b"7" else CONSUMED for m in messages]
+
+    async def scene() -> None:
+        async with AsyncClient(name_servers, settings=QUICK) as client:
+            await client.create_topic(TOPIC, 4)
+            bodies = {b"%d" % number for number in range(COUNT)}
+            messages = [Message(topic=TOPIC, body=body, tag="paid") for body in bodies]
+            sent = [one for one in await client.send_many(messages) if isinstance(one, SendResult)]
+            assert len(sent) == COUNT
+            await client.consume(Subscription(group=GROUP, topics={TOPIC: "*"}), handler)
+            await eventually(lambda: len(set(handled)) == COUNT)
+            await eventually(lambda: any(row.role == "dead" for row in rows_of(store)))
+
+            rows = rows_of(store)
+
+            firsts = {row.message_id: row for row in rows if row.role == "first"}
+            assert {row.content_crc for row in firsts.values()} == set(map(body_checksum, bodies))
+            for one in sent:
+                row = firsts[one.message_id]
+                place = (row.topic, row.queue_id, row.queue_offset)
+                assert place == (TOPIC, one.queue.queue_id, one.queue_offset)
+            (dead,) = (row for row in rows if row.role == "dead")
+            assert (dead.topic, dead.consumer_group) == (TOPIC, GROUP)
+            assert (dead.message_id, dead.reason) == (dead_one(firsts), "no such card")
+            await eventually(lambda: sum(progress(store).values()) == COUNT)
+            ends = Counter(row.queue_id for row in firsts.values())
+            assert progress(store) == ends
+
+    def progress(path: Path) -> dict[int, int]:
+        return read_progress(str(path)).get((GROUP, TOPIC), {})
+
+    def dead_one(firsts: dict[str | None, LogRow]) -> str | None:
+        return next(i for i, row in firsts.items() if row.content_crc == body_checksum(b"7"))
+
+    play(scene())
+    assert not [row for row in rows_of(store) if row.role == "damaged"]
+
+
+def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
+    broker: tuple[str, Path],
+) -> None:
+    """Given a broker under load, when its log is read again and again, then every reading is a
+    beginning of the next, without damage."""
+    name_servers, store = broker
+
+    async def scene() -> None:
+        async with AsyncClient(name_servers, settings=QUICK) as client:
+            await client.create_topic(TOPIC, 4)
+            load = asyncio.create_task(_send_all(client))
+            before: list[LogRow] = []
+            while not load.done():
+                rows = await asyncio.to_thread(rows_of, store)
+                assert rows[: len(before)] == before
+                assert not [row for row in rows if row.role == "damaged"]
+                before = rows
+            await load
+
+    play(scene())
+
+
+async def _send_all(client: AsyncClient) -> None:
+    for _ in range(20):
+        await client.send_many([Message(topic=TOPIC, body=bytes(500)) for _ in range(100)])
