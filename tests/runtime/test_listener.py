@@ -204,9 +204,11 @@ def test_a_connection_that_is_silent_both_ways_is_closed(
 ) -> None:
     async def test() -> None:
         async with serving(idle_seconds=0.2) as echo:
-            reader, _writer = await connect(echo)
+            reader, writer = await connect(echo)
+            writer.write(encode_command(request(7))[:-1])
             assert await reader.read() == b""
-            await until(lambda: True)
+            await until(lambda: bool(caplog.records))
+            assert [record.levelname for record in caplog.records] == ["INFO"], "one line"
             assert "silent" in caplog.text
 
     caplog.set_level(logging.INFO)
