@@ -8,7 +8,8 @@ Source: Apache RocketMQ `DefaultMessageStore.ReputMessageService`.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.wire.java_hash import tags_code
@@ -20,7 +21,7 @@ _SEPARATOR = 0x02
 _UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
-class DispatchEntry(NamedTuple):
+class DispatchEntry(msgspec.Struct, gc=False):
     """What the queues need to know of one stored record."""
 
     topic: str

@@ -58,6 +58,7 @@ class CommitLog:
         self._spare: tuple[int, DiskFile] | None = None
         self._pending: list[Write] = []
         self._room_end = 0  # where the last room ends that was given; `add` fills it
+        self.capacity_end = 0  # where the newest segment ends
         self.end = 0
         self.written = 0
         self.durable = 0
@@ -82,9 +83,13 @@ class CommitLog:
                     f"{segment_path(expected)}: this segment is missing, later ones are there; "
                     "restore it from a copy"
                 )
-            self._firsts.append(first)
-            self._segments.append(self._disk.open(path, self._segment_size))
+            self._keep(first, self._disk.open(path, self._segment_size))
         self.reset_end(self.start)
+
+    def _keep(self, first: int, segment: DiskFile) -> None:
+        self._firsts.append(first)
+        self._segments.append(segment)
+        self.capacity_end = first + self._segment_size
 
     @property
     def start(self) -> int:
@@ -100,11 +105,6 @@ class CommitLog:
     def segment_starts(self) -> list[int]:
         """The first offset of every segment, oldest first."""
         return list(self._firsts)
-
-    @property
-    def capacity_end(self) -> int:
-        """The offset at which the newest segment ends."""
-        return self._firsts[-1] + self._segment_size if self._firsts else 0
 
     def reset_end(self, end: int) -> None:
         """Let the log end at `end`: recovery found nothing valid after it."""
@@ -159,8 +159,7 @@ class CommitLog:
             self._spare = None
         else:
             segment = self._disk.open(segment_path(first), self._segment_size)
-        self._segments.append(segment)
-        self._firsts.append(first)
+        self._keep(first, segment)
 
     def prepare_segment(self) -> None:
         """Make the next segment's file ahead of need, when the newest is half full.
@@ -237,6 +236,7 @@ class CommitLog:
         while self._firsts and self._firsts[-1] > end:
             self._segments.pop().close()
             self._disk.remove(segment_path(self._firsts.pop()))
+        self.capacity_end = self._firsts[-1] + self._segment_size if self._firsts else 0
         if end < self.capacity_end:
             first, segment = self.segment_at(end)
             segment.clear(end - first)

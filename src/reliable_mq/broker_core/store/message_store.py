@@ -46,7 +46,7 @@ class StoredMessage(msgspec.Struct, kw_only=True):
     prepared_transaction_offset: int = 0
 
 
-class Place(msgspec.Struct):
+class Place(msgspec.Struct, gc=False):
     """Where a message went. It is durable when the log is durable up to `end`."""
 
     commit_log_offset: int
