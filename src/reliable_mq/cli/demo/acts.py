@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from reliable_mq.cli.demo.checks import check_outcome
+from reliable_mq.cli.demo.checks import check_outcome, check_sequence
 from reliable_mq.cli.demo.counts import Counter
 from reliable_mq.cli.demo.faults import Action, Fault, Target
 from reliable_mq.cli.demo.loss import StoredMessage, delete_message, unconsumed_messages
@@ -158,9 +158,14 @@ def resume(stage: Stage, orders: int, screen: Screen) -> None:
     screen.line(f"{orders} orders had both effects")
 
 
-def check(stage: Stage, orders: int, screen: Screen) -> bool:
-    """Compare the shop's tables with the parquet file; say whether everything holds."""
+def check(stage: Stage, orders: int, lost: Collection[str], screen: Screen) -> bool:
+    """Compare the shop's tables with the parquet file; say whether everything holds.
+
+    What was lost and sent again came late, so then the sequence is not looked at.
+    """
     answers = check_outcome(stage.postgres.url, orders)
+    if not lost:
+        answers.append(check_sequence(stage.postgres.url))
     for answer in answers:
         verdict = "yes" if answer.holds else f"NO: {answer.broken} wrong, e.g. {answer.sample}"
         screen.line(f"{answer.claim} ({answer.counted}): {verdict}", style=STYLES[answer.holds])

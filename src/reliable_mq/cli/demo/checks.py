@@ -76,6 +76,20 @@ _QUESTIONS = (
     ),
 )
 
+# Orders carry their household as ordering key, and one producer placed them by their time.
+_IN_ORDER = Question(
+    "the orders of every household were paid in the order in which they were placed",
+    "SELECT count(*) FROM shop_payment",
+    """
+    SELECT order_id FROM
+        (SELECT order_id, p.id, max(p.id) OVER (
+            PARTITION BY household_id ORDER BY placed_at, o.id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier
+         FROM shop_payment p JOIN shop_order o ON o.id = p.order_id) payment
+    WHERE id < earlier
+    """,
+)
+
 
 class Answer(NamedTuple):
     """What a question found: `counted` things looked at, `broken` of them wrong."""
@@ -102,6 +116,12 @@ def check_outcome(database: str, orders: int) -> list[Answer]:
         _copy_file(connection)
         connection.execute(_CHOOSE, (orders,))
         return [_ask(connection, question) for question in _QUESTIONS]
+
+
+def check_sequence(database: str) -> Answer:
+    """Look whether a payment was written before one of an earlier order of its household."""
+    with psycopg.connect(database.replace("+psycopg", "")) as connection:
+        return _ask(connection, _IN_ORDER)
 
 
 def _copy_file(connection: psycopg.Connection) -> None:

@@ -100,6 +100,6 @@ def _play(options: DemoOptions, kills: int, seed: int, out: Path, screen: Screen
             held = reconcile(stage, "reconcile-after-repair", set(), screen) and held
 
         screen.headline("Checking the outcome in plain SQL against the parquet file")
-        held = check(stage, orders, screen) and held
+        held = check(stage, orders, lost, screen) and held
         print_what_it_took(stage, done, screen)
     return held
