@@ -4,6 +4,7 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 `DefaultMessageStore.getMessage`.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
@@ -11,7 +12,7 @@ from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
 from reliable_mq.broker_core.requests.subscription import wanted_tags
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -130,18 +131,17 @@ def _read(
     config = state.config
     count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
     size_max = min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max)
-    units = queue.units(
-        header.queue_offset, count_max if tags is None else max(_SCAN_MAX, header.max_msg_nums)
-    )
+    units = queue.units(header.queue_offset, count_max)
     if not units:
         return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
     next_offset = header.queue_offset
     parts: list[bytes] = []
     begin = end = total = count = 0
     status = "NO_MATCHED_MESSAGE"
-    for unit in units:
+    wanted = units if tags is None else _more_units(queue, header, units)
+    for unit in wanted:
         if tags is None or unit.tags_code in tags:
-            if count and (count == count_max or total + unit.size > size_max):
+            if count == count_max or (count and total + unit.size > size_max):
                 break
             if unit.commit_log_offset < log_start:
                 status = "MESSAGE_WAS_REMOVING"
@@ -158,6 +158,18 @@ def _read(
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     parts.append(log.read(begin, end - begin))
     return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(parts))
+
+
+def _more_units(
+    queue: ConsumeQueue, header: PullMessageHeader, units: list[Unit]
+) -> Iterator[Unit]:
+    """Yield units, and those behind them as long as one pull may look: most may not be wanted."""
+    end = header.queue_offset + max(_SCAN_MAX, header.max_msg_nums)
+    offset = header.queue_offset
+    while units:
+        yield from units
+        offset += len(units)
+        units = queue.units(offset, min(2 * len(units), end - offset))
 
 
 def _note_progress(
