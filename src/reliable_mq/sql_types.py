@@ -1,9 +1,12 @@
-"""Column types of our tables. Receives values of Python; hands on what each database stores."""
+"""What our tables share: the type of their times, and the error when they are not there."""
 
 from datetime import UTC, datetime
 
 from sqlalchemy import DateTime, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+_UNDEFINED_TABLE = "42P01"  # SQLSTATE
 
 
 def utc_datetime(seconds: float) -> datetime:
@@ -40,3 +43,19 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None:
             return value.replace(tzinfo=UTC)
         return value.astimezone(UTC)
+
+
+def missing_table_text(name: str) -> str:
+    """Return what to tell somebody whose table is missing."""
+    return (
+        f"table {name} is missing: call mq.create_tables() "
+        "or run reliable-mq create-tables MODULE:OBJECT"
+    )
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Say whether a statement failed because its table is not there."""
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return state == _UNDEFINED_TABLE or "no such table" in str(error.orig)

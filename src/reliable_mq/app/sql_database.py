@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.sql_types import missing_table_text
 
 _SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
 _ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 _BUSY_TIMEOUT_MS = 10_000
-_MISSING_TABLE = "42P01"
 
 
 class Database:
@@ -104,14 +104,6 @@ class Database:
             await engine.dispose()
 
 
-def missing_table_text(name: str) -> str:
-    """Return what to tell somebody whose table is missing."""
-    return (
-        f"table {name} is missing: call mq.create_tables() "
-        "or run reliable-mq create-tables MODULE:OBJECT"
-    )
-
-
 def _checked_url(url: str) -> URL:
     if not url:
         raise ConfigurationError(
@@ -174,11 +166,3 @@ def is_database_down(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
     return str(state).startswith(("08", "57P", "53"))
-
-
-def is_missing_table(error: BaseException) -> bool:
-    """Say whether a statement failed because its table is not there."""
-    if not isinstance(error, DBAPIError):
-        return False
-    state = getattr(error.orig, "sqlstate", None)
-    return state == _MISSING_TABLE or "no such table" in str(error.orig)

@@ -14,12 +14,13 @@ from rich.table import Table as RichTable
 from sqlalchemy import Connection
 
 from reliable_mq.app.loading import load_application
-from reliable_mq.app.sql_database import Database, is_missing_table, missing_table_text
+from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.resend.sql_stub_list import list_stubs, show_stub
+from reliable_mq.sql_types import is_missing_table, missing_table_text
 
 app = typer.Typer(no_args_is_help=True, help="List, show, retry or void message stubs.")
 

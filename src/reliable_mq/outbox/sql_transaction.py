@@ -13,16 +13,18 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from reliable_mq.client.outgoing import check_message
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.message import new_message_id
 from reliable_mq.outbox.delay import delay_level_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
+from reliable_mq.sql_types import is_missing_table, missing_table_text
 
 _PENDING = "reliable_mq.pending"
 _ID_LENGTH = 32
@@ -98,7 +100,12 @@ class SqlOutbox:
             deliver_time=deliver_time,
         )
         check_message(message_of(stub, 0))  # what cannot be sent is refused here, not later
-        self._stubs.write(session.connection(), [stub], self._owner, now, self._lease)
+        try:
+            self._stubs.write(session.connection(), [stub], self._owner, now, self._lease)
+        except DBAPIError as error:
+            if is_missing_table(error):
+                raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
+            raise
         # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
         session.info.setdefault(_PENDING, []).append((self._relay, stub, now))
         return stub.message_id
@@ -177,6 +184,7 @@ class Transaction:
         Raises:
             MessageRefused: when the payload, the topic's name or another part cannot be sent.
             UsageError: when the delay is too long or the id malformed.
+            ConfigurationError: when our table is missing in the session's database.
         """
         return self._outbox.write(
             self.session,
