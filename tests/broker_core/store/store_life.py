@@ -28,12 +28,13 @@ QUEUES = (("orders", 0), ("orders", 1), (SCHEDULE_TOPIC, 1), ("%RETRY%payments",
 
 
 class Sent(NamedTuple):
-    """A message as it was appended: the place it was given, and its body."""
+    """A message as it was appended: the place it was given, and its content."""
 
     topic: str
     queue_id: int
     queue_offset: int
     body: bytes
+    properties: bytes
 
 
 def new_store(disk: Disk, *, sync: bool = True, segment_size: int = SEGMENT_SIZE) -> MessageStore:
@@ -100,8 +101,9 @@ class Life:
             topic, queue_id = self._random.choice(QUEUES)
             self.now_ms += self._random.randint(0, 900)
             body = b"%06d" % len(self.appended) * self._random.randint(1, 40)
-            place = store.append(message(topic, queue_id, body), self.now_ms)
-            self.appended.append(Sent(topic, queue_id, place.queue_offset, body))
+            sent = message(topic, queue_id, body)
+            place = store.append(sent, self.now_ms)
+            self.appended.append(Sent(topic, queue_id, place.queue_offset, body, sent.properties))
         flush(store, sync=self.sync)
         self.acknowledged = len(self.appended)
 
@@ -121,7 +123,7 @@ class Life:
         """
         store = self.open()
         records = log_records(store)
-        stored = [Sent(r.topic, r.queue_id, r.queue_offset, r.body) for r in records]
+        stored = [Sent(r.topic, r.queue_id, r.queue_offset, r.body, r.properties) for r in records]
         assert stored == self.appended[: len(stored)], "the log is a prefix of what was appended"
         if keeps_acknowledged:
             assert len(stored) >= self.acknowledged, "everything acknowledged is there"

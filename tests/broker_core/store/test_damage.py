@@ -78,6 +78,26 @@ def test_a_damaged_record_with_valid_ones_behind_it_is_refused(
     life.check().close()
 
 
+@pytest.mark.parametrize("sync", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_hole_is_damage_after_a_kill_and_a_torn_tail_after_a_power_loss(sync: bool) -> None:
+    """Given that nothing else knows the records behind it: no queue, no note, no checkpoint."""
+    disk = MemoryDisk()
+    life = Life(disk, seed=4, sync=sync)
+    store = life.open()
+    for _ in range(2):
+        life.turn(store)
+    records = log_records(store)
+    for path in [path for path in disk.files() if path.startswith("consumequeue")]:
+        disk.remove(path)
+    damage(disk, FIRST, records[1].commit_log_offset + 90, b"\xff\xff")
+
+    assert_refused(disk, f"log offset {records[1].commit_log_offset}", sync=sync)
+
+    disk.boot += 1
+    life.check(keeps_acknowledged=False).close()
+    assert len(life.appended) == 1
+
+
 def test_a_damaged_blank_before_later_segments_is_refused() -> None:
     life, records = grown_store(is_closed=True)
     last = [r for r in records if r.commit_log_offset < SEGMENT_SIZE][-1]

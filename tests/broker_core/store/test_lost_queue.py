@@ -6,6 +6,7 @@ from tests.broker_core.store.store_life import (
     QUEUES,
     Life,
     flush,
+    log_records,
     message,
     new_store,
 )
@@ -115,6 +116,8 @@ def test_a_delayed_message_is_due_by_its_store_time_live_and_rebuilt() -> None:
     for _ in range(6):
         life.turn(store)
     live = delayed_units(store)
+    times = [record.store_time_ms for record in log_records(store)]
+    assert times == sorted(times)
     store.close()
     remove(life.disk, "consumequeue/")
 

@@ -66,6 +66,20 @@ def test_a_kill_at_any_byte_takes_nothing_that_was_acknowledged(seed: int, sync:
         go_on(life)
 
 
+def test_a_write_of_the_log_torn_at_every_byte_leaves_whole_records_only() -> None:
+    """Also within the properties, which no checksum covers."""
+    operations = uninterrupted(0, sync=True)
+    is_log = [o.verb == "write" and o.path.startswith("commitlog") for o in operations]
+    number = max(
+        (n for n, is_write in enumerate(is_log) if is_write and operations[n].size < 500),
+        key=lambda n: operations[n].size,
+    )
+    for torn in range(operations[number].size):
+        disk, life = stopped_life(0, number, torn)
+        disk.kill()
+        life.check().close()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_loss_takes_nothing_that_was_acknowledged_with_sync_flush(seed: int) -> None:
     for number in range(len(uninterrupted(seed, sync=True))):
