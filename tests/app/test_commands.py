@@ -1,0 +1,229 @@
+"""The verbs of the command line that belong to an application: real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from reliable_mq import ReliableMQ
+from reliable_mq.testing.local_servers import free_port
+
+APPLICATION = '''
+import os, signal, time
+from pathlib import Path
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+from reliable_mq import ReliableMQ, ReceivedMessage
+
+mq = ReliableMQ("shop", claim_lease=1.0)
+here = Path(__file__).parent
+
+def kill_once(name):
+    """Die here, the first time."""
+    try:
+        (here / f"died-{name}").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@mq.consumer("orders", group="payments")
+def pay(order: dict[str, int], session: Session, message: ReceivedMessage) -> None:
+    session.execute(
+        text("INSERT INTO effects VALUES (:id, :doubt)"),
+        {"id": order["id"], "doubt": int(message.in_doubt)},
+    )
+    if order["id"] == 3:
+        kill_once("in the handler")
+
+class DiesBeforeSending:
+    def hand(self, stubs, written):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def place(number, dies=False):
+    scope = mq.transaction()
+    if dies:
+        scope._outbox._relay = DiesBeforeSending()
+    with scope as tx:
+        tx.session.execute(text("INSERT INTO orders VALUES (:id)"), {"id": number})
+        tx.send("orders", {"id": number}, key=number, ordering_key="c1")
+'''
+
+
+class Shop:
+    """A directory with an application, and the processes that run it."""
+
+    def __init__(self, directory: Path, database: str, redis: str) -> None:
+        self.directory = directory
+        self.database = database
+        self.port = free_port()
+        (directory / "shop_app.py").write_text(APPLICATION)
+        self.environment = {
+            **os.environ,
+            "RELIABLE_MQ_DATABASE": database,
+            "RELIABLE_MQ_REDIS": redis,
+            "RELIABLE_MQ_BROKER": f"127.0.0.1:{self.port}",
+            "PYTHONPATH": str(directory),
+        }
+
+    def words(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "reliable_mq.cli.main", *arguments]
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*arguments),
+            env=self.environment,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def python(self, code: str) -> int:
+        """Run code beside the application and return its exit code."""
+        return subprocess.run(
+            [sys.executable, "-c", f"from shop_app import *; {code}"],
+            env=self.environment,
+            cwd=self.directory,
+            timeout=60,
+            check=False,
+        ).returncode
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a command until the block ends, then ask it to stop."""
+        process = subprocess.Popen(
+            self.words(*arguments),
+            env=self.environment,
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @contextmanager
+    def broker(self) -> Iterator[None]:
+        store = str(self.directory / "store")
+        ports = ("--port", "0", "--namesrv-port", str(self.port))
+        with self.running("broker", "--store", store, *ports) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready ")
+            yield
+
+    def sql(self, statement: str) -> list[Any]:
+        engine = create_engine(self.database)
+        with engine.begin() as connection:
+            result = connection.execute(text(statement))
+            rows = list(result.all()) if result.returns_rows else []
+        engine.dispose()
+        return rows
+
+
+@pytest.fixture
+def shop(tmp_path: Path, postgres_url: str, redis_url: str) -> Shop:
+    made = Shop(tmp_path, postgres_url, redis_url)
+    made.sql("CREATE TABLE orders (id INT)")
+    made.sql("CREATE TABLE effects (id INT, doubt INT)")
+    return made
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.processes
+def test_killed_processes_lose_no_order_and_double_none(shop: Shop) -> None:
+    assert shop.call("create-tables", "shop_app:mq").returncode == 0
+
+    with shop.broker():
+        # Given orders of one customer, and a producer that dies between its commit and its send
+        assert shop.python("[place(n) for n in range(1, 3)]; mq.close()") == 0
+        assert shop.python("place(3, dies=True)") == -signal.SIGKILL
+        assert shop.python("[place(n) for n in range(4, 7)]; mq.close()") == 0
+        # When workers run, of which one dies in its handler, and the scheduler finds the unsent
+        with (
+            shop.running("run", "shop_app:mq", "--processes", "2") as workers,
+            shop.running("resend", "shop_app:mq") as scheduler,
+        ):
+            until(lambda: shop.sql("SELECT count(*) FROM effects WHERE id = 6")[0][0])
+            until(lambda: not shop.sql("SELECT 1 FROM rmq_message_stub WHERE status <> 1"))
+        # Then every order has its effect once, in order, and both stopped as they were asked to
+        assert [row.id for row in shop.sql("SELECT id FROM effects ORDER BY ctid")] == [
+            *(1, 2, 3, 4, 5, 6)
+        ]
+        assert shop.sql("SELECT doubt FROM effects WHERE id = 3") == [(1,)]
+        assert (shop.directory / "died-in the handler").exists()
+        assert (workers.returncode, scheduler.returncode) == (0, 0)
+
+
+@pytest.mark.processes
+def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop) -> None:
+    database = ("--db", shop.database)
+    assert json.loads(shop.call("create-tables", *database, "--json").stdout) == {
+        "tables": ["rmq_consume_log", "rmq_message_stub"]
+    }
+    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease=0.01)
+    with mq.transaction() as tx:
+        message_id = tx.send("orders", {"id": 1}, key=17)
+    mq.close()
+
+    (listed,) = json.loads(shop.call("stub", "list", *database, "--json").stdout)
+    assert (listed["message_id"], listed["status"], listed["message_key"]) == (
+        message_id,
+        "UNCONFIRMED",
+        "17",
+    )
+    assert message_id in shop.call("stub", "list", *database, "--status", "unconfirmed").stdout
+    shown = json.loads(shop.call("stub", "show", message_id, *database, "--json").stdout)
+    assert (shown["content"], shown["consume_logs"]) == ('{"id":1}', [])
+    void = shop.call("stub", "void", message_id, *database, "--note", "cancelled")
+    assert void.returncode == 0
+    assert shop.call("stub", "void", message_id, *database).returncode == 1
+    assert shop.call("stub", "retry", message_id, *database).returncode == 0
+    assert shop.sql("SELECT status, note FROM rmq_message_stub") == [(0, "retry by hand")]
+    assert shop.call("stub", "show", "nothing", *database).returncode == 2
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (("run", "nowhere:mq"), "there is no module 'nowhere'", 2),
+        (("run", "shop_app"), "no MODULE:OBJECT", 2),
+        (("run", "shop_app:mq"), "is missing: call mq.create_tables()", 2),
+        (("resend",), "give either MODULE:OBJECT or --db URL", 2),
+        (("create-tables", "--db", "oracle://x"), "not supported", 2),
+        (("resend", "--db", "postgresql+psycopg://u@127.0.0.1:9/x", "--once"), "database: ", 1),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    shop: Shop, arguments: tuple[str, ...], says: str, code: int
+) -> None:
+    done = shop.call(*arguments)
+
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert says in errors[0]
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
