@@ -20,6 +20,9 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 
 LEASE = 0.02
+LONG = 30.0
+"""A lease that does not pass while a test runs."""
+A, B, C = "A" * 32, "B" * 32, "C" * 32
 Handler = Callable[..., Any]
 MakeAttempts = Callable[..., Attempts]
 

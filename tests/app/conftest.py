@@ -1,0 +1,19 @@
+"""What tests of deliveries share: what is left in the database, with and without Redis."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.app.lives import A, B, C, Ledger
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    made = Ledger(database_url)
+    made.create(A, B, C)
+    yield made
+    made.database.close()
+
+
+@pytest.fixture(params=["redis", "no redis"])
+def redis(request: pytest.FixtureRequest) -> str | None:
+    return request.getfixturevalue("redis_url") if request.param == "redis" else None

@@ -1,0 +1,217 @@
+"""What becomes of a delivery whose handler, process or database fails; attempts are counted."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_effect
+
+from reliable_mq.app.consumer import Reject, Retry
+from reliable_mq.client.subscription import CONSUMED, Dead, Later
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.testing.local_servers import LocalPostgres
+
+
+def test_a_handler_that_raises_leaves_nothing_but_its_attempt(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def third_time_lucky(session: Session, message: ReceivedMessage) -> None:
+        seen.append((message.reconsume_times, message.in_doubt))
+        write_effect(session, message)
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=third_time_lucky, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [Later(0.01)]
+            assert ledger.effects() == []
+            assert ledger.logs() == {("payments", A): (0, 1)}
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 3)}
+    assert seen == [(0, False), (1, False), (2, False)]  # failed is not doubtful
+
+
+def test_attempts_end_in_the_dead_letters_and_a_person_is_to_be_told(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    calls = []
+
+    def never(session: Session, message: ReceivedMessage) -> None:
+        calls.append(message.message_id)
+        raise ValueError("never")
+
+    async def scenario() -> list[Any]:
+        async with Life(database_url, redis, handler=never, max_attempts=3, lease=LONG) as life:
+            first = await life.until_settled(delivery(A))
+            return first + await life.handle(delivery(A))  # the dead letter was not stored in time
+
+    first, again = asyncio.run(scenario())
+
+    assert isinstance(first, Dead)
+    assert first.reason == "attempt 3 of 3 failed: ValueError: never"
+    assert isinstance(again, Dead)
+    assert len(calls) == 3
+    stub = ledger.stubs()[A]
+    assert (stub.status, stub._mapping["count"]) == (0, 16)  # the scheduler escalates it next
+    assert "dead letter of payments" in stub.note
+
+
+def test_an_attempt_during_which_the_process_died_counts_and_leaves_a_doubt(
+    database_url: str, ledger: Ledger, redis_url: str
+) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(session: Session, message: ReceivedMessage) -> None:
+        seen.append((message.reconsume_times, message.in_doubt))
+
+    async def scenario() -> None:
+        async with Life(database_url, redis_url) as dead:  # claims, and is never heard of again
+            assert dead.leases is not None
+            await dead.leases.claim([(f"rmq:payments:{A}", "dead")])
+        await asyncio.sleep(LEASE)
+        async with Life(database_url, redis_url, handler=look) as life:
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert seen == [(1, True)]
+    assert ledger.logs() == {("payments", A): (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Retry(), Later(0.01)),
+        (Retry(after=7.5), Later(7.5)),
+        (Reject("no such customer"), Dead("no such customer")),
+    ],
+)
+def test_a_handler_says_what_becomes_of_its_message(
+    database_url: str, ledger: Ledger, redis: str | None, error: Exception, outcome: object
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        raise error
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [outcome]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == []
+
+
+def test_a_payload_that_does_not_validate_is_a_dead_letter_and_never_run(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    def handler(payload: dict[str, int], session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            bad, good = await life.handle(delivery(A, b'{"n": "x"}'), delivery(B, b'{"n": 1}'))
+            assert isinstance(bad, Dead)
+            assert bad.reason.startswith("the payload does not validate: Expected `int`")
+            assert good == CONSUMED
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [B]
+    assert ledger.stubs()[A]._mapping["count"] == 16
+
+
+@pytest.mark.parametrize("log_receipt", [False, True])
+def test_one_poisonous_message_of_a_batch_does_not_take_its_neighbours_along(
+    database_url: str, ledger: Ledger, redis: str | None, log_receipt: bool
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        if message.message_id == B:
+            raise ValueError("poison")
+
+    async def scenario() -> None:
+        options: dict[str, Any] = {"batch": 3, "lease": LONG, "log_receipt": log_receipt}
+        async with Life(database_url, redis, handler=handler, **options) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, C]
+    assert ledger.logs()["payments", B] == (0, 1)
+    assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 0, 1]
+
+
+def test_a_message_that_breaks_the_commit_of_its_batch_is_found_one_by_one(
+    postgres_url: str, redis_url: str
+) -> None:
+    # Given a constraint that PostgreSQL checks only at the commit
+    ledger = Ledger(postgres_url)
+    ledger.create(A, B, C)
+    with ledger.database.engine.begin() as connection:
+        connection.execute(
+            text("ALTER TABLE effects ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED")
+        )
+        connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": B})
+
+    async def scenario() -> None:
+        async with Life(postgres_url, redis_url, batch=3, lease=LONG) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            assert outcomes == [CONSUMED, Later(0.01), CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A, B, C]
+    ledger.database.close()
+
+
+def test_a_handler_must_leave_the_commit_to_us(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        session.rollback()
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            (outcome,) = await life.handle(delivery(A))
+            assert isinstance(outcome, Later)
+
+    asyncio.run(scenario())
+
+    assert ledger.logs() == {("payments", A): (0, 1)}
+
+
+def test_a_database_that_is_down_costs_no_attempt(
+    postgres_url: str, redis_url: str, postgres_server: LocalPostgres
+) -> None:
+    ledger = Ledger(postgres_url)
+    ledger.create(A)
+
+    async def scenario() -> None:
+        async with Life(postgres_url, redis_url, max_attempts=2, lease=LONG) as life:
+            postgres_server.kill()
+            try:
+                for _ in range(4):
+                    (outcome,) = await life.handle(delivery(A))
+                    assert isinstance(outcome, Later)
+                    assert not outcome.counts
+            finally:
+                postgres_server.start()
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    ledger.database.close()
+    assert ledger.effects() == [A]
+    assert ledger.logs() == {("payments", A): (1, 1)}
+    ledger.database.close()
