@@ -9,6 +9,7 @@ from reliable_mq.reconcile.verdict import FINDINGS, Verdict
 
 _WIDTH, _HEIGHT, _BASE = 520, 170, 136
 _BAR_SHARE = 0.82
+_LABEL_ROOM = 20
 _WIDTH_MIN = 0.6  # percent: a single finding among millions must still be seen
 _MARKS_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 864_000_000)
 _QUANTILE_LINES = ("p50", "p99")
@@ -68,6 +69,9 @@ def histogram(buckets: Sequence[Sequence[float]], quantiles: Mapping[str, float]
     def place(milliseconds: float) -> float:
         return 8 + (_WIDTH - 16) * _log_share(milliseconds, low, high)
 
+    def label_place(milliseconds: float) -> float:
+        return min(max(place(milliseconds), _LABEL_ROOM), _WIDTH - _LABEL_ROOM)
+
     top = max(count for _, count in buckets)
     bar = (_WIDTH - 16) / (BUCKETS_PER_DOUBLING * _doublings(low, high))
     shapes = [
@@ -81,14 +85,15 @@ def histogram(buckets: Sequence[Sequence[float]], quantiles: Mapping[str, float]
             f"<title>from {spell_ms(start)}: {int(count):,}</title></rect>"
         )
     shapes += [
-        f'<text x="{place(mark):.1f}" y="{_BASE + 17}" text-anchor="middle">{spell_ms(mark)}</text>'
+        f'<text x="{label_place(mark):.1f}" y="{_BASE + 17}" text-anchor="middle">'
+        f"{spell_ms(mark)}</text>"
         for mark in _MARKS_MS
         if low <= mark <= high
     ]
     shapes += [
         f'<line x1="{place(at):.1f}" x2="{place(at):.1f}" y1="20" y2="{_BASE}"'
         f' stroke="var(--warn)" stroke-dasharray="3 3"/>'
-        f'<text x="{place(at):.1f}" y="13" text-anchor="middle">{name} {spell_ms(at)}</text>'
+        f'<text x="{label_place(at):.1f}" y="13" text-anchor="middle">{name} {spell_ms(at)}</text>'
         for name, at in quantiles.items()
         if name in _QUANTILE_LINES
     ]
