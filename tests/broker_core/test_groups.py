@@ -159,8 +159,19 @@ def test_a_producers_heartbeat_makes_no_consumer(world: BrokerWorld) -> None:
     world.state.clients.invariants()
 
 
-def test_a_bad_heartbeat_registers_nobody(world: BrokerWorld) -> None:
-    beat = heartbeat(TOPIC).replace(b'"topic"', b'"topics"')
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        (b'"topic"', b'"topics"'),
+        (b'"payments"', b"7"),
+        (b'"consumerDataSet":[', b'"consumerDataSet":[7,'),
+    ],
+)
+def test_a_bad_heartbeat_registers_nobody(world: BrokerWorld, said: bytes, instead: bytes) -> None:
+    beat = heartbeat(TOPIC)
+    assert said in beat
 
-    assert world.ask(Ask.HEART_BEAT, {}, beat).code == Code.SYSTEM_ERROR
+    answer = world.ask(Ask.HEART_BEAT, {}, beat.replace(said, instead))
+
+    assert answer.code == Code.SYSTEM_ERROR
     assert members(world) == []

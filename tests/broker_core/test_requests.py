@@ -142,3 +142,17 @@ def test_the_numbers_of_a_topic_are_told_by_queue(world: BrokerWorld) -> None:
         f'{{"lastUpdateTimestamp":{world.now_ms},"maxOffset":1,"minOffset":0}}}},'
         '"topicPutTps":0.0}'
     )
+
+
+@pytest.mark.parametrize("bits", [4, 8, 12, 4 | 1])
+def test_a_message_that_claims_to_be_part_of_a_transaction_is_refused(
+    world: BrokerWorld, bits: int
+) -> None:
+    """Stored as it says it would have a place in its queue's count and none in its queue."""
+    world.create_topic()
+
+    answer = world.ask(Ask.SEND_MESSAGE_V2, {**send_header(), "f": bits}, b"x")
+
+    assert answer.code == Code.NO_PERMISSION
+    assert world.send().ext_fields["queueOffset"] == "0"
+    world.state.store.invariants()

@@ -5,8 +5,7 @@ Members are keyed by connection; a client id is listed once. A member that sends
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
@@ -26,6 +25,16 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
     sub_version: int = 0
     expression_type: str | None = "TAG"
     class_filter_mode: bool = False
+
+
+class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a consumer's heartbeat says of its group; what it leaves out stays as it was."""
+
+    group_name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscription_data_set: list[SubscriptionData] | None = None
 
 
 class Member(msgspec.Struct):
@@ -105,29 +114,28 @@ class ClientTable:
         self._groups_of.setdefault(member.connection, set()).add(group)
 
     def register_consumer(
-        self, group: Mapping[str, Any], member: Member, *, keeps_subscriptions: bool = False
+        self, group: ConsumerData, member: Member, *, keeps_subscriptions: bool = False
     ) -> bool:
         """Note a consumer's heartbeat; return whether the group's members must rebalance.
 
         Args:
-            group: the heartbeat's `ConsumerData`.
+            group: what the heartbeat says of the group.
             member: who sent it.
             keeps_subscriptions: whether the heartbeat says nothing of subscriptions.
         """
-        name = group["groupName"]
-        subscriptions = msgspec.convert(
-            group.get("subscriptionDataSet") or [], list[SubscriptionData], strict=False
-        )
+        name = group.group_name
         known = self._consumers.get(name)
         if known is None:
             known = self._consumers[name] = ConsumerGroup(name=name)
-        known.consume_type = group.get("consumeType") or known.consume_type
-        known.message_model = group.get("messageModel") or known.message_model
-        known.consume_from_where = group.get("consumeFromWhere") or known.consume_from_where
+        known.consume_type = group.consume_type or known.consume_type
+        known.message_model = group.message_model or known.message_model
+        known.consume_from_where = group.consume_from_where or known.consume_from_where
         is_new = member.connection not in known.members
         known.members[member.connection] = member
         self._groups_of.setdefault(member.connection, set()).add(name)
-        changed = not keeps_subscriptions and known.update_subscriptions(subscriptions)
+        changed = not keeps_subscriptions and known.update_subscriptions(
+            group.subscription_data_set or ()
+        )
         return is_new or changed
 
     def note_fingerprint(self, group: str, fingerprint: int) -> bool:

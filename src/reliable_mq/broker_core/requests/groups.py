@@ -3,11 +3,9 @@
 Source: Apache RocketMQ `ClientManageProcessor`, `ConsumerManageProcessor`, `AdminBrokerProcessor`.
 """
 
-from typing import Any
-
 import msgspec
 
-from reliable_mq.broker_core.clients import Member, SubscriptionData
+from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.refusal import Refused
@@ -19,6 +17,10 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import UnregisterClientHeader
 
 
+class _ProducerData(msgspec.Struct, rename="camel"):
+    group_name: str
+
+
 class _Heartbeat(msgspec.Struct):
     """The body of a heartbeat, as far as it is of use here.
 
@@ -26,8 +28,8 @@ class _Heartbeat(msgspec.Struct):
     """
 
     client_id: str = msgspec.field(name="clientID")
-    producers: list[dict[str, Any]] | None = msgspec.field(name="producerDataSet", default=None)
-    consumers: list[dict[str, Any]] | None = msgspec.field(name="consumerDataSet", default=None)
+    producers: list[_ProducerData] | None = msgspec.field(name="producerDataSet", default=None)
+    consumers: list[ConsumerData] | None = msgspec.field(name="consumerDataSet", default=None)
     fingerprint: int = msgspec.field(name="heartbeatFingerprint", default=0)
     without_subscriptions: bool = msgspec.field(name="withoutSub", default=False)
 
@@ -35,7 +37,7 @@ class _Heartbeat(msgspec.Struct):
 def heart_beat(state: BrokerState, request: Request) -> Command:
     """HEART_BEAT."""
     command = request.command
-    beat = msgspec.convert(fastjson.loads(command.body), _Heartbeat)
+    beat = msgspec.convert(fastjson.loads(command.body), _Heartbeat, strict=False)
     member = Member(
         request.connection.id,
         beat.client_id,
@@ -46,11 +48,11 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     )
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
-        is_other = state.clients.note_fingerprint(consumer["groupName"], beat.fingerprint)
+        is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
         is_changed = is_changed or is_other
         _register_consumer(state, consumer, member, beat, request.now_ms)
     for producer in beat.producers or []:
-        state.clients.register_producer(producer["groupName"], member)
+        state.clients.register_producer(producer.group_name, member)
     ext = {
         "IS_SUPPORT_HEART_BEAT_V2": "true",
         "IS_SUB_CHANGE": "true" if is_changed else "false",
@@ -59,9 +61,9 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
 
 
 def _register_consumer(
-    state: BrokerState, consumer: dict[str, Any], member: Member, beat: _Heartbeat, now_ms: int
+    state: BrokerState, consumer: ConsumerData, member: Member, beat: _Heartbeat, now_ms: int
 ) -> None:
-    name = consumer["groupName"]
+    name = consumer.group_name
     group = state.find_group(name, now_ms)
     if group is None:
         return

@@ -36,6 +36,7 @@ from reliable_mq.wire.properties import (
     decode_properties,
     encode_properties,
 )
+from reliable_mq.wire.record import TRANSACTION_MASK
 
 _END = PROPERTY_SEPARATOR.encode()
 _PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
@@ -133,7 +134,7 @@ def _check(
             f"msg body length limit {config.message_size_max}B, "
             "msg properties length limit 32KB.",
         )
-    if _PREPARED in properties:
+    if _PREPARED in properties or header.sys_flag & TRANSACTION_MASK:
         raise Refused(
             ResponseCode.NO_PERMISSION,
             f"the broker[{config.broker_ip}] sending transaction message is forbidden",

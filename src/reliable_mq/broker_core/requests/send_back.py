@@ -4,6 +4,7 @@ Source: Apache RocketMQ `AbstractSendMessageProcessor.consumerSendMsgBack`.
 """
 
 from reliable_mq.broker_core.delivery.schedule import delayed
+from reliable_mq.broker_core.dispatch import is_queued
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.refusal import Refused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -36,7 +37,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     if group.retry_queue_nums <= 0:
         return reply(command)
     record = state.store.read_record(header.offset) if header.offset >= 0 else None
-    if record is None:
+    if record is None or not is_queued(record.sys_flag):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     retry_topic = state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
     if not retry_topic.perm & WRITE:

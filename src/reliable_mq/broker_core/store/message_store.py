@@ -172,7 +172,8 @@ class MessageStore:
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Give a message its place. Its bytes leave with the next `take_batch`."""
         key = (message.topic, message.queue_id)
-        queue_offset = self._next_offsets.get(key, 0)
+        has_unit = is_queued(message.sys_flag)
+        queue_offset = self._next_offsets.get(key, 0) if has_unit else 0
         store_time_ms = self._last_time_ms = max(now_ms, self._last_time_ms)
         topic = message.topic.encode()
         size = (
@@ -203,7 +204,8 @@ class MessageStore:
                 prepared_transaction_offset=message.prepared_transaction_offset,
             )
         )
-        self._next_offsets[key] = queue_offset + 1
+        if has_unit:
+            self._next_offsets[key] = queue_offset + 1
         self._undispatched.append(
             DispatchEntry(
                 message.topic,
@@ -213,7 +215,7 @@ class MessageStore:
                 size,
                 queue_tags_code(message.topic, message.properties, store_time_ms, self._delays_ms),
                 store_time_ms,
-                is_queued(message.sys_flag),
+                has_unit,
             )
         )
         return Place(offset, queue_offset, offset + size)
