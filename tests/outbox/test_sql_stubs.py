@@ -113,6 +113,17 @@ def test_who_lost_the_stub_writes_nothing(table: Table) -> None:
     assert table.row(sent)._mapping["count"] == 0
 
 
+def test_a_message_given_up_before_its_send_was_recorded_stays_given_up(table: Table) -> None:
+    sent = table.write("a")
+    table.set(sent, count=16, resend_time=utc_datetime(102.0), note="dead letter")
+
+    table.stubs.record([SendOutcome(sent, 1, 160.0, AT)], "me", 103.0)
+
+    row = table.row(sent)
+    assert (row._mapping["count"], row.resend_time) == (16, utc_datetime(102.0))
+    assert (row.note, row.broker_name) == ("dead letter", "broker-a")
+
+
 def test_without_a_required_group_the_acknowledgement_confirms(table: Table) -> None:
     sent = table.write("a", groups="")
 

@@ -4,6 +4,7 @@ Made when first needed, by whichever thread needs it; closed once.
 """
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -105,6 +106,8 @@ class Connections:
                 )
                 self._relay = RelayThread(relay)
                 self._relay.start()
+                # A script that ends without close() still sends what it has committed.
+                atexit.register(self._relay.close)
             return self._relay
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
@@ -153,6 +156,8 @@ class Connections:
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
             scheduler, self._scheduler = self._scheduler, None
+        if relay is not None:
+            atexit.unregister(relay.close)
         if scheduler is not None:
             scheduler[1].set()
             scheduler[0].join(self._settings.shutdown_timeout)

@@ -142,6 +142,7 @@ class SqlConsumeLog:
         return self._inserted(connection, rows)
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
+        rows.sort(key=lambda row: str(row["message_id"]))  # two batches wait in one order
         if len(rows) == 1:
             inserted = connection.execute(self._insert_one, rows[0]).rowcount
             return {rows[0]["message_id"]} if inserted == 1 else set()

@@ -78,7 +78,11 @@ class SqlStubs:
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
         )
-        self._record_sent = self._record().values(
+        # A consumer may have given the message up before its send was recorded: the count it set
+        # then, and the time at which a person is told, stay.
+        given_up = stub.count > bindparam("new_count")
+        settled = or_(stub.status != UNCONFIRMED, stub.required_groups == "")
+        self._record_sent = self._record(given_up).values(
             broker_name=bindparam("new_broker"),
             queue_id=bindparam("new_queue"),
             offset=bindparam("new_offset"),
@@ -91,25 +95,27 @@ class SqlStubs:
                 else_=stub.status,
             ),
             resend_time=case(
-                (
-                    or_(stub.status != UNCONFIRMED, stub.required_groups == ""),
-                    null(),
-                ),
+                (settled, null()),
+                (given_up, stub.resend_time),
                 else_=bindparam("next_time"),
             ),
         )
-        self._record_failed = self._record().values(
-            note=bindparam("new_note"),
-            resend_time=case((stub.status != UNCONFIRMED, null()), else_=bindparam("next_time")),
+        self._record_failed = self._record(given_up).values(
+            note=case((given_up, stub.note), else_=bindparam("new_note")),
+            resend_time=case(
+                (stub.status != UNCONFIRMED, null()),
+                (given_up, stub.resend_time),
+                else_=bindparam("next_time"),
+            ),
         )
 
-    def _record(self) -> Any:
+    def _record(self, given_up: ColumnElement[bool]) -> Any:
         stub = self.table.c
         return (
             update(self.table)
             .where(stub.message_id == bindparam("id"), stub.owner == bindparam("me"))
             .values(
-                count=bindparam("new_count"),
+                count=case((given_up, stub.count), else_=bindparam("new_count")),
                 owner=null(),
                 lease_until=null(),
                 update_date=bindparam("at"),
