@@ -156,3 +156,12 @@ def test_a_message_that_claims_to_be_part_of_a_transaction_is_refused(
     assert answer.code == Code.NO_PERMISSION
     assert world.send().ext_fields["queueOffset"] == "0"
     world.state.store.invariants()
+
+
+def test_nobody_makes_more_queues_than_a_broker_can_count(world: BrokerWorld) -> None:
+    header = {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 65_536, "perm": 6}
+    group = b'{"groupName":"g","retryQueueNums":65536}'
+
+    assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header).code == Code.INVALID_PARAMETER
+    answer = world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+    assert answer.code == Code.INVALID_PARAMETER

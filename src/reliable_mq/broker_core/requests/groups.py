@@ -10,6 +10,7 @@ from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.requests.subscription import refuse_other_filters
+from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
@@ -140,6 +141,11 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
         fault = group_fault(group.group_name)
         if fault:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        if group.retry_queue_nums > QUEUES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"retryQueueNums={group.retry_queue_nums}: a topic has 0 to {QUEUES_MAX} queues",
+            )
         state.groups.put(group, request.now_ms)
         state.groups_changed()
     return reply(request.command)

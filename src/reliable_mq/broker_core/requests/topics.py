@@ -15,6 +15,8 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
 
+# Apache takes any number; whoever asks for the numbers of such a topic would stop the broker.
+QUEUES_MAX = 65_535
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 _MESSAGE_TYPE = "message.type"
 # What this broker can keep of each attribute; what else Apache has would be a broken promise.
@@ -48,9 +50,15 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command:
         order=header.order or False,
         attributes=_changed_attributes(known, header.attributes or ""),
     )
-    if min(topic.read_queue_nums, topic.write_queue_nums) < 0:
+    if (
+        not 0
+        <= min(topic.read_queue_nums, topic.write_queue_nums)
+        <= topic.queue_count
+        <= QUEUES_MAX
+    ):
         raise Refused(
-            ResponseCode.INVALID_PARAMETER, f"{topic}: a number of queues is not negative"
+            ResponseCode.INVALID_PARAMETER,
+            f"{topic}: a topic has 0 to {QUEUES_MAX} queues",
         )
     if topic != known:
         state.put_topic(topic, request.now_ms)
