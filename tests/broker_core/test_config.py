@@ -36,6 +36,7 @@ def test_a_property_that_is_not_supported_is_named_with_the_nearest_that_is() ->
         ("messageDelayLevel", "1s 5x"),
         ("messageDelayLevel", ""),
         ("maxMessageSize", "0"),
+        ("maxMessageSize", "4194305"),
         ("mappedFileSizeCommitLog", "1000"),
         ("mappedFileSizeConsumeQueue", "30"),
         ("flushConsumerOffsetInterval", "0"),

@@ -90,3 +90,21 @@ def test_the_progress_of_a_group_is_told_by_queue(timed: BrokerWorld) -> None:
         '{"brokerOffset":5,"consumerOffset":2,'
         f'"lastTimestamp":{START_MS + 100},"pullOffset":2}}}}}}'
     )
+
+
+def test_a_group_meets_the_messages_that_come_in_place_of_lost_ones(world: BrokerWorld) -> None:
+    # Given a group that consumed three messages, of which a power loss took the last two
+    world.create_topic()
+    for _ in range(3):
+        world.send()
+    world.subscribe(TOPIC)
+    committed = {**QUEUE, "consumerGroup": GROUP, "commitOffset": 3}
+    world.ask(Ask.UPDATE_CONSUMER_OFFSET, committed)
+    queue = world.core.state.store.queue(TOPIC, 0)
+    assert queue is not None
+    queue.cut(1)
+    # When the broker settles what it found
+    world.core.state.offsets.settle(world.core.state.store)
+    # Then the group goes on with the first message that comes now
+    answer = world.ask(Ask.QUERY_CONSUMER_OFFSET, {**QUEUE, "consumerGroup": GROUP})
+    assert answer.ext_fields["offset"] == "1"

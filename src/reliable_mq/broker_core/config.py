@@ -139,6 +139,11 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(f"brokerIP1={config.broker_ip}: it is no IP address") from error
     if config.broker_id != 0:
         raise ConfigurationError(f"brokerId={config.broker_id}: only masters (0) are supported")
+    if config.message_size_max > MESSAGE_BODY_SIZE_MAX:
+        raise ConfigurationError(
+            f"maxMessageSize={config.message_size_max}: {MESSAGE_BODY_SIZE_MAX} is the most that a "
+            "record can hold"
+        )
     if config.segment_size < 4096 or config.message_size_max + 65_536 > config.segment_size:
         raise ConfigurationError(
             f"mappedFileSizeCommitLog={config.segment_size}: a segment must hold a message of "

@@ -75,6 +75,7 @@ class BrokerCore:
         state.topics_changed()
         state.store.open()
         state.schedule.settle(state.store)
+        state.offsets.settle(state.store)
         state.store.on_dispatch = self._note_arrival
 
     def receive(self, connection: Connection, command: Command, now_ms: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
@@ -44,6 +45,19 @@ class OffsetTable:
         if offset >= 0:
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
             self.is_dirty = True
+
+    def settle(self, store: MessageStore) -> None:
+        """Take back the offsets behind the ends of queues that lost messages.
+
+        Otherwise the groups would step over the messages that come in their place.
+        """
+        for (topic, _group), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                queue = store.queue(topic, queue_id)
+                end = queue.end if queue else 0
+                if offset > end:
+                    queues[queue_id] = end
+                    self.is_dirty = True
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Return up to where the group was handed messages; 0 when it never pulled."""
