@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from reliable_mq import ReliableMQ
+from reliable_mq.cli.main import run
 from reliable_mq.testing.local_servers import free_port
 
 APPLICATION = '''
@@ -76,17 +77,6 @@ class Shop:
 
     def words(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "reliable_mq.cli.main", *arguments]
-
-    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.words(*arguments),
-            env=self.environment,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
 
     def python(self, code: str) -> int:
         """Run code beside the application and return its exit code."""
@@ -154,7 +144,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 @pytest.mark.processes
 def test_killed_processes_lose_no_order_and_double_none(shop: Shop) -> None:
-    assert shop.call("create-tables", "shop_app:mq").returncode == 0
+    assert shop.python("mq.create_tables()") == 0
 
     with shop.broker():
         # Given orders of one customer, and a producer that dies between its commit and its send
@@ -178,10 +168,30 @@ def test_killed_processes_lose_no_order_and_double_none(shop: Shop) -> None:
         assert (workers.returncode, scheduler.returncode) == (0, 0)
 
 
-@pytest.mark.processes
-def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop) -> None:
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """Give a call of the command line in this process: exit code, output, errors."""
+    for name, value in shop.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(shop.directory)
+    monkeypatch.syspath_prepend(shop.directory)
+    monkeypatch.delitem(sys.modules, "shop_app", raising=False)
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return called
+
+
+def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) -> None:
     database = ("--db", shop.database)
-    assert json.loads(shop.call("create-tables", *database, "--json").stdout) == {
+    assert json.loads(call("create-tables", *database, "--json")[1]) == {
         "tables": ["rmq_consume_log", "rmq_message_stub"]
     }
     mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease=0.01)
@@ -189,24 +199,25 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop) -> None:
         message_id = tx.send("orders", {"id": 1}, key=17)
     mq.close()
 
-    (listed,) = json.loads(shop.call("stub", "list", *database, "--json").stdout)
+    (listed,) = json.loads(call("stub", "list", *database, "--json")[1])
     assert (listed["message_id"], listed["status"], listed["message_key"]) == (
         message_id,
         "UNCONFIRMED",
         "17",
     )
-    assert message_id in shop.call("stub", "list", *database, "--status", "unconfirmed").stdout
-    shown = json.loads(shop.call("stub", "show", message_id, *database, "--json").stdout)
+    assert message_id in call("stub", "list", *database, "--status", "unconfirmed")[1]
+    assert message_id not in call("stub", "list", *database, "--escalated")[1]
+    shown = json.loads(call("stub", "show", message_id, *database, "--json")[1])
     assert (shown["content"], shown["consume_logs"]) == ('{"id":1}', [])
-    void = shop.call("stub", "void", message_id, *database, "--note", "cancelled")
-    assert void.returncode == 0
-    assert shop.call("stub", "void", message_id, *database).returncode == 1
-    assert shop.call("stub", "retry", message_id, *database).returncode == 0
+    assert "UNCONFIRMED" in call("stub", "show", message_id, *database)[1]
+    assert call("stub", "void", message_id, *database, "--note", "cancelled")[0] == 0
+    code, out, _ = call("stub", "void", message_id, *database)
+    assert (code, "settled" in out) == (1, True)
+    assert call("stub", "retry", message_id, *database)[0] == 0
     assert shop.sql("SELECT status, note FROM rmq_message_stub") == [(0, "retry by hand")]
-    assert shop.call("stub", "show", "nothing", *database).returncode == 2
+    assert call("stub", "show", "nothing", *database)[0] == 2
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "says", "code"),
     [
@@ -215,16 +226,17 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop) -> None:
         (("run", "shop_app:mq"), "is missing: call mq.create_tables()", 2),
         (("resend",), "give either MODULE:OBJECT or --db URL", 2),
         (("create-tables", "--db", "oracle://x"), "not supported", 2),
+        (("stub", "list", "--db", "sqlite:///empty.db"), "rmq_message_stub is missing", 2),
         (("resend", "--db", "postgresql+psycopg://u@127.0.0.1:9/x", "--once"), "database: ", 1),
     ],
 )
 def test_a_mistake_is_told_in_one_line(
-    shop: Shop, arguments: tuple[str, ...], says: str, code: int
+    call: Call, arguments: tuple[str, ...], says: str, code: int
 ) -> None:
-    done = shop.call(*arguments)
+    exit_code, _, errors = call(*arguments)
 
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert says in errors[0]
-    assert "Traceback" not in done.stderr
-    assert done.returncode == code
+    told = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1
+    assert says in told[0]
+    assert "Traceback" not in errors
+    assert exit_code == code

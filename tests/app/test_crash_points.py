@@ -116,6 +116,7 @@ class InsertThenHandle(Attempts):
     ) -> tuple[list[Attempt], list[Attempt]]:
         answer = super().begin(session, attempts, results)
         session.commit()
+        session.begin()
         return answer
 
 
