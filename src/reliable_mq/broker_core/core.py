@@ -109,7 +109,8 @@ class BrokerCore:
             store.log.mark_written(end)
         store.dispatch_up_to(end)
         self.state.release(end)
-        self.state.schedule.stored(end)
+        if durable:
+            self.state.schedule.stored(end)
         self._wake_pulls()
 
     def _note_arrival(self, entry: DispatchEntry) -> None:
@@ -148,8 +149,9 @@ class BrokerCore:
         return True
 
     def close(self) -> None:
-        """Save everything and let go of the store. All batches must be written before."""
+        """Save everything and let go of the store. All batches must be synced before."""
         state = self.state
+        state.schedule.stored(state.store.log.end)
         state.save(OFFSETS_PATH, state.offsets.dump())
         state.save(schedule.PATH, state.schedule.dump())
         for path, text in state.take_turn().files.items():
