@@ -105,6 +105,11 @@ class ApacheRocketMQ:
             environment={"ROCKETMQ_HOME": str(self.directory)},
         )
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of both, while they run."""
+        return [self.broker.child.pid, self.name_server.child.pid]
+
     def stop(self) -> None:
         self.broker.stop()
         self.name_server.stop()

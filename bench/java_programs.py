@@ -124,6 +124,11 @@ class WarmSender:
             text=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        return self._child.pid
+
     def round(self, **options: object) -> dict[str, Any]:
         """Send one round with these options over the ones of the constructor; its JSON line."""
         assert self._child.stdin is not None

@@ -61,6 +61,11 @@ class ReliableMQBroker:
             raise
         self.address, self.name_server_address = ready[1], ready[2]
 
+    @property
+    def pids(self) -> list[int]:
+        """The process id, while it runs."""
+        return [self.process.child.pid]
+
     def kill(self) -> None:
         """SIGKILL: nothing is flushed, closed or said goodbye to."""
         self.process.kill()

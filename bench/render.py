@@ -38,7 +38,8 @@ def send_table(results: dict[str, Any]) -> str:
                 _figure(_median(ours, "p99_ms"), ".1f"),
             )
         )
-    return _markdown(rows) + _origin(results)
+    others = _median(rounds, "others_processors")
+    return f"{_markdown(rows)}{_origin(results)}Others used {others:.2f} processors meanwhile.\n"
 
 
 def consume_table(results: dict[str, Any]) -> str:

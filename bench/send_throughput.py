@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import WarmSender, missing_tools
+from bench.quiet import OthersLoad, wait_for_quiet
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import send_table
 
@@ -55,52 +56,73 @@ def pin_to_two_cores() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
 
 
+class Pair(NamedTuple):
+    """A running broker and its warm sender."""
+
+    label: str
+    sender: WarmSender
+    pids: list[int]
+
+
 @contextlib.contextmanager
-def warm_senders(
+def warm_pairs(
     directory: Path, flush_disk_type: str, brokers: list[str], warmup: float
-) -> Iterator[dict[str, WarmSender]]:
-    """Start the brokers and a sender for each, and give the senders once they are warm."""
+) -> Iterator[list[Pair]]:
+    """Start the brokers and a sender for each, and give them once they are warm."""
     with contextlib.ExitStack() as stack:
-        senders = {}
+        pairs = []
         for key in brokers:
             home = directory / f"{key}-{flush_disk_type}"
             home.mkdir()
             broker = stack.enter_context(BROKERS[key](home / "broker", flush_disk_type))
             sender = WarmSender(home, namesrv=broker.name_server_address, body=BODY_BYTES)
-            senders[broker.label] = stack.enter_context(sender)
+            stack.enter_context(sender)
+            pairs.append(Pair(broker.label, sender, [*broker.pids, sender.pid]))
             seen = sender.round(threads=BAR.threads, seconds=warmup)
             print(f"warm: {broker.label}, {flush_disk_type}, {seen['per_second']:,.0f} msg/s")
-        yield senders
+        yield pairs
+
+
+def take_round(pair: Pair, mode: Mode, seconds: float, pids: list[int]) -> dict[str, Any]:
+    """Send one round and return it, with the processors that others (not `pids`) used in it."""
+    others = OthersLoad(pids)
+    seen = pair.sender.round(
+        threads=mode.threads, batch=mode.batch, warmup=MODE_WARMUP_SECONDS, seconds=seconds
+    )
+    seen["others_processors"] = round(others.processors(), 2)
+    print(
+        f"{mode.name}: {pair.label} {seen['per_second']:,.0f} msg/s, p99 {seen['p99_ms']:.1f} ms, "
+        f"{seen['errors']} errors, others {seen['others_processors']} processors",
+        flush=True,
+    )
+    return {"mode": mode.name, "broker": pair.label, **seen}
 
 
 def measure(
-    modes: list[Mode], brokers: list[str], *, warmup: float, runs: int, seconds: float
+    modes: list[Mode],
+    brokers: list[str],
+    *,
+    warmup: float,
+    runs: int,
+    seconds: float,
+    patience: float,
 ) -> list[dict[str, Any]]:
     """Run every mode `runs` times, brokers in turn, and return the rounds.
 
     Args:
         warmup: seconds of sending before the first round of a broker process.
         seconds: measured length of one round.
+        patience: seconds to wait before each turn for others to leave the machine alone.
     """
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="reliable-mq-send-") as directory:
         for flush in dict.fromkeys(mode.flush_disk_type for mode in modes):
-            with warm_senders(Path(directory), flush, brokers, warmup) as senders:
+            with warm_pairs(Path(directory), flush, brokers, warmup) as pairs:
+                pids = [pid for pair in pairs for pid in pair.pids]
                 for mode in (mode for mode in modes if mode.flush_disk_type == flush):
-                    for run in range(runs):
-                        for label, sender in senders.items():
-                            seen = sender.round(
-                                threads=mode.threads,
-                                batch=mode.batch,
-                                warmup=MODE_WARMUP_SECONDS,
-                                seconds=seconds,
-                            )
-                            rounds.append({"mode": mode.name, "broker": label, "run": run, **seen})
-                            print(
-                                f"{mode.name}: {label} {seen['per_second']:,.0f} msg/s, "
-                                f"p99 {seen['p99_ms']:.1f} ms, {seen['errors']} errors",
-                                flush=True,
-                            )
+                    for _ in range(runs):
+                        wait_for_quiet(pids, patience)
+                        rounds += [take_round(pair, mode, seconds, pids) for pair in pairs]
     return rounds
 
 
@@ -111,6 +133,12 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
     parser.add_argument("--runs", type=int, help="rounds per mode and broker (3; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 4)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0,
+        help="seconds to wait before a turn for a quiet machine",
+    )
     options = parser.parse_args()
     if reason := missing_tools():
         print(reason, file=sys.stderr)
@@ -120,6 +148,7 @@ def main() -> int:
         "warmup": options.warmup or (5 if options.quick else 15),
         "runs": options.runs or (1 if options.quick else 3),
         "seconds": options.seconds or (4 if options.quick else 5),
+        "patience": options.patience,
     }
     rounds = measure([BAR] if options.quick else MODES, options.brokers, **settings)
     settings["body"] = BODY_BYTES
