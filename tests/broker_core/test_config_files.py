@@ -5,6 +5,7 @@ from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
 
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -79,14 +80,18 @@ def test_the_files_of_an_apache_broker_are_read() -> None:
     assert state.topics.version.counter > 4
     assert state.groups.get(GROUP).retry_max_times == 3
     assert state.groups.is_read_forbidden(GROUP, "old")
-    assert state.offsets.get(GROUP, TOPIC, 0) == 62816
-    assert state.offsets.topics_of(GROUP) == [f"%RETRY%{GROUP}", TOPIC]
+    offsets = OffsetTable()
+    offsets.load(APACHES["config/consumerOffset.json"])
+    assert offsets.get(GROUP, TOPIC, 0) == 62816
+    assert offsets.topics_of(GROUP) == [f"%RETRY%{GROUP}", TOPIC]
 
 
 def test_what_is_written_has_apaches_form_and_is_read_back() -> None:
     world = BrokerWorld()
     world.create_topic(queues=2)
     world.subscribe(TOPIC)
+    for _ in range(5):
+        world.send(queue_id=1)
     world.state.offsets.commit(GROUP, TOPIC, 1, 5)
     world.stop()
 

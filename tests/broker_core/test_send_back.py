@@ -163,3 +163,11 @@ def test_a_retry_sent_by_a_group_in_order_goes_to_the_dead(world: BrokerWorld) -
     world.ask(Ask.SEND_MESSAGE_V2, send_header(RETRY), b"dead")
 
     assert [record.body for record in world.records(DEAD)] == [b"dead"]
+
+
+def test_a_message_without_an_id_gets_one_that_its_retries_keep(world: BrokerWorld) -> None:
+    world.create_topic()
+    world.send()
+    world.send(UNIQ_KEY="MINE")
+    first, second, *_ = (record.property_map()["UNIQ_KEY"] for record in world.records(TOPIC, 0))
+    assert (len(first), second) == (32, "MINE")

@@ -22,6 +22,7 @@ from reliable_mq.broker_core.store.commit_log import Batch
 from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import READ, WRITE, TopicConfig, TopicTable
+from reliable_mq.message import new_message_id
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TRACE_ON, encode_properties
@@ -88,11 +89,18 @@ class BrokerState:
         self._replies: list[tuple[int, bytes]] = []
         self._withheld: deque[tuple[int, int, bytes]] = deque()
         self._files: dict[str, str] = {}
+        self._message_count = 0
 
     @property
     def is_sync_flush(self) -> bool:
         """Whether an acknowledgement waits for the medium."""
         return self.config.flush_disk_type == SYNC_FLUSH
+
+    def next_message_id(self, now_ms: int) -> str:
+        """Return a message id for a producer that gave none: by time, address and a counter."""
+        self._message_count += 1
+        count = self._message_count.to_bytes(8)[-4:]
+        return new_message_id(now_ms, self.host[-8:-4] + self.host[-2:] + count)
 
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Store a message; it becomes visible when it is durable."""

@@ -33,12 +33,15 @@ from reliable_mq.wire.properties import (
     PROPERTY_SEPARATOR,
     TRACE_ON,
     TRANSACTION_PREPARED,
+    UNIQ_KEY,
     decode_properties,
     encode_properties,
 )
 from reliable_mq.wire.record import TRANSACTION_MASK
 
 _END = PROPERTY_SEPARATOR.encode()
+_UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
+_OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
 _PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
 _TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
 _DECIDED_HERE = re.compile(f"(?:{DELAY}|{MSG_REGION}|{TRACE_ON}|{CLUSTER})\x01".encode())
@@ -126,7 +129,7 @@ def _check(
             f"Producer: {request.connection.address}",
         )
     body = request.command.body
-    properties_size = len(properties) + len(_END) + len(state.broker_properties)
+    properties_size = len(properties) + _OWN_SIZE + len(state.broker_properties)
     if len(body) > config.message_size_max or properties_size > PROPERTIES_SIZE_MAX:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -177,12 +180,24 @@ def _message(
 def _append_one(
     state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
 ) -> Place:
-    if properties and not properties.endswith(_END):
-        properties += _END
+    properties = _identified(state, properties, now_ms)
     if message.topic[0] == "%" or _DECIDED_HERE.search(properties):
         return _append_rewritten(state, message, properties, now_ms)
     message.properties = properties + state.broker_properties
     return state.append(message, now_ms)
+
+
+def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:
+    """Return the properties with an end behind the last one, and with a message id among them.
+
+    Every retry and every resend of a message bears the id that it has here. A producer that gave
+    none gets one (Apache RocketMQ `SendMessageProcessor`).
+    """
+    if properties and not properties.endswith(_END):
+        properties += _END
+    if _UNIQ_KEY not in properties:
+        properties += _UNIQ_KEY + state.next_message_id(now_ms).encode() + _END
+    return properties
 
 
 def _append_rewritten(
@@ -212,7 +227,7 @@ def _append_batch(
                 template,
                 body=item.body,
                 flag=item.flag,
-                properties=item.properties,
+                properties=_identified(state, item.properties, now_ms),
             ),
             now_ms,
         )
