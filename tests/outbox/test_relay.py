@@ -35,6 +35,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self.refused: set[str] = set()
+        self.status = SendStatus.SEND_OK
         self.down = False
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
@@ -52,7 +53,7 @@ class MemoryBroker:
             else:
                 results.append(
                     SendResult(
-                        status=SendStatus.SEND_OK,
+                        status=self.status,
                         message_id=message.message_id,
                         offset_message_id="",
                         queue=MessageQueue(message.topic, "b", 0),
@@ -77,8 +78,8 @@ class World:
 
     def accept(self, *names: str, key: str = "", written: float = 0.0) -> None:
         stubs = [
-            Stub(seq=0, message_id=name, topic="t", content=b"x", ordering_key=key)
-            for name in names
+            Stub(seq=seq, message_id=name, topic="t", content=b"x", ordering_key=key)
+            for seq, name in enumerate(names)
         ]
         self.book.there |= set(names)
         self.relay.accept(stubs, written)
@@ -203,3 +204,41 @@ def test_a_hot_key_does_not_keep_the_others_waiting(world: World) -> None:
 
     assert world.broker.calls[0] == ["hot0", "hot1", "hot2", "hot3"]
     assert world.broker.calls[1][0] == "cold"
+
+
+@pytest.mark.parametrize("status", [each for each in SendStatus if each != SendStatus.SEND_OK])
+def test_an_answer_that_a_crash_can_take_back_is_a_failed_send(
+    world: World, status: SendStatus
+) -> None:
+    world.accept("a")
+    world.broker.status = status
+
+    counts = world.relay.run_once(1.0)
+
+    assert (counts.sent, counts.failed) == (0, 1)
+    assert world.book.outcomes[0].position is None
+    assert status.name in (world.book.outcomes[0].error or "")
+
+
+def test_a_delay_of_a_faster_clock_holds_up_nobody(world: World) -> None:
+    # Given a stub written with the longest delay by a host whose clock is half a second ahead
+    late = Stub(seq=1, message_id="late", topic="t", content=b"x", deliver_time=7201.5)
+    world.book.there.add("late")
+    world.relay.accept([late], 1.5)
+    world.accept("other")
+
+    # When the relay runs by its own clock
+    counts = world.relay.run_once(1.0)
+
+    # Then both are sent
+    assert (counts.sent, counts.waiting) == (2, 0)
+
+
+def test_a_stub_whose_lease_has_passed_is_dropped_from_behind_a_fresh_one(world: World) -> None:
+    world.relay.accept([Stub(seq=2, message_id="b", topic="t", content=b"", ordering_key="k")], 0.0)
+    world.relay.accept([Stub(seq=1, message_id="a", topic="t", content=b"", ordering_key="k")], 1.0)
+    world.book.there = {"a", "b"}
+
+    counts = world.relay.run_once(5.5)
+
+    assert (world.broker.calls, counts.dropped) == ([["a"]], 1)

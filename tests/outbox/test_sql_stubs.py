@@ -1,12 +1,13 @@
 """What the relay and the scheduler read and write in the table of stubs; on both databases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from sqlalchemy import Row, select, update
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.sql_types import utc_datetime
@@ -20,7 +21,10 @@ class Table:
         self.database.create_tables()
         self.stubs = SqlStubs(self.database.engine, self.database.stubs)
 
-    def write(self, name: str, *, key: str = "", owner: str = "me", groups: str = "g") -> str:
+    def write(self, name: str, **more: str) -> str:
+        return self.written(name, **more).message_id
+
+    def written(self, name: str, *, key: str = "", owner: str = "me", groups: str = "g") -> Stub:
         stub = Stub(
             seq=0,
             message_id=name.ljust(32, "0"),
@@ -32,8 +36,8 @@ class Table:
             deliver_time=1000.5,
         )
         with self.database.engine.begin() as connection:
-            self.stubs.write(connection, [stub], owner, 100.0, 5.0)
-        return stub.message_id
+            (stub,) = self.stubs.write(connection, [stub], owner, 100.0, 5.0)
+        return stub
 
     def row(self, message_id: str) -> Row[tuple[object, ...]]:
         table = self.database.stubs
@@ -115,12 +119,12 @@ def test_who_lost_the_stub_writes_nothing(table: Table) -> None:
 
 def test_a_message_given_up_before_its_send_was_recorded_stays_given_up(table: Table) -> None:
     sent = table.write("a")
-    table.set(sent, count=16, resend_time=utc_datetime(102.0), note="dead letter")
+    table.set(sent, given_up=True, resend_time=utc_datetime(102.0), note="dead letter")
 
-    table.stubs.record([SendOutcome(sent, 1, 160.0, AT)], "me", 103.0)
+    table.stubs.record([SendOutcome(sent, 16, 160.0, AT)], "me", 103.0)
 
     row = table.row(sent)
-    assert (row._mapping["count"], row.resend_time) == (16, utc_datetime(102.0))
+    assert (row.given_up, row.resend_time) == (True, utc_datetime(102.0))
     assert (row.note, row.broker_name) == ("dead letter", "broker-a")
 
 
@@ -143,3 +147,61 @@ def test_a_stub_that_was_confirmed_before_its_send_was_recorded_is_not_due_again
 
     row = table.row(sent)
     assert (row.status, row.resend_time, row.broker_name) == (1, None, "broker-a")
+
+
+class MemoryBroker:
+    """Stores everything and remembers in which order it came."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        self.calls.append([message.message_id.rstrip("0") for message in messages])
+        return [
+            SendResult(
+                status=SendStatus.SEND_OK,
+                message_id=message.message_id,
+                offset_message_id="",
+                queue=MessageQueue(message.topic, "b", 0),
+                queue_offset=number,
+            )
+            for number, message in enumerate(messages)
+        ]
+
+
+def test_stubs_of_one_key_leave_in_the_order_of_their_rows_whoever_was_handed_over_first(
+    table: Table,
+) -> None:
+    # Given a thread that was held up between its commit and the hand-over of its stub
+    broker = MemoryBroker()
+    relay = Relay(table.stubs, broker, lambda *_: 160.0, owner="me", lease=5.0)
+    paid, shipped = table.written("paid", key="k"), table.written("shipped", key="k")
+    relay.accept([shipped], 100.0)
+    relay.accept([paid], 100.0)
+    relay.invariants()
+
+    # When the relay runs
+    relay.run_once(101.0)
+
+    # Then the order of the rows decides
+    assert broker.calls == [["paid", "shipped"]]
+
+
+def test_stubs_know_their_rows_when_they_are_written(table: Table) -> None:
+    stubs = [
+        Stub(seq=0, message_id=name * 32, topic="t", content=b"", ordering_key="k")
+        for name in "CAB"
+    ]
+    with table.database.engine.begin() as connection:
+        written = table.stubs.write(connection, stubs, "me", 100.0, 5.0)
+
+    assert [stub.seq for stub in written] == [table.row(s.message_id).seq for s in stubs]
+    assert [stub.seq for stub in written] == [1, 2, 3]
+    assert {stub.create_time for stub in written} == {100.0}
+
+
+def test_a_dead_letter_whose_send_was_never_recorded_holds_up_no_later_one(table: Table) -> None:
+    dead, later = table.write("dead", key="k", owner="them"), table.write("later", key="k")
+    table.set(dead, given_up=True, resend_time=None)
+
+    assert table.stubs.sendable([later], "me") == {later: False}

@@ -375,3 +375,21 @@ def test_the_due_query_is_answered_from_its_index(postgres_url: str) -> None:
         ).scalars()
         assert "rmq_message_stub_due" in "\n".join(plan)
     world.database.close()
+
+
+def test_what_was_given_up_stays_so_for_a_process_with_another_maximum(world: World) -> None:
+    # Given a dead letter of a worker that allows one send; this scheduler allows three
+    stub = world.sent("a")
+    settlement = SqlSettlement(world.database.stubs, world.database.logs)
+    with world.database.engine.begin() as connection:
+        settlement.exhaust(connection, stub, "dead letter of g", 1, 105.0)
+    world.broker.progress["g"] = {QUEUE: (9, 9)}
+
+    # When the scheduler runs
+    counts = world.scheduler.run_once(105.0)
+
+    # Then a person is told and nothing is sent, until the person says so
+    assert (counts.sent, counts.escalated, world.broker.sent) == (0, 1, [])
+    with world.database.engine.begin() as connection:
+        assert settlement.retry(connection, stub, "fixed", 106.0)
+    assert world.scheduler.run_once(106.0).sent == 1

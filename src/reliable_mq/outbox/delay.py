@@ -17,6 +17,14 @@ DELAY_LEVEL_SECONDS = tuple(seconds_of_level(text) for text in DELAY_LEVELS_TEXT
 """Wait of delay level 1, 2, … 18."""
 
 
+def delay_level_within(delay: float) -> int:
+    """Return the delay level for what is left of a delay that was accepted when it was written.
+
+    More than the longest level can be left only where two clocks disagree; it gets that level.
+    """
+    return delay_level_of(min(delay, DELAY_LEVEL_SECONDS[-1]))
+
+
 def delay_level_of(delay: float) -> int:
     """Return the lowest delay level that waits at least `delay` seconds; 0 for no delay.
 

@@ -9,6 +9,7 @@ The same steps serve the resend scheduler, which hands it the stubs that are due
 
 import itertools
 import logging
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -16,8 +17,8 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.errors import InvariantBroken, NotSent
-from reliable_mq.message import Message, SendResult
-from reliable_mq.outbox.delay import delay_level_of
+from reliable_mq.message import Message, SendResult, SendStatus
+from reliable_mq.outbox.delay import delay_level_within
 from reliable_mq.outbox.stub import Position, Stub, message_of
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def send_stubs(
     The client does not try a message whose forerunner in the same queue failed; it is no send.
     """
     messages = [
-        message_of(stub, delay_level_of((stub.deliver_time or now) - now)) for stub in stubs
+        message_of(stub, delay_level_within((stub.deliver_time or now) - now)) for stub in stubs
     ]
     try:
         results = sender.send_many(messages)
@@ -95,20 +96,26 @@ def _outcome(
     stub: Stub, result: SendResult | Exception, next_time: NextTime, now: float
 ) -> SendOutcome:
     count = stub.count + 1
-    due = next_time(count, now, stub.deliver_time)
-    if isinstance(result, Exception):
+    if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
+        queue = result.queue
+        position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
+        due = next_time(count, now, stub.deliver_time)
+        return SendOutcome(stub.message_id, count, due, position=position)
+    if isinstance(result, SendResult):
+        # Stored in memory or in one place only: a crash can take it away. If none does, the next
+        # send is a duplicate, which consumers suppress.
+        why = f"{result.status.name}: what the broker stored may not survive a crash"
+    else:
         why = f"{type(result).__name__}: {result}"
-        # What never left is missed at once, also when the message itself is a delayed one.
-        return SendOutcome(stub.message_id, count, next_time(count, now, None), error=why)
-    queue = result.queue
-    position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
-    return SendOutcome(stub.message_id, count, due, position=position)
+    # What is not stored is missed at once, also when the message itself is a delayed one.
+    return SendOutcome(stub.message_id, count, next_time(count, now, None), error=why)
 
 
 class Relay:
     """Sends the stubs it is handed; stubs of one (topic, ordering key) strictly one after another.
 
-    Invariant: a stub is in exactly one lane, and a lane moves in its order.
+    Invariant: a stub is in exactly one lane, and a lane is in the order of its rows, whatever the
+    order in which the threads that committed them came to hand them over.
 
     Args:
         owner: how the table names this relay.
@@ -139,7 +146,11 @@ class Relay:
         for stub in stubs:
             # A stub without a key has a lane of its own: nothing must go before it.
             lane = (stub.topic, stub.ordering_key) if stub.ordering_key else ("", stub.message_id)
-            self._lanes.setdefault(lane, deque()).append((written + self._lease, stub))
+            insort(
+                self._lanes.setdefault(lane, deque()),
+                (written + self._lease, stub),
+                key=_row,
+            )
 
     @property
     def waiting(self) -> int:
@@ -182,8 +193,8 @@ class Relay:
         for stub in stubs:
             outcome = outcomes.get(stub.message_id)
             if outcome is not None and outcome.error is not None:
-                # Later ones of the key wait in the table, behind this one.
-                return dropped + len(lane) - 1
+                # Later ones of the key that were not sent wait in the table, behind this one.
+                return dropped + sum(each.message_id not in outcomes for _, each in lane)
             if outcome is None and stub.message_id in there:
                 break  # not tried
             lane.popleft()
@@ -214,10 +225,11 @@ class Relay:
         """Forget stubs whose lease has passed: the scheduler may be sending them by now."""
         expired = 0
         for name, lane in list(self._lanes.items()):
-            while lane and lane[0][0] <= now:
-                lane.popleft()
-                expired += 1
-            if not lane:
+            alive = deque(each for each in lane if each[0] > now)
+            expired += len(lane) - len(alive)
+            if alive:
+                self._lanes[name] = alive
+            else:
                 del self._lanes[name]
         return expired
 
@@ -226,3 +238,9 @@ class Relay:
         ids = [stub.message_id for lane in self._lanes.values() for _, stub in lane]
         if len(ids) != len(set(ids)) or not all(self._lanes.values()):
             raise InvariantBroken("a stub is in exactly one lane, and no lane is empty")
+        if any(list(lane) != sorted(lane, key=_row) for lane in self._lanes.values()):
+            raise InvariantBroken("a lane is in the order of its rows")
+
+
+def _row(entry: tuple[float, Stub]) -> int:
+    return entry[1].seq

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -52,7 +53,7 @@ class SqlStubs:
         )
         self.table = table
         stub, earlier = table.c, table.alias("earlier").c
-        self._insert = insert(table).inline()
+        self._insert = insert(table).returning(stub.seq, sort_by_parameter_order=True)
         #: An earlier stub of the same key has not reached the broker, and is not in the same batch
         #: of the same owner (parameters `ids` and `me`).
         self.blocked = and_(
@@ -64,6 +65,7 @@ class SqlStubs:
                 earlier.seq < stub.seq,
                 earlier.status == UNCONFIRMED,
                 earlier.broker_name.is_(None),
+                not_(earlier.given_up),
                 not_(
                     and_(
                         earlier.owner == bindparam("me"),
@@ -80,7 +82,7 @@ class SqlStubs:
         )
         # A consumer may have given the message up before its send was recorded: the count it set
         # then, and the time at which a person is told, stay.
-        given_up = stub.count > bindparam("new_count")
+        given_up = stub.given_up
         settled = or_(stub.status != UNCONFIRMED, stub.required_groups == "")
         self._record_sent = self._record(given_up).values(
             broker_name=bindparam("new_broker"),
@@ -124,8 +126,11 @@ class SqlStubs:
 
     def write(
         self, connection: Connection, stubs: Sequence[Stub], owner: str, now: float, lease: float
-    ) -> None:
-        """Insert stubs in the caller's transaction, under a lease of their relay."""
+    ) -> list[Stub]:
+        """Insert stubs in the caller's transaction, under a lease of their relay.
+
+        Returns them as they are in the table: with their `seq` and the time `now`.
+        """
         at, until = utc_datetime(now), utc_datetime(now + lease)
         rows = [
             {
@@ -149,7 +154,11 @@ class SqlStubs:
             }
             for stub in stubs
         ]
-        connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+        inserted = connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+        return [
+            msgspec.structs.replace(stub, seq=seq, create_time=now)
+            for stub, seq in zip(stubs, inserted.scalars(), strict=True)
+        ]
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
         """Return the ids that are committed, unsent and ours; True: an earlier one must go first.
@@ -206,6 +215,7 @@ def stub_of(row: Row[Any]) -> Stub:
         properties=json.loads(row.properties),
         count=row._mapping["count"],  # `row.count` is a method of every tuple
         required_groups=groups_of(row.required_groups),
+        create_time=row.create_date.timestamp(),
         deliver_time=row.deliver_time and row.deliver_time.timestamp(),
         position=position,
     )

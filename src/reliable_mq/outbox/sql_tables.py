@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Index,
     Integer,
@@ -12,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    false,
 )
 
 from reliable_mq.sql_types import UtcDateTime
@@ -26,7 +28,9 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
     """Return the table `<prefix>message_stub`: a row is a message that a transaction committed.
 
     `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
-    escalated and waits for a person. `content` is byte for byte the body that is sent.
+    escalated and waits for a person. `given_up` says that a consumer group made a dead letter of
+    it: nothing is sent any more, however many sends are left. `content` is byte for byte the body
+    that is sent.
     """
     name = f"{prefix}message_stub"
     if name in metadata.tables:
@@ -46,6 +50,7 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         Column("status", SmallInteger, nullable=False, server_default="0"),
         Column("count", Integer, nullable=False, server_default="0"),
         Column("resend_time", UtcDateTime),
+        Column("given_up", Boolean, nullable=False, server_default=false()),
         Column("broker_name", String(127)),
         Column("queue_id", Integer),
         Column("offset", BigInteger),

@@ -101,7 +101,7 @@ class SqlOutbox:
         )
         check_message(message_of(stub, 0))  # what cannot be sent is refused here, not later
         try:
-            self._stubs.write(session.connection(), [stub], self._owner, now, self._lease)
+            (stub,) = self._stubs.write(session.connection(), [stub], self._owner, now, self._lease)
         except DBAPIError as error:
             if is_missing_table(error):
                 raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error

@@ -86,6 +86,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     """A committed row of the message stub table, as far as sending it needs.
 
     Times are seconds since the epoch. `count` is the number of sends so far, failed ones included.
+    `seq` and `create_time` are 0 until the row is written.
     """
 
     seq: int
@@ -99,6 +100,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
     count: int = 0
     required_groups: tuple[str, ...] = ()
+    create_time: float = 0.0
     deliver_time: float | None = None
     position: Position | None = None
 

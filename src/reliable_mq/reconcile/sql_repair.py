@@ -88,6 +88,7 @@ class SqlRepair:
             return {
                 "status": UNCONFIRMED,
                 "count": 0,
+                "given_up": False,
                 "resend_time": now,
                 **dict.fromkeys(("broker_name", "queue_id", "offset", "owner", "lease_until")),
                 "update_date": now,

@@ -9,7 +9,7 @@ is claiming at this moment; SQLite has one writer at a time anyway.
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Table, bindparam, null, select, update
+from sqlalchemy import BindParameter, Table, bindparam, not_, null, or_, select, update
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_of
@@ -40,8 +40,10 @@ class SqlDue:
             .with_for_update(skip_locked=True, of=table)
         )
         nobody: BindParameter[list[str]] = bindparam("ids", value=[], expanding=True)
-        self._due = due.where(stub.count < count_max, ~stubs.blocked).params(me="", ids=[])
-        self._used_up = due.where(stub.count >= count_max)
+        self._due = due.where(
+            stub.count < count_max, not_(stub.given_up), not_(stubs.blocked)
+        ).params(me="", ids=[])
+        self._used_up = due.where(or_(stub.count >= count_max, stub.given_up))
         self._claim = (
             update(table)
             .where(stub.seq.in_(bindparam("seqs", expanding=True)))

@@ -1,6 +1,6 @@
 """How a stub comes to its end other than by confirmation: given up, told, retried, voided."""
 
-from sqlalchemy import Connection, Table, bindparam, case, null, update
+from sqlalchemy import Connection, Table, bindparam, case, false, null, true, update
 
 from reliable_mq.outbox.stub import StubEvent, StubStatus, statuses_before
 from reliable_mq.sql_types import utc_datetime
@@ -20,6 +20,7 @@ class SqlSettlement:
             .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)]))
             .values(
                 count=case((stub.count < bindparam("max"), bindparam("max")), else_=stub.count),
+                given_up=true(),
                 resend_time=bindparam("at"),
                 note=bindparam("text"),
                 update_date=bindparam("at"),
@@ -41,6 +42,7 @@ class SqlSettlement:
             .values(
                 status=StubStatus.UNCONFIRMED.value,
                 count=0,
+                given_up=false(),
                 broker_name=null(),
                 queue_id=null(),
                 offset=null(),
@@ -61,7 +63,11 @@ class SqlSettlement:
     def exhaust(
         self, connection: Connection, message_id: str, note: str, count_max: int, now: float
     ) -> None:
-        """Let a stub count as sent often enough: a person is told, and nothing sent any more."""
+        """Let a stub be given up: a person is told, and nothing sent any more.
+
+        That it is given up is a fact of its own: another process with another maximum, or a send
+        that is recorded late, does not make it due again.
+        """
         values = _values(message_id, note, now) | {"max": count_max}
         connection.execute(self._exhaust, values)
 
