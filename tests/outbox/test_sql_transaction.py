@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import create_engine, make_url, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -207,6 +208,56 @@ def test_a_sync_block_over_an_async_session_says_what_to_write(bench: Bench) -> 
         await bench.database.close_async()
 
     asyncio.run(scenario())
+
+
+def test_a_session_of_another_database_is_refused(bench: Bench, tmp_path: Path) -> None:
+    # Given a session of another database that has our tables too
+    other = Database(f"sqlite:///{tmp_path / 'other.db'}", prefix="rmq_", connections=1)
+    other.create_tables()
+
+    # When a message is written into it, Then it is refused: nobody would look for it there
+    with (
+        other.session() as session,
+        bench.transaction(session) as tx,
+        pytest.raises(UsageError, match=r"bound to sqlite:///.*other\.db, but this application's"),
+    ):
+        tx.send("orders", {"id": 1})
+
+    with other.engine.connect() as connection:
+        assert connection.execute(select(other.stubs)).all() == []
+    other.close()
+
+
+def test_another_database_of_the_same_server_is_refused(postgres_url: str) -> None:
+    bench = Bench(postgres_url)
+    postgres = create_engine(make_url(postgres_url).set(database="postgres"))
+
+    with (
+        Session(postgres) as session,
+        bench.transaction(session) as tx,
+        pytest.raises(UsageError, match="never be sent"),
+    ):
+        tx.send("orders", {"id": 1})
+
+    postgres.dispose()
+    bench.database.close()
+
+
+def test_another_engine_and_another_spelling_of_our_database_are_ours(bench: Bench) -> None:
+    url = bench.database.engine.url
+    if url.get_backend_name() == "sqlite":
+        assert url.database is not None
+        folder, name = url.database.rsplit("/", 1)
+        respelled = url.set(database=f"{folder}/./{name}")
+    else:
+        respelled = url.update_query_dict({"application_name": "shop"})
+    for each in (url, respelled):
+        engine = create_engine(each)
+        with Session(engine) as session, bench.transaction(session) as tx:
+            tx.send("orders", {"id": 1})
+        engine.dispose()
+
+    assert len(bench.ids()) == 2
 
 
 def test_one_id_can_be_written_once(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.message import new_message_id
 from reliable_mq.outbox.delay import delay_level_of
 from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.sql_same_database import SameDatabase
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.sql_types import is_missing_table, missing_table_text
@@ -59,6 +60,7 @@ class SqlOutbox:
         groups_of_topic: Callable[[str], tuple[str, ...]],
     ) -> None:
         self._stubs = stubs
+        self._same_database = SameDatabase(stubs.engine, stubs.table)
         self._relay = relay
         self._owner = owner
         self._lease = lease
@@ -100,8 +102,10 @@ class SqlOutbox:
             deliver_time=deliver_time,
         )
         check_message(message_of(stub, 0))  # what cannot be sent is refused here, not later
+        connection = session.connection()
+        self._same_database.check(connection)
         try:
-            (stub,) = self._stubs.write(session.connection(), [stub], self._owner, now, self._lease)
+            (stub,) = self._stubs.write(connection, [stub], self._owner, now, self._lease)
         except DBAPIError as error:
             if is_missing_table(error):
                 raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
@@ -183,7 +187,8 @@ class Transaction:
 
         Raises:
             MessageRefused: when the payload, the topic's name or another part cannot be sent.
-            UsageError: when the delay is too long or the id malformed.
+            UsageError: when the delay is too long, the id malformed, or the session bound to
+                another database than the application's.
             ConfigurationError: when our table is missing in the session's database.
         """
         return self._outbox.write(

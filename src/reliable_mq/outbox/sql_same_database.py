@@ -1,0 +1,68 @@
+"""Is a session's database ours? A stub in another one is found by no relay and by no scheduler.
+
+URLs that are equal settle it. Two spellings of one server (a name and an address, a pooler, a
+search path) do not, so then the databases themselves are asked, once for each engine.
+"""
+
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import URL, Connection, Engine, Table, text
+
+from reliable_mq.errors import UsageError
+
+# When the server was started, to the microsecond, tells servers apart without any privilege; the
+# table's number tells schemas of one database apart.
+_IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), to_regclass(:table)::oid")
+
+
+class SameDatabase:
+    """Knows which engines lead to our database."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self._ours = engine
+        self._table = table
+        self._known: WeakSet[Engine] = WeakSet((engine,))
+
+    def check(self, connection: Connection) -> None:
+        """Raise when a connection leads to another database than ours.
+
+        Raises:
+            UsageError: names both.
+        """
+        if connection.engine in self._known:
+            return
+        if not self._is_ours(connection):
+            theirs = connection.engine.url
+            raise UsageError(
+                f"the session is bound to {theirs.render_as_string()}, but this application's "
+                f"database is {self._ours.url.render_as_string()}: a message written there would "
+                "never be sent. Use a session of this database, or a ReliableMQ of that one"
+            )
+        self._known.add(connection.engine)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        theirs, ours = connection.engine.url, self._ours.url
+        if _place(theirs) == _place(ours):
+            return True
+        if theirs.get_backend_name() != ours.get_backend_name():
+            return False
+        if connection.dialect.name == "sqlite":
+            return _file_of(theirs) == _file_of(ours)
+        name = {"table": self._table.name}
+        with self._ours.connect() as own:
+            return _identity(connection, name) == _identity(own, name)
+
+
+def _place(url: URL) -> tuple[Any, ...]:
+    # The query may name a host, a service or a search path.
+    return (url.get_backend_name(), url.host, url.port, url.database, url.query)
+
+
+def _file_of(url: URL) -> Path:
+    return Path(url.database or "").resolve()
+
+
+def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
+    return tuple(connection.execute(_IDENTITY, name).one())
