@@ -189,7 +189,14 @@ def _foreign(cases: Cases) -> None:
     identity, queue = cases.new(ack=Verdict.UNMANAGED)
     cases.send(identity, queue, topic="free")
     record = cases.store.add("free", b"no id", properties={})
-    cases.expected[f"@{record.commit_log_offset:020d}", ""] = Verdict.UNMANAGED
+    cases.expected[f"{record.commit_log_offset:032X}", ""] = Verdict.UNMANAGED
+    # A producer without ids: its message is known by where it lies, its retries by a property.
+    record = cases.store.add("free", b"no id", properties={})
+    identity = f"{record.commit_log_offset:032X}"
+    cases.expected[identity, "payments"] = Verdict.UNMANAGED
+    cases.tables.log(identity, "payments", 1, topic="free")
+    origin = {"RETRY_TOPIC": "free", "ORIGIN_MESSAGE_ID": identity}
+    cases.store.add("%RETRY%payments", b"no id", properties=origin)
     identity, queue = cases.new(payments=Verdict.CONTENT_DIFFERS)
     cases.stub(identity, "payments", status=1, **cases.send(identity, queue, b"something else"))
     cases.tables.log(identity, "payments", 1)
@@ -214,7 +221,7 @@ def every_case(url: str, root: Path) -> tuple[Expected, str]:
     filler = cases.store.add("free", bytes(1_000), properties={})
     while filler.commit_log_offset < SEGMENT_SIZE:
         filler = cases.store.add("free", bytes(1_000), properties={})
-    cases.expected[f"@{filler.commit_log_offset:020d}", ""] = Verdict.UNMANAGED
+    cases.expected[f"{filler.commit_log_offset:032X}", ""] = Verdict.UNMANAGED
     # the expired one's queue goes on, so that its beginning is known
     after, _ = cases.new(payments=Verdict.WAITING)
     for way in WAYS:

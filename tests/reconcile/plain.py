@@ -4,6 +4,7 @@ It shares with the job the decision table and the scan of the log, which have te
 what it says about every message is compared with what Spark says, row by row.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from reliable_mq.reconcile.verdict import decide
 from reliable_mq.wire.record import body_checksum
 
 Row = Mapping[str, Any]
+OURS = re.compile(r"[0-9A-F]{12}7[0-9A-F]{3}[89AB][0-9A-F]{15}", re.IGNORECASE)
 DELAYS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
@@ -40,8 +42,7 @@ class PlainReconciliation:
             for rows in read_partition(partition, check_body=True):
                 for row in rows:
                     if row.role not in ("system", "damaged"):
-                        identity = row.message_id or f"@{row.commit_log_offset:020d}"
-                        self.records.setdefault(identity, []).append(row)
+                        self.records.setdefault(row.message_id or "", []).append(row)
         self.begins = layout.queue_begins
         self.progress = read_progress(store)
         self.managed = {row["topic"] for row in self.stubs.values()}
@@ -147,8 +148,8 @@ class PlainReconciliation:
         if stub:
             born = stub["create_date"]
             times.append(stub["update_date"])
-        elif identity.startswith("@"):
-            born = min(moment(r.born_time) for r in records)
+        elif OURS.fullmatch(identity) is None:
+            born = min([moment(r.born_time) for r in records] + [r["create_date"] for r in logs])
         else:
             born = moment(int(identity[:12], 16))
         if any(time >= self.moving_since for time in times if time):

@@ -21,6 +21,7 @@ from reliable_mq.errors import RecordError
 from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.wire.properties import (
     DELAY,
+    ORIGIN_MESSAGE_ID,
     REAL_TOPIC,
     TAGS,
     UNIQ_KEY,
@@ -62,6 +63,9 @@ DEAD, SYSTEM, DAMAGED = "dead", "system", "damaged"
 class LogRow(NamedTuple):
     """What a scan tells of one record. Times are milliseconds since the epoch, sizes bytes.
 
+    `message_id` is what a consumer calls the message: the producer's UNIQ_KEY, or else the offset
+    message id of its first delivery.
+
     `topic` is the topic the message was sent to, as far as the record says; `queue_topic` and
     `queue_id` are the queue that holds the record. `content_crc` is computed from the body as it
     lies there, after decompression, and None when it was not asked for or cannot be known;
@@ -101,6 +105,7 @@ _HEAD_V4 = struct.Struct(">iIIi4xqqiq8xq8xi8xi")  # wire/record.py draws it; bot
 _HEAD_V4_SIZE = _HEAD_V4.size
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _PHYSICAL_OFFSET_AT = 28
+_STORE_HOST_AT, _STORE_HOST_SIZE = 64, 8
 _V6 = BORN_HOST_V6 | STORE_HOST_V6
 _CRC_MASK = 0x7FFFFFFF
 _COMPRESSION_MASK = 0x700
@@ -190,6 +195,7 @@ def _row(
         (queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times),
         (born_time, store_time, body_size, body_crc),
         content_crc(body, sys_flag) if check_body else None,
+        buffer[at + _STORE_HOST_AT : at + _STORE_HOST_AT + _STORE_HOST_SIZE],
     )
 
 
@@ -210,6 +216,7 @@ def _unusual_row(buffer: bytes, at: int, log_offset: int, check_body: bool) -> L
         ),
         (record.born_time_ms, record.store_time_ms, len(record.body), record.body_crc),
         content_crc(record.body, record.sys_flag) if check_body else None,
+        record.store_host,
     )
 
 
@@ -237,6 +244,7 @@ def _described(
     place: tuple[int, int, int, int, int, int],
     times_and_body: tuple[int, int, int, int],
     crc: int | None,
+    store_host: bytes,
 ) -> LogRow:
     queue_topic = topic_bytes.decode("utf-8", "replace")
     delay_level: int | None = None
@@ -255,7 +263,8 @@ def _described(
         size,
         topic,
         group,
-        property_value(properties, UNIQ_KEY),
+        property_value(properties, UNIQ_KEY)
+        or _id_without_key(properties, role, store_host, log_offset),
         property_value(properties, TAGS),
         queue_topic,
         queue_id,
@@ -267,6 +276,15 @@ def _described(
         crc,
         reason,
     )
+
+
+def _id_without_key(properties: bytes, role: str, store_host: bytes, log_offset: int) -> str:
+    """Return what a consumer calls a message whose producer gave it no UNIQ_KEY.
+
+    The offset message id of its first delivery; copies carry that of the first one as a property.
+    """
+    origin = None if role == FIRST else property_value(properties, ORIGIN_MESSAGE_ID)
+    return origin or (store_host + log_offset.to_bytes(8, "big")).hex().upper()
 
 
 def _is_special(topic: str) -> bool:
