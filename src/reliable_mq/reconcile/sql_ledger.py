@@ -24,7 +24,9 @@ from sqlalchemy import (
     func,
     inspect,
     make_url,
+    or_,
     select,
+    true,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
@@ -38,6 +40,7 @@ STUB, CONSUME_LOG = "stub", "consume_log"
 ROWS_PER_PARTITION = 250_000
 PARTITIONS_MAX = 1_000
 _BATCH_ROWS = 10_000
+_ID_DIGITS = 32
 _ID_PREFIX_DIGITS = 12  # the milliseconds of a message id (`message.new_message_id`)
 
 _TEXT, _INT, _LONG, _BYTES = pa.string(), pa.int32(), pa.int64(), pa.binary()
@@ -99,8 +102,9 @@ class KeyRange:
 class IdWindow:
     """Message ids of a time window, `low` .. `high`, the end excluded; None is open.
 
-    Ids of other producers do not sort by time; of those the rows created in the same window count,
-    where the table has a time to tell.
+    Only ids that begin with their time (`message.new_message_id`) can be told apart by it. The rows
+    of all others are in every window: what decides about such a message is the first trace that any
+    ledger has of it, and no ledger can know that alone.
     """
 
     low: str | None = None
@@ -218,10 +222,32 @@ def _cuts(low: Any, high: Any, parts: int) -> list[Any]:
 
 def _in_window(table: Table, window: IdWindow) -> ColumnElement[bool]:
     column = table.c.message_id
-    inside = [column >= window.low] if window.low is not None else []
+    identity = func.upper(column)
+    inside = [identity >= window.low] if window.low is not None else []
     if window.high is not None:
-        inside.append(column < window.high)
-    return and_(True, *inside)
+        inside.append(identity < window.high)
+    return or_(_has_no_time(column), and_(*inside)) if inside else true()
+
+
+def _has_no_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return whether an id is none that begins with its time: no UUIDv7 of 32 digits."""
+    variant = func.upper(func.substr(message_id, 17, 1))
+    return or_(
+        func.length(message_id) != _ID_DIGITS,
+        func.substr(message_id, 13, 1) != "7",
+        variant.not_in(("8", "9", "A", "B")),
+    )
+
+
+def broker_names(url: str, prefix: str, window: IdWindow) -> set[str]:
+    """Return the brokers that stubs and consume logs of the window name."""
+    names: set[str] = set()
+    with _connected(url) as connection:
+        for ledger in COLUMNS:
+            table = table_of(ledger, prefix)
+            query = select(table.c.broker_name).where(_in_window(table, window)).distinct()
+            names.update(name for name in connection.scalars(query) if name)
+    return names
 
 
 def read_range(
