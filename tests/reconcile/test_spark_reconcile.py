@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import MetaData, create_engine, select
 from tests.reconcile.cases import BODY, Cases, every_case, random_cases
-from tests.reconcile.ledgers import GRACE, NOW, StoreWriter
+from tests.reconcile.ledgers import (
+    GRACE,
+    JUST_NOW,
+    LONG_AGO,
+    NOW,
+    StoreWriter,
+    message_id,
+)
 from tests.reconcile.plain import PlainReconciliation
 
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.spark_run import Options, reconcile
 from reliable_mq.reconcile.sql_tables import audit_table, finding_table, run_table
@@ -169,3 +178,55 @@ def test_a_window_judges_only_the_messages_of_its_time(tmp_path: Path, spark: Sp
     assert verdicts_in(tmp_path / "out") == inside
     assert 0 < len(inside) < len(whole)
     assert spark.sparkContext.defaultParallelism > 0, "the session is the caller's and still runs"
+
+
+def test_a_window_does_not_tear_messages_with_ids_that_tell_no_time(tmp_path: Path) -> None:
+    """Given ids that the application chose, when a window is judged, then stub, record and consume
+    log of a message are in it together or not at all, by the first trace of the message."""
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    inside, outside = "f47ac10b58cc4372a5670e02b2c3d479", "0e02b2c3d479437258ccf47ac10ba567"
+    for identity, born in ((inside, LONG_AGO), (outside, LONG_AGO - timedelta(days=1))):
+        place = cases.send(identity, 0, store_time=LONG_AGO)
+        cases.stub(identity, "payments", status=1, create_date=born, **place)
+        cases.tables.log(identity, "payments", 1, create_date=NOW - GRACE)
+    url, store = cases.write()
+
+    summary = reconcile(
+        options(url, store, tmp_path / "out", since=LONG_AGO - GRACE, until=LONG_AGO + GRACE)
+    )
+
+    assert verdicts_in(tmp_path / "out") == {(inside, "payments"): Verdict.SETTLED}
+    assert summary["clean"]
+
+
+def test_ledgers_of_several_brokers_are_refused(tmp_path: Path) -> None:
+    """Given stubs acknowledged by two brokers, when they are judged by the store of one, then the
+    run says so and writes nothing, instead of calling the other's messages lost."""
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    here, queue = cases.new(payments=Verdict.WAITING)
+    cases.stub(here, "payments", **cases.send(here, queue))
+    place = {"broker_name": "broker-b", "queue_id": queue, "offset": 3}
+    elsewhere = message_id(999_999, JUST_NOW)
+    cases.stub(elsewhere, "payments", create_date=JUST_NOW, **place)
+    url, store = cases.write()
+
+    with pytest.raises(ConfigurationError, match="the brokers broker-a, broker-b, but --store"):
+        reconcile(options(url, store, tmp_path / "out", repair="apply"))
+
+    assert not (tmp_path / "out").exists()
+    early = options(url, store, tmp_path / "out", until=JUST_NOW, broker_name="broker-b")
+    with pytest.raises(ConfigurationError, match="the broker broker-a, but --broker-name says"):
+        reconcile(early)
+
+
+def test_one_broker_is_judged_when_the_window_leaves_out_the_other(tmp_path: Path) -> None:
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    here, queue = cases.new(payments=Verdict.WAITING)
+    cases.stub(here, "payments", **cases.send(here, queue))
+    place = {"broker_name": "broker-b", "queue_id": queue, "offset": 3}
+    cases.stub(message_id(999_999, JUST_NOW), "payments", create_date=JUST_NOW, **place)
+    url, store = cases.write()
+
+    reconcile(options(url, store, tmp_path / "out", until=JUST_NOW))
+
+    assert verdicts_in(tmp_path / "out") == cases.expected

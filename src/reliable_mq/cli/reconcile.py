@@ -45,7 +45,7 @@ def command(
         ),
     ] = "",
     broker_name: Annotated[
-        str, typer.Option(help="Broker name for repairs, when no ledger knows it.")
+        str, typer.Option(help="Name of the broker whose store it is; other brokers are refused.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

@@ -14,18 +14,11 @@ from pyspark.sql import functions as f
 
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile import sql_ledger
-from reliable_mq.reconcile.spark_log_source import LOG_FORMAT
-from reliable_mq.reconcile.spark_table_source import TABLE_FORMAT
+from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
 from reliable_mq.reconcile.verdict import FACTS, FINDINGS, sql_case
 
 MOVING_SECONDS_MAX = 5.0  # how far the clocks of database, broker and this machine may differ
 _SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-RECORD_FIELDS = (
-    *("commit_log_offset", "role", "topic", "consumer_group", "queue_topic", "queue_id"),
-    *("queue_offset", "size", "reconsume_times", "delay_level", "born_time", "store_time"),
-    *("body_size", "body_crc", "content_crc", "reason"),
-)
 
 
 @dataclass(frozen=True)
@@ -60,69 +53,45 @@ class Moment:
         return self.as_of - min(self.grace, timedelta(seconds=MOVING_SECONDS_MAX))
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What passed through the job, known once its result was written."""
-
-    stubs: Observation
-    consume_logs: Observation
-    records: Observation
-
-
-def verdicts(spark: SparkSession, ledgers: Ledgers, moment: Moment) -> tuple[DataFrame, Counted]:
+def verdicts(
+    spark: SparkSession, ledgers: Ledgers, moment: Moment
+) -> tuple[DataFrame, Observation]:
     """Return one row per message and consumer group of the union of the ledgers."""
     events, counted = _events(spark, ledgers)
     rows = _by_group(_in_window(_messages(events), moment))
     rows = _with_places(spark, rows, ledgers)
-    for name, expression in _facts(ledgers, moment).items():
-        rows = rows.withColumn(f"fact_{name}", expression)
+    # One step for all columns that do not build on each other: Spark analyzes the plan at each.
+    facts = _facts(ledgers, moment)
+    rows = rows.withColumns({f"fact_{name}": fact for name, fact in facts.items()})
     rows = rows.withColumn("verdict", f.expr(sql_case()))
     rows = rows.withColumn("finding", f.col("verdict").isin([str(v) for v in FINDINGS]))
     return rows.select(*_evidence()), counted
 
 
-def _events(spark: SparkSession, ledgers: Ledgers) -> tuple[DataFrame, Counted]:
+def _events(spark: SparkSession, ledgers: Ledgers) -> tuple[DataFrame, Observation]:
     """Return the ledgers in one column shape: (message_id, stub | log | record)."""
-    counted = Counted(Observation(), Observation(), Observation())
-
-    def table(name: str) -> DataFrame:
-        reader = spark.read.format(TABLE_FORMAT).option("url", ledgers.url)
-        reader = reader.option("table", name).option("prefix", ledgers.prefix)
-        if ledgers.window.low is not None:
-            reader = reader.option("idFrom", ledgers.window.low)
-        if ledgers.window.high is not None:
-            reader = reader.option("idTo", ledgers.window.high)
-        return reader.load()
-
-    one = f.lit(1)
-    stubs = table(sql_ledger.STUB).observe(counted.stubs, f.count(one).alias("rows"))
-    logs = table(sql_ledger.CONSUME_LOG).observe(counted.consume_logs, f.count(one).alias("rows"))
-    records = spark.read.format(LOG_FORMAT).option("path", ledgers.store).load()
-    is_damaged = f.col("role") == "damaged"
-    records = records.observe(
-        counted.records,
-        f.count_if(f.col("role") == "first").alias("first"),
-        f.count_if(~f.col("role").isin("first", "system", "damaged")).alias("copies"),
-        f.count_if(is_damaged).alias("damaged"),
-        f.coalesce(f.sum(f.when(is_damaged, f.col("size"))), f.lit(0)).alias("damaged_bytes"),
-        f.min(f.when(is_damaged, f.col("commit_log_offset"))).alias("damaged_from"),
-        f.min(f.when(~is_damaged, f.col("store_time"))).alias("oldest"),
-        f.max("store_time").alias("newest"),
-    ).where(~f.col("role").isin("system", "damaged"))
-    # A message that another producer sent without an id is known by where it lies.
-    record_id = f.coalesce("message_id", f.format_string("@%020d", "commit_log_offset"))
-    events = (
-        stubs.select("message_id", f.struct(*stubs.columns).alias("stub"))
-        .unionByName(
-            logs.select("message_id", f.struct(*logs.columns).alias("log")),
-            allowMissingColumns=True,
-        )
-        .unionByName(
-            records.select(record_id.alias("message_id"), f.struct(*RECORD_FIELDS).alias("record")),
-            allowMissingColumns=True,
-        )
+    reader = spark.read.format(LEDGERS_FORMAT).option("path", ledgers.store)
+    reader = reader.option("url", ledgers.url).option("prefix", ledgers.prefix)
+    if ledgers.window.low is not None:
+        reader = reader.option("idFrom", ledgers.window.low)
+    if ledgers.window.high is not None:
+        reader = reader.option("idTo", ledgers.window.high)
+    counted = Observation()
+    role, is_damaged = f.col("record.role"), f.col("record.role") == "damaged"
+    events = reader.load().observe(
+        counted,
+        f.count("stub").alias("stubs"),
+        f.count("log").alias("consume_logs"),
+        f.count_if(role == "first").alias("first_deliveries"),
+        f.count_if(~role.isin("first", "system", "damaged")).alias("other_copies"),
+        f.count_if(is_damaged).alias("damaged_stretches"),
+        f.coalesce(f.sum(f.when(is_damaged, f.col("record.size"))), f.lit(0)).alias(
+            "damaged_bytes"
+        ),
+        f.min(f.when(is_damaged, f.col("record.commit_log_offset"))).alias("damaged_from"),
     )
-    return events, counted
+    is_known = f.coalesce(~role.isin("system", "damaged"), f.lit(True))
+    return events.where(is_known), counted
 
 
 def _messages(events: DataFrame) -> DataFrame:
@@ -133,7 +102,7 @@ def _messages(events: DataFrame) -> DataFrame:
         f.array_sort(f.collect_list("record")).alias("records"),
     )
     # A message id of ours begins with its milliseconds (message.new_message_id, UUIDv7).
-    is_ours = f.col("message_id").rlike("^[0-9A-F]{12}7[0-9A-F]{3}[89AB][0-9A-F]{15}$")
+    is_ours = f.col("message_id").rlike("^(?i)[0-9A-F]{12}7[0-9A-F]{3}[89AB][0-9A-F]{15}$")
     id_time = f.timestamp_millis(f.conv(f.substring("message_id", 1, 12), 16, 10).cast("bigint"))
     other_time = f.least(
         f.expr("stub.create_date"),
@@ -164,21 +133,26 @@ def _by_group(messages: DataFrame) -> DataFrame:
         " logs.consumer_group, records.consumer_group)))"
     )
     rows = (
-        messages.withColumn("required", f.expr(required))
+        messages.withColumns(
+            {
+                "required": f.expr(required),
+                "firsts": f.expr("filter(records, r -> r.role = 'first')"),
+                "delays": f.expr("filter(records, r -> r.role = 'delayed')"),
+            }
+        )
         .withColumn("known", f.expr(known))
-        .withColumn("firsts", f.expr("filter(records, r -> r.role = 'first')"))
-        .withColumn("delays", f.expr("filter(records, r -> r.role = 'delayed')"))
         .withColumn(
             "consumer_group",
             f.explode(f.expr("if(size(known) = 0, array(''), known)")),
         )
-        .withColumn("log", f.expr("get(filter(logs, l -> l.consumer_group = consumer_group), 0)"))
-        .withColumn("copies", f.expr("filter(records, r -> r.consumer_group = consumer_group)"))
     )
-    topic = "coalesce(stub.topic, get(records, 0).topic, get(logs, 0).topic)"
-    return rows.withColumn("topic", f.expr(topic)).withColumn(
-        "retry_topic", f.concat(f.lit("%RETRY%"), "consumer_group")
-    )
+    texts = {
+        "log": "get(filter(logs, l -> l.consumer_group = consumer_group), 0)",
+        "copies": "filter(records, r -> r.consumer_group = consumer_group)",
+        "topic": "coalesce(stub.topic, get(records, 0).topic, get(logs, 0).topic)",
+        "retry_topic": "concat('%RETRY%', consumer_group)",
+    }
+    return rows.withColumns({name: f.expr(text) for name, text in texts.items()})
 
 
 def _with_places(spark: SparkSession, rows: DataFrame, ledgers: Ledgers) -> DataFrame:

@@ -31,7 +31,7 @@ from reliable_mq.reconcile.latency import bucket_sql
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.repair import Repair, plan
 from reliable_mq.reconcile.report_html import html_report
-from reliable_mq.reconcile.spark_job import Counted, Ledgers, Moment, verdicts
+from reliable_mq.reconcile.spark_job import Ledgers, Moment, verdicts
 from reliable_mq.reconcile.spark_session import session
 from reliable_mq.reconcile.sql_outcome import write_outcome
 from reliable_mq.reconcile.sql_repair import SqlRepair
@@ -117,7 +117,7 @@ def _judge(
     summary = summarize(
         run_id=run_id,
         moment=_moment_fields(options, moment),
-        ledgers=_ledger_fields(counted),
+        ledgers=counted.get,
         groups=groups,
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX) if has_findings else (),
     )
@@ -138,6 +138,7 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         first_id(options.since) if options.since else None,
         first_id(options.until) if options.until else None,
     )
+    _check_broker(options, window)
     managed = sql_ledger.managed_topics(options.database, options.prefix)
     is_small = (
         layout.sure_end - layout.log_begin <= _SMALL_LOG_SIZE
@@ -153,6 +154,29 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         managed=managed,
     )
     return ledgers, is_small
+
+
+def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
+    """Refuse ledgers of several brokers: what one broker holds, another one's log cannot know.
+
+    Judged against the wrong store, a message would be called lost, and be sent again by a repair.
+    """
+    names = sql_ledger.broker_names(options.database, options.prefix, window)
+    told = f"{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
+    if options.broker_name and names - {options.broker_name}:
+        raise ConfigurationError(
+            f"stubs and consume logs name the broker{told}, but --broker-name says that --store"
+            f" is the log of {options.broker_name}; it cannot judge messages of another broker."
+            f" {_OTHER_WINDOW}"
+        )
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"stubs and consume logs name the broker{told}, but --store is the log of one of them;"
+            f" it cannot judge messages of another broker. {_OTHER_WINDOW}"
+        )
+
+
+_OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
 
 
 class Result:
@@ -199,19 +223,6 @@ def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
         "until": text(moment.until),
         "grace_seconds": moment.grace.total_seconds(),
         "store": options.store,
-    }
-
-
-def _ledger_fields(counted: Counted) -> dict[str, Any]:
-    records = counted.records.get
-    return {
-        "stubs": counted.stubs.get["rows"],
-        "consume_logs": counted.consume_logs.get["rows"],
-        "first_deliveries": records["first"],
-        "other_copies": records["copies"],
-        "damaged_stretches": records["damaged"],
-        "damaged_bytes": records["damaged_bytes"],
-        "damaged_from": records["damaged_from"],
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
 from reliable_mq.reconcile.spark_log_source import LogSource
 from reliable_mq.reconcile.spark_table_source import TableSource
 
@@ -38,7 +39,6 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # A message has a handful of copies and logs; let a group's lists live in the hash table.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
     # Spark's old INT96 would lose that the times are UTC.
@@ -52,6 +52,9 @@ _SMALL = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
+    # Nor has compiling the expressions themselves.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -103,4 +106,5 @@ def _begin(scratch: Path, is_small: bool) -> SparkSession:
 def register(spark: SparkSession) -> None:
     """Make the ledgers' sources known to a session under their short names."""
     spark.dataSource.register(LogSource)
+    spark.dataSource.register(LedgersSource)
     spark.dataSource.register(TableSource)
