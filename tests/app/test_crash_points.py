@@ -111,13 +111,11 @@ def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode
 class InsertThenHandle(Attempts):
     """The seed's protocol: the log says "consumed", is committed, and then the handler runs."""
 
-    def begin(
-        self, session: Any, attempts: Any, results: Results
-    ) -> tuple[list[Attempt], list[Attempt]]:
-        answer = super().begin(session, attempts, results)
+    def begin(self, session: Any, attempt: Attempt, results: Results) -> Attempt | None:
+        begun = super().begin(session, attempt, results)
         session.commit()
-        session.begin()
-        return answer
+        session.connection()
+        return begun
 
 
 def test_the_matrix_finds_the_flaw_of_inserting_before_handling(matrix: Matrix) -> None:

@@ -33,11 +33,15 @@ class Log:
 
     def insert(self, *entries: Entry) -> set[str]:
         with self.engine.begin() as connection:
-            return self.log.insert_consumed(connection, entries, 100.0)
+            return {
+                entry.message_id
+                for entry in entries
+                if self.log.insert_consumed(connection, entry, 100.0)
+            }
 
-    def fail(self, entry: Entry, retry_at: float = 105.0) -> None:
+    def fail(self, entry: Entry, retry_at: float = 105.0) -> bool:
         with self.engine.begin() as connection:
-            self.log.fail(connection, [entry], 101.0, [retry_at])
+            return self.log.fail(connection, entry, 101.0, retry_at)
 
     def rows(self) -> list[Row[tuple[object, ...]]]:
         with self.engine.begin() as connection:
@@ -89,7 +93,7 @@ def test_the_second_owner_waits_for_the_first_commit_and_then_finds_the_row(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second)
         with log.engine.begin() as connection:
-            log.log.insert_consumed(connection, [entry()], 100.0)
+            log.log.insert_consumed(connection, entry(), 100.0)
             inserted.set()
             wait_until_somebody_waits(log.database)
             assert not waiting.done()
@@ -151,7 +155,7 @@ def test_a_failed_attempt_is_counted_and_free_for_the_next_without_doubt(log: Lo
 
 
 def test_a_failure_that_never_had_a_row_gets_one(log: Log) -> None:
-    log.fail(entry(attempt=1))
+    assert log.fail(entry(attempt=1))
 
     assert log.states() == [("m", 0, 1, None)]
 
@@ -160,8 +164,8 @@ def test_a_failure_never_overwrites_a_consumed_row_or_anothers_attempt(log: Log)
     log.insert(entry("done"))
     log.receive(entry("taken", "two"))
 
-    log.fail(entry("done", "stale", attempt=9))
-    log.fail(entry("taken", "stale", attempt=9))
+    assert not log.fail(entry("done", "stale", attempt=9))
+    assert not log.fail(entry("taken", "stale", attempt=9))
 
     assert log.states() == [("done", 1, 1, "one"), ("taken", 0, 1, "two")]
 

@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 from msgspec.structs import replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
-from reliable_mq.app.consumer import Reject
 from reliable_mq.app.payload import PayloadInvalid
 from reliable_mq.app.sql_attempts import (
     Attempt,
@@ -131,15 +130,15 @@ class Deliveries:
             message = replace(message, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
         if step is Step.GIVE_UP:
-            unread = Reject(f"{consumer.max_attempts} attempts did not finish")
+            reason = f"{consumer.max_attempts} attempts did not finish"
         else:
             try:
                 return replace(attempt, payload=consumer.plan.decode(message.body))
             except PayloadInvalid as error:
-                unread = Reject(f"the payload does not validate: {error}")
+                reason = f"the payload does not validate: {error}"
         loop = asyncio.get_running_loop()
         results[entry.token] = await loop.run_in_executor(
-            self._threads, self._attempts.fail, attempt, unread
+            self._threads, self._attempts.give_up, entry, reason
         )
         return None
 

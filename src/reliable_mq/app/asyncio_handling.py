@@ -5,11 +5,13 @@ The same steps as `thread_handling`; what touches the database runs on the sessi
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, Results
-from reliable_mq.errors import UsageError
+from reliable_mq.app.consumer import check_answer
+from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, HandlerExit, Results
+from reliable_mq.app.sql_handler_session import HandlerSession
 
 
 async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -42,14 +44,16 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
     if len(ready) == 1:
         return await _run_one(attempts, ready[0], results)
     ended: Results = {}
+    conflicts = []
     try:
-        async with attempts.database.async_session() as session:
-            to_run, conflicts = await session.run_sync(attempts.begin, ready, ended)
+        async with attempts.database.async_handler_session() as session:
             done = []
-            for each in to_run:
+            for each in ready:
                 savepoint = await session.begin_nested()
                 try:
-                    await _call(attempts, session, each)
+                    begun = await session.run_sync(attempts.begin, each, ended)
+                    if begun is each:
+                        await _call(attempts, session, each)
                     await savepoint.commit()
                 except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
                     await savepoint.rollback()
@@ -57,8 +61,11 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
                         attempts.fail_inside, each, error
                     )
                 else:
-                    done.append(each)
-                    ended[each.entry.token] = DONE
+                    if begun is each:
+                        done.append(each)
+                        ended[each.entry.token] = DONE
+                    elif begun is not None:
+                        conflicts.append(begun)
             await session.run_sync(attempts.commit, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
@@ -70,15 +77,15 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
 
 async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
     """Run one attempt in a transaction of its own."""
-    async with attempts.database.async_session() as session:
+    async with attempts.database.async_handler_session() as session:
         try:
-            to_run, conflicts = await session.run_sync(attempts.begin, [attempt], results)
+            begun = await session.run_sync(attempts.begin, attempt, results)
         except Exception as error:  # noqa: BLE001 - told by `unhandled`
             await session.rollback()
             results[attempt.entry.token] = attempts.unhandled(error)
             return []
-        if not to_run:
-            return conflicts
+        if begun is not attempt:
+            return [] if begun is None else [begun]
         try:
             await _call(attempts, session, attempt)
             await session.run_sync(attempts.commit, [attempt])
@@ -92,8 +99,24 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
 
 async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
-    transaction = session.sync_session.get_transaction()
-    await plan.function(**plan.arguments(attempt.payload, session, attempt.message))
-    if session.sync_session.get_transaction() is not transaction:
-        raise UsageError("a handler must not commit or roll back its session; raise instead")
+    arguments = plan.arguments(attempt.payload, session, attempt.message)
+    with cast("HandlerSession", session.sync_session).held():
+        try:
+            answer = await plan.function(**arguments)
+        except Exception:
+            raise
+        except BaseException as error:
+            if _is_our_end(error):
+                raise
+            raise HandlerExit(repr(error)) from error
+        if answer is not None:
+            check_answer(answer)
     await session.run_sync(attempts.finish, attempt)
+
+
+def _is_our_end(error: BaseException) -> bool:
+    """Say whether this very task is cancelled, rather than something that a handler waited for."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None:
+        return task.cancelling() > 0
+    return isinstance(error, GeneratorExit)

@@ -72,6 +72,8 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         hints = get_type_hints(function)
     except NameError as error:
         raise UsageError(f"handler {name}: {error}; import it at module level") from error
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"handler {name}: it yields, so calling it would not run it")
     is_async = inspect.iscoroutinefunction(function)
     wanted = AsyncSession if is_async else Session
     found: dict[str, str] = {}
@@ -109,6 +111,21 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         decoder_of(payload_type, name),
         is_async,
     )
+
+
+def check_answer(answer: object) -> None:
+    """Refuse what a handler returned when it shows that the handler has not run.
+
+    Raises:
+        UsageError: when `answer` still waits to be run: an awaitable, a generator.
+    """
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # or it would warn that nobody awaited it
+        raise UsageError(
+            f"a handler returned {type(answer).__name__!r}, which nobody runs; "
+            "a decorator around an async def must be an async def itself"
+        )
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

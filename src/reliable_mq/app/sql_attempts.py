@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
@@ -30,6 +31,10 @@ DATABASE_DOWN_SECONDS = 1.0
 
 class ClaimLost(Exception):
     """Somebody else took the claim over; this attempt's effect must not be committed."""
+
+
+class HandlerExit(Exception):
+    """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -109,45 +114,35 @@ class Attempts:
                 results[attempt.entry.token] = Settled(later, "back")
             elif found.attempt > self.consumer.max_attempts:
                 reason = f"{self.consumer.max_attempts} attempts did not finish"
-                self.give_up([(attempt.entry, reason)])
-                results[attempt.entry.token] = Settled(Dead(reason), "fail")
+                results[attempt.entry.token] = self.give_up(attempt.entry, reason)
             else:
                 ready.append(_numbered(attempt, found.attempt, found.in_doubt))
         return ready
 
-    def begin(
-        self, session: Session, attempts: Sequence[Attempt], results: Results
-    ) -> tuple[list[Attempt], list[Attempt]]:
-        """Open the effect's transaction; return the attempts to run, and those to receive first.
+    def begin(self, session: Session, attempt: Attempt, results: Results) -> Attempt | None:
+        """Make an attempt ready to run, directly before its handler; return what is to do.
 
-        A row that says CONSUMED is inserted now: it waits for a rival who has inserted it too.
+        The attempt itself: run it. Another one: nothing is ours yet, receive that one first. None:
+        it is settled. A row that says CONSUMED is inserted now, in the handler's own transaction
+        or savepoint: it waits for a rival who has inserted it too.
         """
         if not session.in_transaction():
-            session.begin()  # so that a handler that ends it is noticed
-        hot = [attempt for attempt in attempts if not attempt.receipt]
-        if not hot:
-            return list(attempts), []
-        connection, now = session.connection(), self._clock()
-        entries = [attempt.entry for attempt in hot]
-        inserted = self.log.insert_consumed(connection, entries, now)
-        if len(inserted) == len(hot):
-            return list(attempts), []
-        there = [attempt for attempt in hot if attempt.entry.message_id not in inserted]
-        rows = self.log.found(connection, [attempt.entry for attempt in there], now)
-        conflicts = []
-        for attempt in there:
-            found = rows.get(attempt.entry.message_id)
-            if found is not None and found.step is Step.ACKNOWLEDGE:
-                tell_suppressed(attempt.entry)
-                results[attempt.entry.token] = DONE
-            elif found is not None and found.step is Step.LATER:
-                tell_postponed(attempt.entry)
-                later = Later(found.wait, counts=False)
-                results[attempt.entry.token] = Settled(later, "back")
-            else:
-                conflicts.append(msgspec.structs.replace(attempt, receipt=True))
-        ready = [a for a in attempts if a.receipt or a.entry.message_id in inserted]
-        return ready, conflicts
+            session.begin()
+        if attempt.receipt:
+            return attempt  # takes no connection: its handler may be long and not want one
+        connection, now, entry = session.connection(), self._clock(), attempt.entry
+        if self.log.insert_consumed(connection, entry, now):
+            return attempt
+        found = self.log.found(connection, entry, now)
+        if found is not None and found.step is Step.ACKNOWLEDGE:
+            tell_suppressed(entry)
+            results[entry.token] = DONE
+        elif found is not None and found.step is Step.LATER:
+            tell_postponed(entry)
+            results[entry.token] = Settled(Later(found.wait, counts=False), "back")
+        else:
+            return msgspec.structs.replace(attempt, receipt=True)
+        return None
 
     def finish(self, session: Session, attempt: Attempt) -> None:
         """Write the effect, and turn a RECEIVED row into CONSUMED if it is still ours.
@@ -170,25 +165,11 @@ class Attempts:
         session.commit()
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
-        """Record a failed attempt within the transaction of its neighbours."""
+        """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
         settled, retry_at = self._judge(attempt, error)
-        if settled.fate == "fail":
-            connection = session.connection()
-            if attempt.receipt:
-                self.log.fail(connection, [attempt.entry], self._clock(), [retry_at])
-            else:
-                self.log.undo(connection, attempt.entry, retry_at)
-            if isinstance(settled.outcome, Dead):
-                self._settlement.exhaust(
-                    connection,
-                    attempt.entry.message_id,
-                    self._note(settled.outcome.reason),
-                    self._count_max,
-                    self._clock(),
-                )
-        elif not attempt.receipt:
-            self.log.remove(session.connection(), attempt.entry)
-        return settled
+        if settled.fate != "fail":
+            return settled
+        return self._record(session.connection(), attempt.entry, settled, retry_at)
 
     def fail(self, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt whose transaction was rolled back; never raises."""
@@ -196,27 +177,54 @@ class Attempts:
         if settled.fate != "fail":
             return settled
         try:
-            if isinstance(settled.outcome, Dead):
-                self.give_up([(attempt.entry, settled.outcome.reason)])
-            else:
-                with self.database.engine.begin() as connection:
-                    self.log.fail(connection, [attempt.entry], self._clock(), [retry_at])
-        except Exception as fault:
-            # Not recorded means not counted: the lease keeps the attempt until it passes.
-            if not is_database_down(fault):
-                log.exception("group %s: an attempt was not recorded", self.consumer.group)
-            return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
+            with self.database.engine.begin() as connection:
+                return self._record(connection, attempt.entry, settled, retry_at)
+        except Exception as fault:  # noqa: BLE001 - told there
+            return self._not_recorded(fault)
+
+    def give_up(self, entry: Entry, reason: str) -> Settled:
+        """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
+
+        The row is asked first: the message may have had its effect long ago, or have it now.
+        """
+        try:
+            with self.database.engine.begin() as connection:
+                now = self._clock()
+                found = self.log.receive(connection, [entry], now, self.consumer.lease)
+                step = found[entry.message_id].step
+                if step is Step.RECEIVE_FIRST:
+                    return self._record(connection, entry, Settled(Dead(reason), "fail"), now)
+                return self._others(connection, entry, "back")
+        except Exception as fault:  # noqa: BLE001 - told there
+            return self._not_recorded(fault)
+
+    def _record(
+        self, connection: Connection, entry: Entry, settled: Settled, retry_at: float
+    ) -> Settled:
+        """Write a failure, if the claim is still ours; else return what its row says."""
+        now = self._clock()
+        if not self.log.fail(connection, entry, now, retry_at):
+            return self._others(connection, entry, "fail")
+        if isinstance(settled.outcome, Dead):
+            note = f"dead letter of {self.consumer.group}: {settled.outcome.reason}"
+            self._settlement.exhaust(connection, entry.message_id, note, self._count_max, now)
         return settled
 
-    def give_up(self, dead: Sequence[tuple[Entry, str]]) -> None:
-        """Record that these messages become dead letters, and let a person be told."""
-        now = self._clock()
-        with self.database.engine.begin() as connection:
-            for entry, reason in sorted(dead, key=lambda each: each[0].message_id):
-                self.log.fail(connection, [entry], now, [now])
-                self._settlement.exhaust(
-                    connection, entry.message_id, self._note(reason), self._count_max, now
-                )
+    def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
+        """Return how a delivery ends whose claim is somebody else's, or was."""
+        found = self.log.found(connection, entry, self._clock())
+        if found is not None and found.step is Step.ACKNOWLEDGE:
+            tell_suppressed(entry)
+            return DONE
+        tell_postponed(entry)
+        wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
+        return Settled(Later(wait, counts=False), fate)
+
+    def _not_recorded(self, fault: Exception) -> Settled:
+        """Return how an end that was not recorded ends: not counted, the lease keeps it."""
+        if not is_database_down(fault):
+            log.error("group %s: an attempt was not recorded", self.consumer.group, exc_info=fault)
+        return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
 
     def unhandled(self, error: Exception) -> Settled:
         """Return how a delivery ends whose handler was never called."""
@@ -255,9 +263,6 @@ class Attempts:
                 exc_info=None if isinstance(error, UsageError) else error,
             )
         return Settled(Later(wait), "fail"), now + wait
-
-    def _note(self, reason: str) -> str:
-        return f"dead letter of {self.consumer.group}: {reason}"
 
 
 def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:

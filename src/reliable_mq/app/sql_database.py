@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
@@ -54,6 +55,7 @@ class Database:
             raise ConfigurationError(f"database={self.url}: {error}") from error
         if self.dialect == "sqlite":
             _make_sqlite_keep_promises(engine)
+        hold_transactions_of(engine)
         return engine
 
     @property
@@ -66,6 +68,7 @@ class Database:
             engine = create_async_engine(url, **self._pool())
             if self.dialect == "sqlite":
                 _make_sqlite_keep_promises(engine.sync_engine)
+            hold_transactions_of(engine.sync_engine)
             self._async_engines[loop] = engine
         return engine
 
@@ -76,6 +79,16 @@ class Database:
     def async_session(self) -> AsyncSession:
         """Return a new asynchronous session of the running event loop."""
         return AsyncSession(self.async_engine, expire_on_commit=False)
+
+    def handler_session(self) -> HandlerSession:
+        """Return a new session for a handler."""
+        return HandlerSession(self.engine)
+
+    def async_handler_session(self) -> AsyncSession:
+        """Return a new asynchronous session for a handler; its `sync_session` can be held."""
+        return AsyncSession(
+            self.async_engine, expire_on_commit=False, sync_session_class=HandlerSession
+        )
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours."""

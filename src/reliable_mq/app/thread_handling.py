@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy.orm import Session
-
-from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, Results
-from reliable_mq.errors import UsageError
+from reliable_mq.app.consumer import check_answer
+from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, HandlerExit, Results
+from reliable_mq.app.sql_handler_session import HandlerSession
 
 
 def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -31,21 +30,26 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
     if len(ready) == 1:
         return _run_one(attempts, ready[0], results)
     ended: Results = {}
+    conflicts = []
     try:
-        with attempts.database.session() as session:
-            to_run, conflicts = attempts.begin(session, ready, ended)
+        with attempts.database.handler_session() as session:
             done = []
-            for each in to_run:
+            for each in ready:
                 savepoint = session.begin_nested()
                 try:
-                    _call(attempts, session, each)
+                    begun = attempts.begin(session, each, ended)
+                    if begun is each:
+                        _call(attempts, session, each)
                     savepoint.commit()
                 except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
                     savepoint.rollback()
                     ended[each.entry.token] = attempts.fail_inside(session, each, error)
                 else:
-                    done.append(each)
-                    ended[each.entry.token] = DONE
+                    if begun is each:
+                        done.append(each)
+                        ended[each.entry.token] = DONE
+                    elif begun is not None:
+                        conflicts.append(begun)
             attempts.commit(session, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
@@ -56,15 +60,15 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
 
 def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
     """Run one attempt in a transaction of its own."""
-    with attempts.database.session() as session:
+    with attempts.database.handler_session() as session:
         try:
-            to_run, conflicts = attempts.begin(session, [attempt], results)
+            begun = attempts.begin(session, attempt, results)
         except Exception as error:  # noqa: BLE001 - told by `unhandled`
             session.rollback()
             results[attempt.entry.token] = attempts.unhandled(error)
             return []
-        if not to_run:
-            return conflicts
+        if begun is not attempt:
+            return [] if begun is None else [begun]
         try:
             _call(attempts, session, attempt)
             attempts.commit(session, [attempt])
@@ -76,10 +80,16 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
     return []
 
 
-def _call(attempts: Attempts, session: Session, attempt: Attempt) -> None:
+def _call(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
-    transaction = session.get_transaction()
-    plan.function(**plan.arguments(attempt.payload, session, attempt.message))
-    if session.get_transaction() is not transaction:
-        raise UsageError("a handler must not commit or roll back its session; raise instead")
+    arguments = plan.arguments(attempt.payload, session, attempt.message)
+    with session.held():
+        try:
+            answer = plan.function(**arguments)
+        except Exception:
+            raise
+        except BaseException as error:  # sys.exit() in a handler would end the loop's thread
+            raise HandlerExit(repr(error)) from error
+        if answer is not None:
+            check_answer(answer)
     attempts.finish(session, attempt)

@@ -18,7 +18,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
     null,
     or_,
     select,
@@ -106,21 +105,10 @@ class SqlConsumeLog:
                 lease_until=null(),
             )
         )
-        self._undo = (
-            update(table)
-            .where(this)
-            .values(
-                state=LogState.RECEIVED.value,
-                consume_date=null(),
-                owner=null(),
-                lease_until=bindparam("until"),
-            )
-        )
-        self._remove = delete(table).where(this)
         self._renew = (
             update(table).where(this, received, ours).values(lease_until=bindparam("until"))
         )
-        self._fail = self._failing(insert, received)
+        self._fail = self._failing(insert, received).execution_options(preserve_rowcount=True)
 
     def _failing(self, insert: Any, received: ColumnElement[bool]) -> Any:
         log, new = self.table.c, insert.excluded
@@ -134,12 +122,10 @@ class SqlConsumeLog:
             where=and_(received, or_(log.owner.is_(None), log.owner == bindparam("token"))),
         )
 
-    def insert_consumed(
-        self, connection: Connection, entries: Sequence[Entry], now: float
-    ) -> set[str]:
-        """Insert rows that say CONSUMED; return the ids of those for which no row was there."""
-        rows = [_row(entry, LogState.CONSUMED, now, owner=entry.token) for entry in entries]
-        return self._inserted(connection, rows)
+    def insert_consumed(self, connection: Connection, entry: Entry, now: float) -> bool:
+        """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
+        row = _row(entry, LogState.CONSUMED, now, owner=entry.token)
+        return connection.execute(self._insert_one, row).rowcount == 1
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
         rows.sort(key=lambda row: str(row["message_id"]))  # two batches wait in one order
@@ -148,14 +134,11 @@ class SqlConsumeLog:
             return {rows[0]["message_id"]} if inserted == 1 else set()
         return set(connection.execute(self._insert_many, rows).scalars())
 
-    def found(
-        self, connection: Connection, entries: Sequence[Entry], now: float
-    ) -> dict[str, Found]:
-        """Return what the rows of these deliveries say, without changing them."""
-        return {
-            entry.message_id: _judge(entry, row, now)
-            for entry, row in self._rows(connection, self._find, entries)
-        }
+    def found(self, connection: Connection, entry: Entry, now: float) -> Found | None:
+        """Return what the row of this delivery says, without changing it; None: there is none."""
+        for _, row in self._rows(connection, self._find, [entry]):
+            return _judge(entry, row, now)
+        return None
 
     def receive(
         self, connection: Connection, entries: Sequence[Entry], now: float, lease: float
@@ -188,30 +171,14 @@ class SqlConsumeLog:
         values = _this(entry) | {"at": utc_datetime(now)}
         return connection.execute(self._consume, values).rowcount == 1
 
-    def undo(self, connection: Connection, entry: Entry, retry_at: float) -> None:
-        """Turn the CONSUMED row that this very transaction inserted into a failed attempt."""
-        connection.execute(
-            self._undo,
-            {"group": entry.group, "message": entry.message_id, "until": utc_datetime(retry_at)},
-        )
+    def fail(self, connection: Connection, entry: Entry, now: float, retry_at: float) -> bool:
+        """Record a failed attempt and when the next one is expected.
 
-    def remove(self, connection: Connection, entry: Entry) -> None:
-        """Take back the CONSUMED row that this very transaction inserted."""
-        connection.execute(self._remove, {"group": entry.group, "message": entry.message_id})
-
-    def fail(
-        self,
-        connection: Connection,
-        entries: Sequence[Entry],
-        now: float,
-        retry_at: Sequence[float],
-    ) -> None:
-        """Record failed attempts and when the next ones are expected; CONSUMED rows stay."""
-        for entry, at in zip(entries, retry_at, strict=True):
-            row = _row(entry, LogState.RECEIVED, now, owner=None)
-            connection.execute(
-                self._fail, row | {"lease_until": utc_datetime(at), "token": entry.token}
-            )
+        False: nothing was written, because the row says CONSUMED or the claim is another's.
+        """
+        row = _row(entry, LogState.RECEIVED, now, owner=None)
+        values = row | {"lease_until": utc_datetime(retry_at), "token": entry.token}
+        return connection.execute(self._fail, values).rowcount == 1
 
     def renew(self, connection: Connection, entries: Sequence[Entry], until: float) -> None:
         """Let the leases of running attempts end later."""

@@ -1,0 +1,131 @@
+"""The session a handler gets: everything but the end of its transaction is the handler's.
+
+The handler's effect and the row that says "consumed" are one commit (P4). A handler that commits
+by itself would commit one without the other, so while it runs whatever ends the transaction raises:
+the session's own verbs, a `COMMIT` of the connection below it, and one that is written as SQL.
+What nobody can prevent, a rollback of the connection, is noticed afterwards.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import RootTransaction
+from sqlalchemy.orm import Session, SessionTransaction
+
+from reliable_mq.errors import UsageError
+
+_SESSION = "reliable_mq_session"
+_ENDS = re.compile(r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b", re.IGNORECASE)
+
+
+class HandlerSession(Session):
+    """A session whose transaction cannot be ended while a handler has it.
+
+    Invariant: inside `held` the transaction that was open at its begin is the only one, and none
+    of it is committed.
+    """
+
+    is_held = False
+    _ours: SessionTransaction | None = None  # what the handler must leave open
+    _below: RootTransaction | None = None  # the same on the connection, once there is one
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the open transaction open while the block runs.
+
+        Raises:
+            UsageError: when the transaction did not survive the block; it must be rolled back.
+        """
+        self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
+        self.is_held = True
+        try:
+            yield
+        finally:
+            self.is_held = False
+        if not (
+            self._ours is not None
+            and self.get_transaction() is self._ours
+            and (savepoint is None or savepoint.is_active)
+            and (self._below is None or self._below.is_active)
+        ):
+            raise _not_yours()
+
+    def began(self, transaction: SessionTransaction, connection: Connection) -> None:
+        """Note that the session's transaction has begun on its connection.
+
+        Raises:
+            UsageError: when it is a second one, after a handler ended the first.
+        """
+        if transaction is not self._ours:
+            self.refuse_if_held()
+        self._below = connection.get_transaction()
+        connection.execution_options(**{_SESSION: self})
+
+    def refuse_if_held(self) -> None:
+        """Raise when a handler has the session.
+
+        Raises:
+            UsageError: it has.
+        """
+        if self.is_held:
+            raise _not_yours()
+
+    def commit(self) -> None:
+        """Commit, when no handler has the session."""
+        self.refuse_if_held()
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back, when no handler has the session."""
+        self.refuse_if_held()
+        super().rollback()
+
+    def close(self) -> None:
+        """Close, when no handler has the session."""
+        self.refuse_if_held()
+        super().close()
+
+    def reset(self) -> None:
+        """Reset, when no handler has the session."""
+        self.refuse_if_held()
+        super().reset()
+
+    def invalidate(self) -> None:
+        """Drop the connections, when no handler has the session."""
+        self.refuse_if_held()
+        super().invalidate()
+
+
+def _not_yours() -> UsageError:
+    return UsageError("a handler must not commit or roll back its session; raise instead")
+
+
+def hold_transactions_of(engine: Engine) -> None:
+    """Let the connections of `engine` refuse a COMMIT while a handler has their session."""
+
+    @event.listens_for(engine, "commit")
+    def _on_commit(connection: Connection) -> None:
+        if _is_held(connection):
+            # SQLAlchemy takes the transaction for ended either way; so must the database, or what
+            # is open there would be committed by the next one that gets the connection.
+            engine.dialect.do_rollback(connection.connection)
+            raise _not_yours()
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _on_statement(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
+        if _ENDS.match(statement) and _is_held(connection):
+            raise _not_yours()
+
+
+def _is_held(connection: Connection) -> bool:
+    session = connection.get_execution_options().get(_SESSION)
+    return session is not None and session.is_held
+
+
+@event.listens_for(HandlerSession, "after_begin")
+def _on_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    if isinstance(session, HandlerSession) and transaction.parent is None:
+        session.began(transaction, connection)
