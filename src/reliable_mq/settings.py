@@ -44,6 +44,8 @@ class Settings(BaseSettings):
     resend_count_max: int = Field(16, ge=1, le=1000)
     #: how long a stub rests when a backlog has not reached it yet
     resend_backlog_wait: float = Field(5.0, gt=0)
+    #: age at which a person is told of stubs that a consumer group does not reach
+    resend_told_after: float = Field(86_400.0, gt=0)
     #: how often the scheduler looks
     resend_interval: float = Field(1.0, gt=0)
     #: how many stubs one look takes

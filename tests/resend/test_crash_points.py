@@ -18,7 +18,8 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.scheduler import LogNotifier, Progress, Scheduler
+from reliable_mq.resend.progress import Progress
+from reliable_mq.resend.scheduler import LogNotifier, Scheduler
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
 

@@ -38,6 +38,15 @@ def test_a_delayed_message_is_not_missed_before_it_could_be_there() -> None:
     assert policy.next_time(1, 600.0, deliver_time=500.0) == 610.0
 
 
+def test_a_stub_in_a_backlog_rests_longer_as_it_grows_old_but_minutes_at_most() -> None:
+    policy = ResendPolicy(backlog_wait=5.0)
+
+    rests = [policy.rest_of(age) for age in (0.0, 99.0, 100.0, 250.0, 3600.0, 1e9)]
+
+    assert rests == [5.0, 5.0, 10.0, 20.0, 320.0, 320.0]
+    assert ResendPolicy(backlog_wait=900.0).rest_of(1e9) == 900.0
+
+
 @pytest.mark.parametrize("waits", [(), (0.0,), (-1.0, 5.0), (5.0, 1.0)])
 def test_a_ladder_that_cannot_work_is_refused(waits: tuple[float, ...]) -> None:
     with pytest.raises(ConfigurationError):

@@ -1,158 +1,19 @@
 """The resend scheduler on real databases, with a broker in memory; time is the test's."""
 
 import threading
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import pytest
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import select, text
+from tests.resend.worlds import MAX, QUEUE, World
 
-from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConnectionLost, NoRoute
-from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
-from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Position, Stub
-from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.scheduler import Progress, ResendCounts, Scheduler, has_passed
+from reliable_mq.resend.progress import has_passed
+from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_types import utc_datetime
-
-QUEUE = MessageQueue("orders", "broker-a", 1)
-MAX = 3
-
-
-class MemoryBroker:
-    """Stores what is sent; knows how far groups have come; may be away."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.progress: dict[str, Progress] = {}
-        self.failure: Exception | None = None
-        self.unasked: Exception | None = None
-
-    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        if self.failure is not None:
-            raise self.failure
-        results: list[SendResult | Exception] = []
-        for message in messages:
-            results.append(
-                SendResult(
-                    status=SendStatus.SEND_OK,
-                    message_id=message.message_id,
-                    offset_message_id="",
-                    queue=QUEUE,
-                    queue_offset=len(self.sent),
-                )
-            )
-            self.sent.append(message.message_id.rstrip("0"))
-        return results
-
-    def consumer_progress(self, group: str, topic: str) -> Progress:
-        if self.unasked is not None:
-            raise self.unasked
-        return self.progress[group]
-
-
-class MemoryNotifier:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.is_down = False
-
-    def escalated(self, stubs: Sequence[Stub]) -> None:
-        if self.is_down:
-            raise OSError("mail server")
-        self.told += [stub.message_id.rstrip("0") for stub in stubs]
-
-
-class World:
-    def __init__(self, url: str) -> None:
-        self.database = Database(url, prefix="rmq_", connections=4)
-        self.database.create_tables()
-        self.stubs = SqlStubs(self.database.engine, self.database.stubs)
-        self.broker = MemoryBroker()
-        self.notifier = MemoryNotifier()
-        self.scheduler = self.new_scheduler("one")
-
-    def new_scheduler(self, owner: str, batch: int = 100) -> Scheduler:
-        database = self.database
-        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
-        return Scheduler(
-            SqlDue(self.stubs, database.logs, confirmation, MAX),
-            self.stubs,
-            self.broker,
-            ResendPolicy(waits=(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
-            self.notifier,
-            owner=owner,
-            lease=60.0,
-            batch=batch,
-        )
-
-    def write(self, name: str, *, key: str = "", groups: tuple[str, ...] = ("g",)) -> str:
-        """Write a stub at 100 whose relay died; it is due at 105."""
-        stub = Stub(
-            seq=0,
-            message_id=name.ljust(32, "0"),
-            topic="orders",
-            content=b"x",
-            ordering_key=key,
-            required_groups=groups,
-        )
-        with self.database.engine.begin() as connection:
-            self.stubs.write(connection, [stub], "relay", 100.0, 5.0)
-        return stub.message_id
-
-    def sent(self, name: str, *, offset: int = 5, **more: Any) -> str:
-        """Write a stub that was sent to an offset of the queue, due again at 105."""
-        message_id = self.write(name, **more)
-        self.change(
-            message_id, count=1, broker_name="broker-a", queue_id=1, offset=offset, owner=None
-        )
-        return message_id
-
-    def change(self, message_id: str, **values: Any) -> None:
-        table = self.database.stubs
-        with self.database.engine.begin() as connection:
-            connection.execute(
-                update(table).where(table.c.message_id == message_id).values(**values)
-            )
-
-    def log(
-        self, message_id: str, *, group: str = "g", state: int = 1, until: float | None = None
-    ) -> None:
-        with self.database.engine.begin() as connection:
-            connection.execute(
-                insert(self.database.logs).values(
-                    consumer_group=group,
-                    message_id=message_id,
-                    topic="orders",
-                    broker_name="broker-a",
-                    queue_id=1,
-                    offset=5,
-                    state=state,
-                    attempt=1,
-                    lease_until=utc_datetime(until) if until is not None else None,
-                    create_date=utc_datetime(100.0),
-                )
-            )
-
-    def row(self, message_id: str) -> Any:
-        table = self.database.stubs
-        with self.database.engine.begin() as connection:
-            return (
-                connection.execute(select(table).where(table.c.message_id == message_id))
-                .one()
-                ._mapping
-            )
-
-
-@pytest.fixture
-def world(database_url: str) -> Iterator[World]:
-    made = World(database_url)
-    yield made
-    made.database.close()
 
 
 def test_a_stub_whose_relay_died_is_sent_when_its_time_has_come_and_not_before(
@@ -299,7 +160,7 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     )
     dead = SqlDue(world.stubs, world.database.logs, confirmation, MAX)
 
-    assert len(dead.claim(105.0, "dead", 60.0, 10)) == 1
+    assert len(dead.claim_unsent(105.0, "dead", 60.0, 10)) == 1
     assert world.scheduler.run_once(164.9).claimed == 0
     assert world.scheduler.run_once(165.0).sent == 1
     dead.rest([stub], "dead", 999.0)

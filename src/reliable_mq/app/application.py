@@ -68,6 +68,7 @@ class ReliableMQ:
             waits=self.settings.resend_waits,
             count_max=self.settings.resend_count_max,
             backlog_wait=self.settings.resend_backlog_wait,
+            told_after=self.settings.resend_told_after,
         )
         self._connections = Connections(name, self.settings, self._policy)
         self._database: Database | None = None
@@ -244,7 +245,6 @@ class ReliableMQ:
             self.scheduler(notifier),
             stopped,
             interval=settings.resend_interval,
-            batch=settings.resend_batch,
         )
 
     def create_tables(self) -> list[str]:
@@ -274,8 +274,9 @@ class ReliableMQ:
         Raises:
             UsageError: when there are no consumers, or this is not the main thread.
             ConfigurationError: when a table is missing.
+            WorkerDied: when its event loop has ended, so that it would live and do nothing.
         """
-        run_until_signal(self.start, self.close)
+        run_until_signal(self.start, self.close, lambda: self._connections.is_alive)
 
     def close(self) -> None:
         """Let handlers finish, send what is in hand, close all connections."""

@@ -52,28 +52,15 @@ class SqlStubs:
             else engine
         )
         self.table = table
-        stub, earlier = table.c, table.alias("earlier").c
+        stub = table.c
         self._insert = insert(table).returning(stub.seq, sort_by_parameter_order=True)
+        earlier = table.alias("earlier").c
         #: An earlier stub of the same key has not reached the broker, and is not in the same batch
         #: of the same owner (parameters `ids` and `me`).
-        self.blocked = and_(
-            stub.ordering_key != "",
-            exists().where(
-                earlier.topic == stub.topic,
-                earlier.ordering_key == stub.ordering_key,
-                earlier.ordering_key != "",
-                earlier.seq < stub.seq,
-                earlier.status == UNCONFIRMED,
-                earlier.broker_name.is_(None),
-                not_(earlier.given_up),
-                not_(
-                    and_(
-                        earlier.owner == bindparam("me"),
-                        earlier.message_id.in_(bindparam("ids", expanding=True)),
-                    )
-                ),
-            ),
-        )
+        self.blocked = self._has(earlier, earlier.broker_name.is_(None))
+        #: An earlier stub of the same key is not settled and may be sent again, and is not in the
+        #: same batch of the same owner. One that waits for a person holds up no resend.
+        self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
         self._sendable = select(stub.message_id, self.blocked).where(
             stub.message_id.in_(bindparam("ids", expanding=True)),
             stub.owner == bindparam("me"),
@@ -108,6 +95,28 @@ class SqlStubs:
                 (stub.status != UNCONFIRMED, null()),
                 (given_up, stub.resend_time),
                 else_=bindparam("next_time"),
+            ),
+        )
+
+    def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Say that an earlier unconfirmed stub of the key exists that is elsewhere in hand."""
+        stub = self.table.c
+        return and_(
+            stub.ordering_key != "",
+            exists().where(
+                earlier.topic == stub.topic,
+                earlier.ordering_key == stub.ordering_key,
+                earlier.ordering_key != "",
+                earlier.seq < stub.seq,
+                earlier.status == UNCONFIRMED,
+                condition,
+                not_(earlier.given_up),
+                not_(
+                    and_(
+                        earlier.owner == bindparam("me"),
+                        earlier.message_id.in_(bindparam("ids", expanding=True)),
+                    )
+                ),
             ),
         )
 

@@ -65,13 +65,17 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
     column = table.c
     waiting = and_(column.status == 0, column.resend_time.is_not(None))
     Index(f"{name}_due", column.resend_time, postgresql_where=waiting, sqlite_where=waiting)
-    unsent = and_(column.status == 0, column.broker_name.is_(None), column.ordering_key != "")
+    # A backlog is due again and again: what was never sent must be found without reading it.
+    unsent = and_(waiting, column.broker_name.is_(None))
+    Index(f"{name}_unsent", column.resend_time, postgresql_where=unsent, sqlite_where=unsent)
+    ordered = and_(column.status == 0, column.ordering_key != "")
     Index(
-        f"{name}_unsent",
+        f"{name}_ordered",
         column.topic,
         column.ordering_key,
+        column.broker_name,
         column.seq,
-        postgresql_where=unsent,
-        sqlite_where=unsent,
+        postgresql_where=ordered,
+        sqlite_where=ordered,
     )
     return table

@@ -6,21 +6,19 @@ the policy's. Any number of schedulers may run; a stub is claimed by one of them
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
 
 from reliable_mq.errors import NoRoute
-from reliable_mq.message import MessageQueue
 from reliable_mq.outbox.relay import Sender, SendOutcome, send_stubs
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state
 from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.progress import FirstLooks, Progress, has_passed
 
 log = logging.getLogger(__name__)
-
-Progress = dict[MessageQueue, tuple[int, int]]
-"""(committed, maximum) offset of a consumer group by queue."""
 
 
 class Broker(Sender, Protocol):
@@ -34,9 +32,13 @@ class Broker(Sender, Protocol):
 class DueBook(Protocol):
     """What the scheduler needs of the database; see `sql_due`."""
 
-    def claim(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
+    def claim_unsent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
+
+    def claim_sent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
 
     def claim_used_up(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
+
+    def take_back(self, message_ids: Sequence[str], owner: str) -> set[str]: ...
 
     def views(
         self, message_ids: Collection[str], now: float
@@ -55,6 +57,15 @@ class SendBook(Protocol):
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """Old stubs that a consumer group has not reached: those of one look, there may be more."""
+
+    group: str
+    topic: str
+    stubs: int
+    oldest: Stub
+
+
 class Notifier(Protocol):
     """Tells a person."""
 
@@ -63,6 +74,13 @@ class Notifier(Protocol):
 
         Raises whatever it likes when nobody could be told; it is called again when the claim's
         lease has passed.
+        """
+        ...
+
+    def behind(self, backlogs: Sequence[Backlog]) -> None:
+        """Tell of consumer groups that do not reach old messages: down, or never there.
+
+        Once for each group and topic in `told_after` seconds; raises as `escalated` may.
         """
         ...
 
@@ -79,9 +97,19 @@ class LogNotifier:
                 *(stub.message_id, stub.topic, stub.message_key, stub.count, stub.message_id),
             )
 
+    def behind(self, backlogs: Sequence[Backlog]) -> None:
+        """Write one error line for each group and topic."""
+        for each in backlogs:
+            log.error(
+                "group %s has not reached %d or more messages of topic %s, the oldest is %s (key "
+                "%r); does the group run, and is that its name?",
+                *(each.group, each.stubs, each.topic),
+                *(each.oldest.message_id, each.oldest.message_key),
+            )
+
 
 class ResendCounts(msgspec.Struct, frozen=True):
-    """What one run did with the stubs it claimed."""
+    """What one run did with the stubs it claimed. `is_full`: more may be due at this moment."""
 
     claimed: int = 0
     sent: int = 0
@@ -89,6 +117,7 @@ class ResendCounts(msgspec.Struct, frozen=True):
     rested: int = 0
     confirmed: int = 0
     escalated: int = 0
+    is_full: bool = False
 
 
 class Scheduler:
@@ -104,7 +133,7 @@ class Scheduler:
         notifier: tells a person.
         owner: this scheduler's name; no two may share it.
         lease: seconds for which a claim holds; longer than a send with all its retries.
-        batch: most stubs claimed at once.
+        batch: most stubs claimed at once, of each kind: unsent, sent, used up.
     """
 
     def __init__(
@@ -127,43 +156,66 @@ class Scheduler:
         self._owner = owner
         self._lease = lease
         self._batch = batch
+        self._first_looks = FirstLooks()
+        self._told: dict[tuple[str, str], float] = {}
 
     def run_once(self, now: float) -> ResendCounts:
-        """Claim one batch of due stubs and one of used-up ones, and deal with each.
+        """Claim a batch of each kind of due stubs and deal with them, the unsent ones first.
 
         Raises whatever the database raises; what was claimed is due again when the lease ends.
         """
-        stubs = self._due.claim(now, self._owner, self._lease, self._batch)
+        claiming = (now, self._owner, self._lease, self._batch)
+        unsent = self._due.claim_unsent(*claiming)
+        # At once: what was never sent does not wait for the broker to tell of a backlog.
+        first = self._send(unsent, now)
+        stubs = self._due.claim_sent(*claiming)
         states = self._states(stubs, now)
-        sent, failed = self._send([s for s in stubs if states[s.seq] is DueState.SEND], now)
-        resting = [s.message_id for s in stubs if states[s.seq] is DueState.WAIT]
-        if resting:
-            self._due.rest(resting, self._owner, now + self._policy.backlog_wait)
+        lost = [s for s in stubs if states[s.seq] is DueState.SEND]
+        held = self._take_back(lost)
+        again = self._send([s for s in lost if s.message_id not in held], now)
+        waiting = [s for s in stubs if states[s.seq] is DueState.WAIT or s.message_id in held]
+        self._rest(waiting, now)
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
-        used_up = self._due.claim_used_up(now, self._owner, self._lease, self._batch)
+        used_up = self._due.claim_used_up(*claiming)
         told, behind_too = self._escalate(used_up, now)
         if behind or behind_too:
             self._due.confirm(behind + behind_too, now)
         return ResendCounts(
-            claimed=len(stubs) + len(used_up),
-            sent=sent,
-            failed=failed,
-            rested=len(resting),
+            claimed=len(unsent) + len(stubs) + len(used_up),
+            sent=first.sent + again.sent,
+            failed=first.failed + again.failed,
+            rested=first.rested + again.rested + len(waiting),
             confirmed=len(behind) + len(behind_too),
             escalated=told,
+            is_full=max(len(unsent), len(stubs), len(used_up)) >= self._batch,
         )
 
-    def _send(self, stubs: Sequence[Stub], now: float) -> tuple[int, int]:
+    def _send(self, stubs: Sequence[Stub], now: float) -> ResendCounts:
+        """Send stubs in the order of their rows."""
         if not stubs:
-            return 0, 0
-        outcomes = send_stubs(self._broker, stubs, self._policy.next_time, now)
+            return ResendCounts()
+        going = sorted(stubs, key=lambda stub: stub.seq)
+        outcomes = send_stubs(self._broker, going, self._policy.next_time, now)
         self._stubs.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
-        untried = [stub.message_id for stub in stubs if stub.message_id not in tried]
+        untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
             self._due.rest(untried, self._owner, now)
         failed = sum(outcome.error is not None for outcome in outcomes)
-        return len(outcomes) - failed, failed
+        return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
+
+    def _take_back(self, stubs: Sequence[Stub]) -> Collection[str]:
+        """Make lost stubs unsent, which keeps the order of their keys; return which must wait."""
+        keyed = [stub.message_id for stub in stubs if stub.ordering_key]
+        return self._due.take_back(keyed, self._owner) if keyed else ()
+
+    def _rest(self, stubs: Sequence[Stub], now: float) -> None:
+        """Give stubs back that wait for a consumer group, for a time that grows with their age."""
+        resting = defaultdict(list)
+        for stub in stubs:
+            resting[self._policy.rest_of(_age(stub, now))].append(stub.message_id)
+        for seconds, message_ids in resting.items():
+            self._due.rest(message_ids, self._owner, now + seconds)
 
     def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, list[str]]:
         """Tell a person of used-up stubs; return how many, and which need no telling."""
@@ -188,22 +240,50 @@ class Scheduler:
         return len(telling), settled
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
-        """Return what to do with each claimed stub, by its row."""
-        asked = [stub for stub in stubs if stub.position is not None and stub.required_groups]
-        views = self._due.views([stub.message_id for stub in asked], now) if asked else {}
+        """Return what to do with each claimed stub that was sent, by its row."""
+        views = self._due.views([stub.message_id for stub in stubs], now) if stubs else {}
         progress: dict[tuple[str, str], Progress | None] = {}
+        behind: dict[tuple[str, str], list[Stub]] = defaultdict(list)
         states = {}
         for stub in stubs:
             groups = []
-            for group in stub.required_groups if stub.position is not None else ():
+            for group in stub.required_groups:
                 consumed, alive = views.get((stub.message_id, group), (False, False))
                 key = (group, stub.topic)
                 if not consumed and key not in progress:
                     progress[key] = self._progress(*key)
-                passed = True if consumed else has_passed(stub, progress[key])
+                passed = True if consumed else self._has_passed(stub, progress[key])
                 groups.append(GroupView(consumed, alive, passed))
+                if not (passed or alive) and _age(stub, now) >= self._policy.told_after:
+                    behind[key].append(stub)
             states[stub.seq] = due_state(stub, tuple(groups))
+            if states[stub.seq] is not DueState.WAIT:
+                self._first_looks.forget(stub)
+        self._tell(behind, now)
         return states
+
+    def _has_passed(self, stub: Stub, progress: Progress | None) -> bool | None:
+        if stub.deliver_time is None or progress is None:
+            return has_passed(stub, progress)
+        return has_passed(stub, progress, self._first_looks.of(stub, progress))
+
+    def _tell(self, behind: dict[tuple[str, str], list[Stub]], now: float) -> None:
+        """Tell a person of groups that do not reach old stubs, where nobody was told lately."""
+        backlogs = [
+            Backlog(group, topic, len(stubs), min(stubs, key=lambda stub: stub.seq))
+            for (group, topic), stubs in behind.items()
+            if now >= self._told.get((group, topic), now)
+        ]
+        if not backlogs:
+            return
+        again = now + self._policy.told_after
+        try:
+            self._notifier.behind(backlogs)
+        except Exception:
+            log.exception("nobody could be told of %d backlogs; tried again later", len(backlogs))
+            again = now + self._lease
+        for each in backlogs:
+            self._told[each.group, each.topic] = again
 
     def _progress(self, group: str, topic: str) -> Progress | None:
         try:
@@ -215,20 +295,6 @@ class Scheduler:
             return None
 
 
-def has_passed(stub: Stub, progress: Progress | None) -> bool | None:
-    """Say whether a group has gone past the place where the broker stored a stub's message.
-
-    None when the broker could not be asked. A place that does not exist any more (its queue is
-    gone, or ends before it) is passed: nobody will find the message there. A delayed message is
-    stored in another topic first, so for it the group must have caught up with everything.
-    """
-    position = stub.position
-    if progress is None or position is None:
-        return None
-    if stub.deliver_time is not None:
-        return all(committed >= maximum for committed, maximum in progress.values())
-    queue = MessageQueue(stub.topic, position.broker_name, position.queue_id)
-    if queue not in progress:
-        return True
-    committed, maximum = progress[queue]
-    return maximum <= position.offset or committed > position.offset
+def _age(stub: Stub, now: float) -> float:
+    """Return the seconds since a stub could first have been consumed."""
+    return now - max(stub.create_time, stub.deliver_time or 0.0)

@@ -40,9 +40,9 @@ class SqlDue:
             .with_for_update(skip_locked=True, of=table)
         )
         nobody: BindParameter[list[str]] = bindparam("ids", value=[], expanding=True)
-        self._due = due.where(
-            stub.count < count_max, not_(stub.given_up), not_(stubs.blocked)
-        ).params(me="", ids=[])
+        due_again = due.where(stub.count < count_max, not_(stub.given_up))
+        self._unsent = due_again.where(stub.broker_name.is_(None), not_(stubs.blocked))
+        self._sent = due_again.where(stub.broker_name.is_not(None))
         self._used_up = due.where(or_(stub.count >= count_max, stub.given_up))
         self._claim = (
             update(table)
@@ -59,14 +59,24 @@ class SqlDue:
             .where(*ours, stub.status == UNCONFIRMED)
             .values(resend_time=bindparam("next_time"), owner=null(), lease_until=null())
         )
+        self._overtaking = select(stub.message_id).where(
+            *ours, or_(stubs.blocked, stubs.overtaking)
+        )
+        self._take_back = (
+            update(table).where(*ours).values(broker_name=null(), queue_id=null(), offset=null())
+        )
         self._told = self._rest.values(resend_time=null(), update_date=bindparam("at"))
         self._views = select(
             logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
         ).where(logs.c.message_id.in_(nobody))
 
-    def claim(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
-        """Claim at most `limit` stubs whose next send is due."""
-        return self._claimed(self._due, now, owner, lease, limit)
+    def claim_unsent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
+        """Claim at most `limit` stubs that no broker acknowledged and whose next send is due."""
+        return self._claimed(self._unsent, now, owner, lease, limit)
+
+    def claim_sent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
+        """Claim at most `limit` stubs that a broker acknowledged and that may be missed by now."""
+        return self._claimed(self._sent, now, owner, lease, limit)
 
     def claim_used_up(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
         """Claim at most `limit` stubs that were sent often enough and still are not confirmed."""
@@ -76,12 +86,26 @@ class SqlDue:
         self, statement: Any, now: float, owner: str, lease: float, limit: int
     ) -> list[Stub]:
         with self._engine.begin() as connection:
-            rows = connection.execute(statement, {"at": utc_datetime(now), "limit": limit}).all()
+            values = {"at": utc_datetime(now), "limit": limit, "me": "", "ids": []}
+            rows = connection.execute(statement, values).all()
             if rows:
                 until = utc_datetime(now + lease)
                 seqs = [row.seq for row in rows]
                 connection.execute(self._claim, {"seqs": seqs, "me": owner, "until": until})
         return [stub_of(row) for row in rows]
+
+    def take_back(self, message_ids: Sequence[str], owner: str) -> set[str]:
+        """Make lost stubs with a key unsent again; return those that may not: they would overtake.
+
+        Unsent, they hold up the later ones of their key until they have gone. A stub overtakes
+        when an earlier one of its key is not settled: that one cannot be consumed later.
+        """
+        with self._engine.begin() as connection:
+            values: dict[str, object] = {"ids": list(message_ids), "me": owner}
+            held = set(connection.execute(self._overtaking, values).scalars())
+            values["ids"] = [each for each in message_ids if each not in held]
+            connection.execute(self._take_back, values)
+        return held
 
     def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
         """Return what the consume logs say, by (message id, consumer group)."""

@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Protocol
 
-from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +21,10 @@ class Stopped(Protocol):
         ...
 
 
-def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float, batch: int) -> None:
+def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float) -> None:
     """Run until `stopped`: at once again while batches are full, else every `interval` seconds."""
     while not stopped.is_set():
+        began = time.monotonic()
         try:
             counts = scheduler.run_once(time.time())
         except Exception:
@@ -32,6 +33,13 @@ def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float, batc
             continue
         if counts.claimed:
             log.info("resend: %s", counts)
-        if counts.sent + counts.confirmed + counts.escalated < batch:
-            # Stubs of one ordering key follow one another: a send may have made the next one due.
-            stopped.wait(interval if not counts.sent else min(interval, 0.05))
+        stopped.wait(pause_after(counts, time.monotonic() - began, interval))
+
+
+def pause_after(counts: ResendCounts, took: float, interval: float) -> float:
+    """Return how long to wait after a run that took `took` seconds."""
+    if counts.is_full:
+        # Looking at a backlog that only rests takes half of the time at most.
+        return 0.0 if counts.sent or counts.confirmed else min(interval, took)
+    # Stubs of one ordering key follow one another: a send may have made the next one due.
+    return min(interval, 0.05) if counts.sent else interval

@@ -1,0 +1,160 @@
+"""The resend scheduler where stubs are lost, late or many: their order, and who goes first."""
+
+from sqlalchemy import text
+from tests.resend.worlds import QUEUE, World
+
+from reliable_mq.errors import ConnectionLost
+from reliable_mq.resend.scheduler import ResendCounts
+from reliable_mq.resend.thread_scheduler import pause_after
+from reliable_mq.sql_types import utc_datetime
+
+
+def test_lost_stubs_of_one_key_are_resent_in_their_order_whichever_is_due_first(
+    world: World,
+) -> None:
+    # Given two of one key that the broker lost, the later one due before the earlier one
+    first = world.sent("k1", key="k", offset=10)
+    second = world.sent("k2", key="k", offset=11)
+    world.change(first, resend_time=utc_datetime(130.0))
+    world.broker.progress["g"] = {QUEUE: (5, 5)}
+
+    # When the later one is due, Then it waits: the earlier one cannot have been consumed
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=1, rested=1)
+
+    # When the earlier one was sent again, Then the later one waits for its end
+    world.change(second, resend_time=utc_datetime(131.0))
+    assert world.scheduler.run_once(130.0).sent == 1
+    assert world.scheduler.run_once(131.0).rested == 1
+    world.change(first, status=1, resend_time=None)
+    assert world.scheduler.run_once(140.0).sent == 1
+    assert world.broker.sent == ["k1", "k2"]
+
+
+def test_lost_stubs_of_one_key_that_are_due_together_go_in_the_order_of_their_rows(
+    world: World,
+) -> None:
+    first = world.sent("k1", key="k", offset=10)
+    world.sent("k2", key="k", offset=11)
+    world.change(first, resend_time=utc_datetime(105.5))
+    world.broker.progress["g"] = {QUEUE: (5, 5)}
+
+    assert world.scheduler.run_once(106.0).sent == 2
+    assert world.broker.sent == ["k1", "k2"]
+
+
+def test_a_lost_stub_whose_resend_fails_holds_up_the_unsent_ones_of_its_key(world: World) -> None:
+    # Given a lost one, and a later one that was never sent
+    world.sent("k1", key="k", offset=10)
+    later = world.write("k2", key="k")
+    world.change(later, resend_time=utc_datetime(110.0))
+    world.broker.progress["g"] = {QUEUE: (5, 5)}
+    world.broker.failure = ConnectionLost("gone")
+
+    # When sending the lost one again fails
+    assert world.scheduler.run_once(105.0).failed == 1
+
+    # Then the later one does not go before it
+    world.broker.failure = None
+    assert world.scheduler.run_once(112.0) == ResendCounts()
+    for now in (125.0, 125.0):
+        world.scheduler.run_once(now)
+    assert world.broker.sent == ["k1", "k2"]
+
+
+def test_an_earlier_stub_that_waits_for_a_person_holds_up_no_resend(world: World) -> None:
+    dead = world.sent("k1", key="k", offset=4)
+    world.sent("k2", key="k", offset=11)
+    world.change(dead, given_up=True, resend_time=None)
+    world.broker.progress["g"] = {QUEUE: (5, 5)}
+
+    assert world.scheduler.run_once(105.0).sent == 1
+
+
+def test_a_backlog_does_not_keep_an_unsent_stub_waiting(world: World) -> None:
+    # Given more resting stubs than fit in a batch, all due before one that was never sent
+    for number in range(12):
+        world.sent(f"b{number}x", offset=100 + number)
+    unsent = world.write("unsent")
+    world.change(unsent, resend_time=utc_datetime(106.0))
+    world.broker.progress["g"] = {QUEUE: (0, 200)}
+
+    # When the scheduler runs once
+    counts = world.new_scheduler("two", batch=5).run_once(107.0)
+
+    # Then the unsent one is gone, and the scheduler knows that there is more
+    assert world.broker.sent == ["unsent"]
+    assert (counts.rested, counts.is_full) == (5, True)
+
+
+def test_a_full_batch_is_followed_at_once_by_the_next_one() -> None:
+    assert pause_after(ResendCounts(claimed=500, sent=500, is_full=True), 0.2, 1.0) == 0.0
+    assert pause_after(ResendCounts(claimed=500, rested=500, is_full=True), 0.2, 1.0) == 0.2
+    assert pause_after(ResendCounts(claimed=500, rested=500, is_full=True), 5.0, 1.0) == 1.0
+    assert pause_after(ResendCounts(claimed=1, sent=1), 0.2, 1.0) == 0.05
+    assert pause_after(ResendCounts(), 0.2, 1.0) == 1.0
+
+
+def test_an_old_stub_in_a_backlog_rests_longer(world: World) -> None:
+    stub = world.sent("a")
+    world.broker.progress["g"] = {QUEUE: (5, 9)}
+
+    world.scheduler.run_once(100.0 + 3600.0)
+
+    assert world.row(stub)["resend_time"] == utc_datetime(100.0 + 3600.0 + 256.0)
+
+
+def test_a_lost_delayed_message_is_missed_on_a_topic_that_is_never_quiet(world: World) -> None:
+    # Given a delayed message that the broker lost, and a group that is always one behind
+    world.sent("a", deliver_time=104.0)
+    world.broker.progress["g"] = {QUEUE: (99, 100)}
+    assert world.scheduler.run_once(105.0).rested == 1
+
+    # When the group has come to where the queue ended then, Then the message is missed
+    world.broker.progress["g"] = {QUEUE: (100, 101)}
+    assert world.scheduler.run_once(109.0).sent == 1
+
+
+def test_a_person_is_told_once_of_a_group_that_does_not_reach_old_messages(world: World) -> None:
+    # Given two messages for a group that nobody runs, and a day that has passed
+    world.sent("a", groups=("typo",))
+    world.sent("b", groups=("typo",))
+    world.broker.progress["typo"] = {QUEUE: (-1, 9)}
+    day = 86_400.0
+    assert world.scheduler.run_once(105.0).rested == 2
+    assert world.notifier.backlogs == []
+
+    # When the scheduler looks again and again
+    world.notifier.is_down = True
+    world.scheduler.run_once(100.0 + day)
+    world.notifier.is_down = False
+    for minutes in range(11, 60, 11):
+        world.scheduler.run_once(100.0 + day + 60.0 * minutes)
+
+    # Then a person is told once, of both, and the messages go on waiting for the group
+    (told,) = world.notifier.backlogs
+    assert (told.group, told.topic, told.stubs) == ("typo", "orders", 2)
+    assert told.oldest.message_id.startswith("a0")
+    assert (world.notifier.told, world.broker.sent) == ([], [])
+
+
+def test_what_was_never_sent_is_found_without_reading_the_backlog(postgres_url: str) -> None:
+    world = World(postgres_url)
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO rmq_message_stub (message_id, topic, content, status, create_date,"
+                " update_date, resend_time, broker_name) SELECT lpad(i::text, 32, '0'), 't', '',"
+                " 0, now(), now(), now() - interval '1 minute', 'b' FROM generate_series(1, 9000) i"
+            )
+        )
+    world.write("due")
+    with world.database.engine.begin() as connection:
+        connection.execute(text("ANALYZE rmq_message_stub"))
+        plan = connection.execute(
+            text(
+                "EXPLAIN SELECT * FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
+                " AND resend_time <= now() ORDER BY resend_time, seq LIMIT 100"
+            )
+        ).scalars()
+        assert "rmq_message_stub_unsent" in "\n".join(plan)
+    world.database.close()
