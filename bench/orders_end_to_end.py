@@ -146,9 +146,11 @@ def wait_for_effects(database: str, orders: int) -> None:
 def count_resends(database: str) -> int:
     """Return how many sends there were beyond one for each stub."""
     with psycopg.connect(database.replace("+psycopg", "")) as connection:
-        row = connection.execute("SELECT sum(count) - count(*) FROM rmq_message_stub").fetchone()
+        row = connection.execute(
+            "SELECT sum(count - 1) FROM rmq_message_stub WHERE count > 1"
+        ).fetchone()
     assert row is not None
-    return int(row[0])
+    return int(row[0] or 0)  # a send whose count is not written yet is no second one
 
 
 def processor_time(

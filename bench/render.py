@@ -116,7 +116,8 @@ def _origin(results: dict[str, Any]) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in results["settings"].items())
     return (
         f"\n{results['finished'][:10]}, {machine['cores']} cores, {machine['system']}, "
-        f"Python {machine['python']}; {settings}.\n"
+        f"Python {machine['python']}, load average {machine['load_average']} at the end; "
+        f"{settings}.\n"
     )
 
 
