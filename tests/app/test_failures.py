@@ -215,3 +215,33 @@ def test_a_database_that_is_down_costs_no_attempt(
     assert ledger.effects() == [A]
     assert ledger.logs() == {("payments", A): (1, 1)}
     ledger.database.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_handler_that_would_end_its_thread_has_failed_once(
+    database_url: str,
+    ledger: Ledger,
+    redis_url: str,
+    error: BaseException,
+    is_async: bool,
+    batch: int,
+) -> None:
+    def ends(message: ReceivedMessage) -> None:
+        if message.message_id == A:
+            raise error
+
+    async def ends_async(message: ReceivedMessage) -> None:
+        ends(message)
+
+    handler = ends_async if is_async else ends
+
+    async def scenario() -> None:
+        async with Life(database_url, redis_url, handler=handler, batch=batch, lease=LONG) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)[:batch]))
+            assert outcomes == [Later(0.01), CONSUMED, CONSUMED][:batch]
+
+    asyncio.run(scenario())
+
+    assert ledger.logs()["payments", A] == (0, 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -43,4 +44,21 @@ def test_a_synchronous_call_on_the_loops_own_thread_is_refused_instead_of_hangin
 
     with pytest.raises(UsageError, match="own thread"):
         thread.run(waits_for_itself())
+    thread.close()
+
+
+def test_a_task_that_ends_the_thread_leaves_a_loop_that_says_so_and_can_be_closed() -> None:
+    async def ends() -> None:
+        raise SystemExit(3)
+
+    thread = LoopThread()
+    waiting = thread.submit(asyncio.sleep(3600))
+    thread.submit(ends())
+    with pytest.raises(CancelledError):
+        waiting.result(10)
+    thread._thread.join(10)
+
+    assert not thread.is_alive
+    with pytest.raises(UsageError, match="closed"):
+        thread.run(where())
     thread.close()

@@ -64,6 +64,11 @@ class Connections:
             return self._thread
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the loop serves, or there is none."""
+        return self._thread is None or self._thread.is_alive
+
+    @property
     def client(self) -> AsyncClient:
         """The client, started; with `embedded:DIR` the broker is started first."""
         with self._lock:
@@ -161,9 +166,9 @@ class Connections:
         if scheduler is not None:
             scheduler[1].set()
             scheduler[0].join(self._settings.shutdown_timeout)
-        if thread is None:
+        if thread is None or not thread.is_alive:
             if relay is not None:
-                relay.close(timeout=0.0)  # it never had anything to send
+                relay.close(timeout=0.0)  # it never had anything to send, or cannot
             return
         if worker is not None:
             thread.run(worker.close())

@@ -5,7 +5,13 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import InvariantBroken, UsageError
+
+LOOK_SECONDS = 1.0
+
+
+class WorkerDied(InvariantBroken):
+    """A process that should consume can do so no more; start it again."""
 
 
 def stop_on_signal() -> threading.Event:
@@ -29,11 +35,19 @@ def stop_on_signal() -> threading.Event:
     return stopped
 
 
-def run_until_signal(start: Callable[[], None], close: Callable[[], None]) -> None:
-    """Start, wait for SIGTERM or SIGINT, close."""
+def run_until_signal(
+    start: Callable[[], None], close: Callable[[], None], is_alive: Callable[[], bool]
+) -> None:
+    """Start, wait for SIGTERM or SIGINT, close.
+
+    Raises:
+        WorkerDied: when `is_alive` says no before a signal came; after closing.
+    """
     stopped = stop_on_signal()
     try:
         start()
-        stopped.wait()
+        while not stopped.wait(LOOK_SECONDS):
+            if not is_alive():
+                raise WorkerDied("the event loop has ended; the log says why")
     finally:
         close()

@@ -1,6 +1,8 @@
 """An event loop in a thread of its own, for callers that have none."""
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -11,6 +13,8 @@ import uvloop
 from reliable_mq.errors import UsageError
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -28,13 +32,18 @@ class LoopThread:
         self._closed = False
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop serves; False after `close`, or when something has ended its thread."""
+        return self._thread.is_alive() and not self._closed
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return a future of its result.
 
         Raises:
-            UsageError: when the loop is closed.
+            UsageError: when the loop is closed, or something has ended its thread.
         """
-        if self._closed:
+        if not self.is_alive:
             coroutine.close()
             raise UsageError("this client is closed: make a new one")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -61,7 +70,8 @@ class LoopThread:
         if self._closed:
             return
         self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -69,6 +79,9 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+        except BaseException:  # SystemExit or KeyboardInterrupt of a task or callback
+            log.critical("the event loop has ended, nothing is served any more", exc_info=True)
+        try:
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
