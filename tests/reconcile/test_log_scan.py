@@ -19,6 +19,7 @@ from reliable_mq.reconcile.file_store import (
     read_progress,
 )
 from reliable_mq.reconcile.log_scan import End, LogRow, scan
+from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
     Record,
@@ -70,7 +71,9 @@ def test_the_scan_reads_what_the_plain_decoder_reads(found: list[Record], at: in
     assert (used, end) == (len(data), End.CUT)
     for row, record in zip(rows, iter_records(data), strict=True):
         assert row.queue_topic == record.topic
-        assert row.message_id == record.property_map().get("UNIQ_KEY")
+        host, port = record.store_host[:-4], int.from_bytes(record.store_host[-4:])
+        offset_id = encode_offset_message_id(host, port, record.commit_log_offset)
+        assert row.message_id == (record.property_map().get("UNIQ_KEY") or offset_id)
         assert row.content_crc == row.body_crc == body_checksum(record.body)
         assert (row.commit_log_offset, row.size) == (record.commit_log_offset, record.size)
         assert (row.queue_id, row.queue_offset) == (record.queue_id, record.queue_offset)

@@ -83,6 +83,17 @@ def test_a_window_is_a_range_of_message_ids(url: str) -> None:
     assert [row["content"] for row in found] == [b"%d" % index for index in range(100, 110)]
 
 
+def test_rows_whose_id_tells_no_time_are_in_every_window(url: str) -> None:
+    window = IdWindow(first_id(moment(100)), first_id(moment(110)))
+
+    found = rows(url, CONSUME_LOG, window, 3)
+
+    assert sorted(row["message_id"] for row in found) == [
+        *(message_id(index, moment(index)) for index in range(100, 110)),
+        "7F0000010000" + "A" * 20,
+    ]
+
+
 def test_topics_and_size_are_known_beforehand(url: str) -> None:
     assert managed_topics(url, "rmq_") == ["orders", "refunds"]
     assert stub_count_at_most(url, "rmq_") == COUNT
