@@ -133,7 +133,8 @@ class ReliableMQ:
         effect happens exactly once per message and group. Its parameters are filled by annotation:
         a `Session` (in an `async def`: an `AsyncSession`) whose transaction is committed when the
         function returns, a `ReceivedMessage`, and the payload: a pydantic model, dataclass, dict,
-        str or bytes. A `def` runs in a thread, an `async def` as a task.
+        str or bytes. A `def` runs in a thread, an `async def` as a task. Whatever would end the
+        session's transaction raises `UsageError` while the function has it; savepoints are its own.
 
         Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
         exception is a failed attempt.
