@@ -36,6 +36,7 @@ class MemoryBroker:
         self.calls: list[list[str]] = []
         self.refused: set[str] = set()
         self.status = SendStatus.SEND_OK
+        self.status_of: dict[str, SendStatus] = {}
         self.down = False
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
@@ -53,7 +54,7 @@ class MemoryBroker:
             else:
                 results.append(
                     SendResult(
-                        status=self.status,
+                        status=self.status_of.get(message.message_id, self.status),
                         message_id=message.message_id,
                         offset_message_id="",
                         queue=MessageQueue(message.topic, "b", 0),
@@ -242,3 +243,18 @@ def test_a_stub_whose_lease_has_passed_is_dropped_from_behind_a_fresh_one(world:
     counts = world.relay.run_once(5.5)
 
     assert (world.broker.calls, counts.dropped) == ([["a"]], 1)
+
+
+def test_what_follows_a_shaky_one_of_its_key_counts_as_unsent_too(world: World) -> None:
+    # Given two of one key and one of another, and a broker that did not flush the first
+    world.accept("k1", "k2", key="k")
+    world.accept("other", key="o")
+    world.broker.status_of["k1"] = SendStatus.FLUSH_DISK_TIMEOUT
+
+    # When the relay runs
+    counts = world.relay.run_once(1.0)
+
+    # Then both of the key will be sent again, in their order
+    assert (counts.sent, counts.failed) == (1, 2)
+    acknowledged = [each.message_id for each in world.book.outcomes if each.position]
+    assert acknowledged == ["other"]

@@ -85,11 +85,18 @@ def send_stubs(
         results = [error] * len(stubs)
     if len(results) != len(stubs):
         raise InvariantBroken(f"{len(stubs)} messages were sent, {len(results)} results came back")
-    return [
-        _outcome(stub, result, next_time, now)
-        for stub, result in zip(stubs, results, strict=True)
-        if not isinstance(result, NotSent)
-    ]
+    outcomes: list[SendOutcome] = []
+    shaky: set[tuple[str, str]] = set()
+    for stub, result in zip(stubs, results, strict=True):
+        if isinstance(result, NotSent):
+            continue
+        lane = (stub.topic, stub.ordering_key)
+        # If a crash takes an earlier one, a later one that stays would have overtaken it.
+        unsafe = NotSent("an earlier message of its key may not survive a crash")
+        outcomes.append(_outcome(stub, unsafe if lane in shaky else result, next_time, now))
+        if stub.ordering_key and outcomes[-1].error is not None:
+            shaky.add(lane)
+    return outcomes
 
 
 def _outcome(
