@@ -40,13 +40,13 @@ def place_order(order: Order) -> None:
         )
 
 
-@mq.consumer("orders", group="payments", tag="placed")
+@mq.consumer("orders", group="payments", tag="placed", batch=16)
 def take_payment(placed: OrderPlaced, session: Session) -> None:
     """Write one payment. It commits together with the note that this message is done."""
     session.add(Payment(order_id=placed.order_id, amount=placed.amount))
 
 
-@mq.consumer("orders", group="loyalty", tag="placed")
+@mq.consumer("orders", group="loyalty", tag="placed", batch=16)
 def add_points(placed: OrderPlaced, session: Session) -> None:
     """Give one point for each whole unit of money spent."""
     account = session.get(LoyaltyAccount, placed.household_id, with_for_update=True)

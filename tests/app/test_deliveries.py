@@ -196,7 +196,8 @@ def test_an_async_handler_keeps_the_same_promises(
     asyncio.run(scenario())
 
     assert ledger.effects() == [A, B, C]
-    assert sorted(calls) == [A, B, B, C]
+    # A batch that does not go well all at once is rolled back and runs again one by one.
+    assert sorted(calls) == ([A, B, B, C] if batch == 1 or not redis else [A, A, B, B, C])
     assert {row.status for row in ledger.stubs().values()} == {1}
 
 

@@ -144,7 +144,9 @@ class ReliableMQ:
             group: the consumer group; one handler each.
             tag: "*", or tags joined by "||".
             ordered: messages with one ordering key are handled one at a time and in order.
-            batch: handle up to so many messages in one database transaction, a savepoint each.
+            batch: handle up to so many messages in one database transaction. When one of them
+                fails, all are rolled back and called again, now with a savepoint each; so with
+                more than 1 a handler's effects should lie in its session, or `log_receipt` be set.
             max_attempts: attempts after which a message becomes a dead letter. An attempt during
                 which the process died counts.
             log_receipt: commit a row that says RECEIVED before the function runs. For effects

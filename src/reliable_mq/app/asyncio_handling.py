@@ -43,6 +43,9 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
     """Run attempts in one transaction; return those that must be received first."""
     if len(ready) == 1:
         return await _run_one(attempts, ready[0], results)
+    if not any(each.receipt for each in ready) and await _run_together(attempts, ready):
+        results.update((each.entry.token, DONE) for each in ready)
+        return []
     ended: Results = {}
     conflicts = []
     try:
@@ -75,6 +78,20 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
     return conflicts
 
 
+async def _run_together(attempts: Attempts, ready: Sequence[Attempt]) -> bool:
+    """Run first attempts in one transaction; see `thread_handling`."""
+    try:
+        async with attempts.database.async_handler_session() as session:
+            if not await session.run_sync(attempts.begin_together, ready):
+                return False
+            for each in ready:
+                await _answer(attempts, session, each)
+            await session.run_sync(attempts.commit, ready)
+    except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
+        return False
+    return True
+
+
 async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Attempt]:
     """Run one attempt in a transaction of its own."""
     async with attempts.database.async_handler_session() as session:
@@ -98,6 +115,11 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
 
 
 async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
+    await _answer(attempts, session, attempt)
+    await session.run_sync(attempts.finish, attempt)
+
+
+async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
     with cast("HandlerSession", session.sync_session).held():
@@ -111,7 +133,6 @@ async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> 
             raise HandlerExit(repr(error)) from error
         if answer is not None:
             check_answer(answer)
-    await session.run_sync(attempts.finish, attempt)
 
 
 def _is_our_end(error: BaseException) -> bool:

@@ -144,6 +144,16 @@ class Attempts:
             return msgspec.structs.replace(attempt, receipt=True)
         return None
 
+    def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
+        """Make first attempts ready to run in one transaction; False: not all of them are first.
+
+        They share one fate: either all commit, or all are rolled back and run one by one.
+        """
+        if not session.in_transaction():
+            session.begin()
+        entries = [attempt.entry for attempt in attempts]
+        return self.log.insert_all_consumed(session.connection(), entries, self._clock())
+
     def finish(self, session: Session, attempt: Attempt) -> None:
         """Write the effect, and turn a RECEIVED row into CONSUMED if it is still ours.
 

@@ -53,10 +53,16 @@ class Database:
             engine = create_engine(url, **self._pool())
         except (ArgumentError, NoSuchDriver) as error:
             raise ConfigurationError(f"database={self.url}: {error}") from error
+        self._prepare(engine)
+        return engine
+
+    def _prepare(self, engine: Engine) -> None:
         if self.dialect == "sqlite":
             _make_sqlite_keep_promises(engine)
+        else:
+            # Many rows in one INSERT; psycopg's executemany sends them one by one in a pipeline.
+            engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
-        return engine
 
     @property
     def async_engine(self) -> AsyncEngine:
@@ -66,9 +72,7 @@ class Database:
         if engine is None:
             url = self.url.set(drivername=_ASYNC_DRIVERS[self.dialect])
             engine = create_async_engine(url, **self._pool())
-            if self.dialect == "sqlite":
-                _make_sqlite_keep_promises(engine.sync_engine)
-            hold_transactions_of(engine.sync_engine)
+            self._prepare(engine.sync_engine)
             self._async_engines[loop] = engine
         return engine
 

@@ -127,6 +127,13 @@ class SqlConsumeLog:
         row = _row(entry, LogState.CONSUMED, now, owner=entry.token)
         return connection.execute(self._insert_one, row).rowcount == 1
 
+    def insert_all_consumed(
+        self, connection: Connection, entries: Sequence[Entry], now: float
+    ) -> bool:
+        """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
+        rows = [_row(entry, LogState.CONSUMED, now, owner=entry.token) for entry in entries]
+        return len(self._inserted(connection, rows)) == len(rows)
+
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
         rows.sort(key=lambda row: str(row["message_id"]))  # two batches wait in one order
         if len(rows) == 1:
