@@ -6,6 +6,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
 OutsidePolicy = Literal["warn", "raise", "allow"]
 
@@ -26,7 +27,7 @@ class Settings(BaseSettings):
     #: Redis URL; without one the database decides alone, at one more commit per message
     redis: str = ""
     #: prefix of our tables
-    table_prefix: str = Field("rmq_", pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    table_prefix: str = Field("rmq_", pattern=TABLE_PREFIX_PATTERN)
 
     #: connections of this process to the database; 0: as many as handlers can run, and four
     database_connections: int = Field(0, ge=0, le=1000)

@@ -6,6 +6,7 @@ from sqlalchemy import DateTime, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 
 

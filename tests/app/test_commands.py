@@ -226,6 +226,7 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) ->
         (("run", "shop_app:mq"), "is missing: call mq.create_tables()", 2),
         (("resend",), "give either MODULE:OBJECT or --db URL", 2),
         (("create-tables", "--db", "oracle://x"), "not supported", 2),
+        (("create-tables", "--db", "sqlite:///x.db", "--prefix", "Bad-;"), "prefix", 2),
         (("stub", "list", "--db", "sqlite:///empty.db"), "rmq_message_stub is missing", 2),
         (("resend", "--db", "postgresql+psycopg://u@127.0.0.1:9/x", "--once"), "database: ", 1),
     ],

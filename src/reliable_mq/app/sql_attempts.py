@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
-from reliable_mq.app.sql_database import Database, is_database_down
+from reliable_mq.app.sql_database import Database
 from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.claim import Step
@@ -23,10 +23,12 @@ from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_settlement import SqlSettlement
+from reliable_mq.sql_faults import fault_line, is_database_down
 
 log = logging.getLogger(__name__)
 
 DATABASE_DOWN_SECONDS = 1.0
+TOLD_DOWN_SECONDS = 10.0
 
 
 class ClaimLost(Exception):
@@ -93,6 +95,7 @@ class Attempts:
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
         self._count_max = count_max
+        self._told_down_at = 0.0
         self._clock = clock
 
     def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
@@ -232,15 +235,30 @@ class Attempts:
 
     def _not_recorded(self, fault: Exception) -> Settled:
         """Return how an end that was not recorded ends: not counted, the lease keeps it."""
-        if not is_database_down(fault):
+        if is_database_down(fault):
+            self._tell_down(fault)
+        else:
             log.error("group %s: an attempt was not recorded", self.consumer.group, exc_info=fault)
         return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
 
     def unhandled(self, error: Exception) -> Settled:
         """Return how a delivery ends whose handler was never called."""
-        if not is_database_down(error):
+        if is_database_down(error):
+            self._tell_down(error)
+        else:
             log.error("group %s: %s", self.consumer.group, error, exc_info=error)
         return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back")
+
+    def _tell_down(self, error: BaseException) -> None:
+        """Log that the database is away, once in a while: every delivery meets it."""
+        now = self._clock()
+        if now >= self._told_down_at + TOLD_DOWN_SECONDS:
+            self._told_down_at = now
+            log.warning(
+                "group %s: the database cannot be reached, its messages wait: %s",
+                self.consumer.group,
+                fault_line(error),
+            )
 
     def renew(self, attempts: Sequence[Attempt]) -> None:
         """Let the leases of running attempts with a RECEIVED row end later."""
@@ -257,6 +275,7 @@ class Attempts:
         if isinstance(error, Reject):
             return Settled(Dead(error.reason), "fail"), now
         if is_database_down(error):
+            self._tell_down(error)
             return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after

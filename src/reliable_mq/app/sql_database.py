@@ -1,14 +1,14 @@
-"""The application's database: engines that keep the promises, and what their errors mean."""
+"""The application's database: engines that keep the promises."""
 
 import asyncio
+import re
 import sqlite3
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
-from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from reliable_mq.app.sql_handler_session import HandlerSession, hold_transaction
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.sql_types import missing_table_text
+from reliable_mq.sql_types import TABLE_PREFIX_PATTERN, missing_table_text
 
 _SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
 _ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
@@ -30,10 +30,15 @@ class Database:
     own.
 
     Raises:
-        ConfigurationError: when the URL is missing, malformed or of a database we do not know.
+        ConfigurationError: when the URL is missing, malformed or of a database we do not know, or
+            when the prefix is none that a table's name can begin with.
     """
 
     def __init__(self, url: str, *, prefix: str, connections: int) -> None:
+        if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
+            raise ConfigurationError(
+                f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
+            )
         self.url = _checked_url(url)
         self.dialect = self.url.get_backend_name()
         self._connections = connections
@@ -164,22 +169,3 @@ def _make_sqlite_keep_promises(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def is_database_down(error: BaseException) -> bool:
-    """Say whether the database could not be reached, or not be had, rather than said no."""
-    if isinstance(error, NoConnectionFree):
-        return True
-    if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated:
-        return True
-    cause = error.orig
-    if isinstance(cause, sqlite3.Error):
-        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
-        return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
-    # What the server itself refused carries a SQLSTATE; a connection that was never made has none.
-    state = getattr(cause, "sqlstate", None)
-    if state is None:
-        return isinstance(error, OperationalError | InterfaceError)
-    return str(state).startswith(("08", "57P", "53"))

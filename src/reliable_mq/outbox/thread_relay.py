@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.sql_faults import fault_line, is_database_down
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,12 @@ class RelayThread:
         """Run the relay once; return how long to wait, None: until there is something to do."""
         try:
             counts = self._relay.run_once(time.time())
-        except Exception:
-            log.exception("the relay cannot reach the database; it tries again")
+        except Exception as error:
+            if is_database_down(error):
+                line = fault_line(error)
+                log.warning("the relay cannot reach the database; it tries again: %s", line)
+            else:
+                log.exception("a run of the relay failed; it tries again")
             return FAULT_SECONDS
         self._is_busy = counts.sent > 1
         if counts.failed:

@@ -92,9 +92,9 @@ class LogNotifier:
         """Write one error line for each stub."""
         for stub in stubs:
             log.error(
-                "stub %s of topic %s (key %r) is not confirmed after %d sends; see "
+                "stub %s of topic %s (key %r) is not confirmed and no longer sent; see why by "
                 "`reliable-mq stub show %s`, then retry or void it",
-                *(stub.message_id, stub.topic, stub.message_key, stub.count, stub.message_id),
+                *(stub.message_id, stub.topic, stub.message_key, stub.message_id),
             )
 
     def behind(self, backlogs: Sequence[Backlog]) -> None:

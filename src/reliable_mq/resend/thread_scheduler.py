@@ -5,6 +5,7 @@ import time
 from typing import Protocol
 
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
+from reliable_mq.sql_faults import fault_line, is_database_down
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,13 @@ def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float) -> N
         began = time.monotonic()
         try:
             counts = scheduler.run_once(time.time())
-        except Exception:
-            log.exception("resend cannot reach the database; it tries again")
+        except Exception as error:
+            if is_database_down(error):
+                log.warning(
+                    "resend cannot reach the database; it tries again: %s", fault_line(error)
+                )
+            else:
+                log.exception("a run of resend failed; it tries again")
             stopped.wait(interval)
             continue
         if counts.claimed:
