@@ -286,3 +286,21 @@ def test_required_groups_are_those_registered_and_those_named() -> None:
 
     assert mq.groups_of("orders") == ("audit", "payments")
     assert mq.groups_of("elsewhere") == ()
+
+
+def test_a_group_whose_tags_leave_a_message_out_is_not_waited_for() -> None:
+    mq = ReliableMQ("shop")
+
+    @mq.consumer("orders", group="payments", tag="paid || refunded")
+    def pay(order: dict[str, int]) -> None: ...
+
+    @mq.consumer("orders", group="audit")
+    def note(order: dict[str, int]) -> None: ...
+
+    assert mq.groups_of("orders", "paid") == ("audit", "payments")
+    assert mq.groups_of("orders", "cancelled") == ("audit",)
+
+
+def test_one_name_where_several_are_meant_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a list of names"):
+        ReliableMQ("shop").topic("orders", groups="payments")

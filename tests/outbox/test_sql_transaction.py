@@ -4,18 +4,28 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import create_engine, make_url, select, text
+from sqlalchemy import Integer, create_engine, event, make_url, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
 from reliable_mq.outbox.stub import Stub
+
+
+class Tables(DeclarativeBase): ...
+
+
+class Unsaved(Tables):
+    """A row of the business that waits in the session for its flush."""
+
+    __tablename__ = "orders"
+    id: ClassVar[Any] = mapped_column(Integer, primary_key=True)
 
 
 class Bench:
@@ -32,7 +42,7 @@ class Bench:
             self,
             owner="relay",
             lease=5.0,
-            groups_of_topic=lambda topic: ("payments",) if topic == "orders" else (),
+            groups_of_topic=lambda topic, _tag: ("payments",) if topic == "orders" else (),
         )
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
@@ -273,3 +283,34 @@ def test_one_id_can_be_written_once(bench: Bench) -> None:
         again()
 
     assert (bench.ids(), bench.orders()) == (["C" * 32], 0)
+
+
+def test_a_send_after_the_block_is_refused_instead_of_lost(bench: Bench) -> None:
+    with bench.transaction() as tx:
+        insert_order(tx.session)
+
+    with pytest.raises(UsageError, match="has ended"):
+        tx.send("orders", {"id": 1})
+
+    assert bench.stubs() == []
+
+
+def test_a_stub_has_its_row_after_the_changes_that_were_made_before_it(bench: Bench) -> None:
+    """Who waits for a row that another one changed gets the later stub."""
+    statements: list[str] = []
+    event.listen(
+        bench.database.engine,
+        "before_cursor_execute",
+        lambda _c, _cursor, statement, *_: statements.append(statement),
+    )
+    with bench.transaction() as tx:
+        tx.session.add(Unsaved(id=1))
+        tx.send("orders", {"id": 1}, key=None, ordering_key=None)
+
+    orders, stubs = (
+        next(i for i, said in enumerate(statements) if f"INSERT INTO {table}" in said)
+        for table in ("orders", "rmq_message_stub")
+    )
+    assert orders < stubs
+    (row,) = bench.stubs()
+    assert (row.message_key, row.ordering_key) == ("", "")

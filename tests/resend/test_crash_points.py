@@ -93,7 +93,7 @@ class World:
                 handed.extend(stubs)
 
         outbox = SqlOutbox(
-            stubs, Handover(), owner="relay", lease=5.0, groups_of_topic=lambda _topic: ()
+            stubs, Handover(), owner="relay", lease=5.0, groups_of_topic=lambda _topic, _tag: ()
         )
         try:
             for names in (("first", "lost"), ("second",)):

@@ -12,8 +12,8 @@ from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_signals import run_until_signal
-from reliable_mq.client.subscription import check_name
-from reliable_mq.errors import UsageError
+from reliable_mq.client.subscription import check_name, tags_of
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
@@ -100,18 +100,25 @@ class ReliableMQ:
             ConfigurationError: when a name is not legal.
         """
         check_name("topic", name, TOPIC_LENGTH_MAX)
+        if isinstance(groups, str):
+            raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
         for group in groups:
             check_name("consumer group", group, GROUP_LENGTH_MAX)
         self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *groups}))
         return name
 
-    def groups_of(self, topic: str) -> tuple[str, ...]:
+    def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
         """Return the consumer groups that a message of `topic` must reach to be confirmed.
 
-        The topic is a managed one from now on.
+        A consumer whose tags leave the message out is not asked for. The topic is a managed one
+        from now on.
         """
         self._topics.setdefault(topic, ())
-        own = {each.group for each in self._consumers.values() if each.topic == topic}
+        own = {
+            each.group
+            for each in self._consumers.values()
+            if each.topic == topic and (not (tags := tags_of(each.tag)) or tag in tags)
+        }
         return tuple(sorted(own.union(self._topics.get(topic, ()))))
 
     def consumer(

@@ -47,7 +47,8 @@ class SqlOutbox:
         relay: takes the stubs after the commit.
         owner: the relay's name in the table.
         lease: seconds for which a stub is the relay's alone.
-        groups_of_topic: the consumer groups a message of a topic must reach, when not told.
+        groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
+            told.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SqlOutbox:
         *,
         owner: str,
         lease: float,
-        groups_of_topic: Callable[[str], tuple[str, ...]],
+        groups_of_topic: Callable[[str, str], tuple[str, ...]],
     ) -> None:
         self._stubs = stubs
         self._same_database = SameDatabase(stubs.engine, stubs.table)
@@ -87,21 +88,26 @@ class SqlOutbox:
         if delay is not None:
             delay_level_of(delay.total_seconds())
             deliver_time = now + delay.total_seconds()
-        groups = self._groups_of_topic(topic) if required_groups is None else required_groups
+        if isinstance(required_groups, str):
+            raise UsageError(f"required_groups={required_groups!r}: a tuple of names is needed")
+        groups = self._groups_of_topic(topic, tag) if required_groups is None else required_groups
         stub = Stub(
             seq=0,
             message_id=checked_id(message_id) or fresh_message_id(now),
             topic=topic,
             content=body,
             tag=tag,
-            message_key=str(key),
-            ordering_key=str(ordering_key),
+            message_key=_key_text(key),
+            ordering_key=_key_text(ordering_key),
             content_type=content_type,
             properties=dict(properties or {}),
             required_groups=groups,
             deliver_time=deliver_time,
         )
         check_message(message_of(stub, 0))  # what cannot be sent is refused here, not later
+        # The caller's changes first: whoever waits for a row of theirs gets a later stub, too, so
+        # that stubs of one ordering key have the order of the business.
+        session.flush()
         connection = session.connection()
         self._same_database.check(connection)
         try:
@@ -113,6 +119,10 @@ class SqlOutbox:
         # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
         session.info.setdefault(_PENDING, []).append((self._relay, stub, now))
         return stub.message_id
+
+
+def _key_text(key: object) -> str:
+    return "" if key is None else str(key)
 
 
 def fresh_message_id(now: float) -> str:
@@ -150,7 +160,17 @@ def _forget(session: Session, transaction: SessionTransaction) -> None:
         session.info.pop(_PENDING, None)
 
 
-class Transaction:
+class _Block:
+    """Whether the block of a transaction still runs: after it nothing would be committed."""
+
+    is_open = True
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise UsageError("this transaction has ended: send within its `with` block")
+
+
+class Transaction(_Block):
     """What `with mq.transaction() as tx` gives: the session, and `send` into its transaction."""
 
     def __init__(self, outbox: SqlOutbox, session: Session) -> None:
@@ -191,6 +211,7 @@ class Transaction:
                 another database than the application's.
             ConfigurationError: when our table is missing in the session's database.
         """
+        self._check_open()
         return self._outbox.write(
             self.session,
             topic,
@@ -205,7 +226,7 @@ class Transaction:
         )
 
 
-class AsyncTransaction:
+class AsyncTransaction(_Block):
     """What `async with mq.transaction() as tx` gives: an `AsyncSession`, and `await tx.send(…)`."""
 
     def __init__(self, outbox: SqlOutbox, session: AsyncSession) -> None:
@@ -214,6 +235,7 @@ class AsyncTransaction:
 
     async def send(self, topic: str, payload: Any, **options: Any) -> str:
         """Send `payload` if and only if this transaction commits; see `Transaction.send`."""
+        self._check_open()
         return await self.session.run_sync(
             lambda session: self._outbox.write(session, topic, payload, **options)
         )
@@ -240,6 +262,11 @@ class TransactionScope:
         self._given = session
         self._session: Session | AsyncSession | None = None
         self._joined = False
+        self._block: _Block | None = None
+
+    def _end_block(self) -> None:
+        if self._block is not None:
+            self._block.is_open = False
 
     def __enter__(self) -> Transaction:
         if isinstance(self._given, AsyncSession):
@@ -249,7 +276,8 @@ class TransactionScope:
         self._joined = session.in_transaction()
         if not self._joined:
             session.begin()
-        return Transaction(self._outbox, session)
+        self._block = Transaction(self._outbox, session)
+        return self._block
 
     def __exit__(
         self,
@@ -257,6 +285,7 @@ class TransactionScope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end_block()
         session = self._session
         assert isinstance(session, Session)
         if self._joined:
@@ -281,7 +310,8 @@ class TransactionScope:
         self._joined = session.in_transaction()
         if not self._joined:
             await session.begin()
-        return AsyncTransaction(self._outbox, session)
+        self._block = AsyncTransaction(self._outbox, session)
+        return self._block
 
     async def __aexit__(
         self,
@@ -289,6 +319,7 @@ class TransactionScope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end_block()
         session = self._session
         assert isinstance(session, AsyncSession)
         if self._joined:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE, RECORD_SIZE_MAX
 from reliable_mq.reconcile.log_scan import End, LogRow, damaged, find_record, scan
@@ -228,8 +230,17 @@ def _read(file: BinaryIO, at: int, size: int) -> bytes:
     return file.read(size)
 
 
+@retry(
+    retry=retry_if_exception_type(StoreError),
+    stop=stop_after_delay(2.0),
+    wait=wait_fixed(0.02),
+    reraise=True,
+)
 def read_progress(store: str) -> dict[tuple[str, str], dict[int, int]]:
     """Return the committed offsets of a store: (group, topic) -> queue id -> next offset.
+
+    Apache's broker writes the file in place, so for a moment it may be empty, and its copy from
+    before the first offset is empty, too: what does not read is read again for two seconds.
 
     Raises:
         StoreError: when the file is there and says nothing that can be read.

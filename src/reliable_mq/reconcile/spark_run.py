@@ -110,7 +110,7 @@ def _judge(
     moment = Moment(options.now, options.grace, options.since, options.until)
     frame, counted = verdicts(spark, ledgers, moment)
     path = scratch / "verdicts.parquet"
-    frame.write.parquet(path.resolve().as_uri())
+    frame.write.parquet(_local(path))
     result = Result(spark, path)
     groups = result.groups()
     has_findings = any(group.is_finding for group in groups)
@@ -179,12 +179,17 @@ def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
 _OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
 
 
+def _local(path: Path) -> str:
+    """Return a path as Hadoop wants it: the scheme of local files, and nothing escaped."""
+    return f"file://{path.resolve()}"
+
+
 class Result:
     """The verdicts as they lie on disk; every reader of them begins here."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self._path = path
-        self._frame = spark.read.parquet(path.resolve().as_uri())
+        self._frame = spark.read.parquet(_local(path))
 
     def groups(self) -> list[Group]:
         """Return the counts by everything that the report tells apart."""

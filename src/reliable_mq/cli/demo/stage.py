@@ -16,9 +16,11 @@ from typing import Any, Self
 from reliable_mq.cli.demo.faults import Fault, Target, orders_to_die_at
 from reliable_mq.cli.demo.processes import Process, run_to_the_end
 from reliable_mq.cli.reconcile import CLEAN, FINDINGS
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 APPLICATION = "examples.shop:mq"
+_MARK = ".reliable-mq-demo"  # a folder that holds it was made by a demo and may be emptied
 READY_SECONDS_MAX = 30.0
 # Seconds between sends of a stub: the demo is more impatient than the default ladder.
 RESEND_WAITS = "[4, 8, 15, 30]"
@@ -52,10 +54,25 @@ class Stage:
         self.processes: dict[Target, Process] = {}
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self.output, ignore_errors=True)
+        self._clear_output()
         self._logs.mkdir(parents=True)
+        (self.output / _MARK).touch()
         self._data.chmod(0o755)
         return self
+
+    def _clear_output(self) -> None:
+        """Remove what an earlier demo left, and nothing else.
+
+        Raises:
+            ConfigurationError: when the folder holds something that no demo made.
+        """
+        if self.output.is_dir() and any(self.output.iterdir()):
+            if not (self.output / _MARK).exists():
+                raise ConfigurationError(
+                    f"--out {self.output}: this folder is not empty and no demo made it; "
+                    "choose another one"
+                )
+            shutil.rmtree(self.output)
 
     def __exit__(
         self,
