@@ -1,6 +1,7 @@
 """The face of the framework, with the bundled broker inside this process."""
 
 import asyncio
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -42,19 +43,25 @@ def shop(database_url: str, tmp_path: Path) -> Iterator[ReliableMQ]:
     mq = ReliableMQ("shop", broker=f"embedded:{tmp_path / 'store'}", database=database_url)
     mq.create_tables()
     with mq.database.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effects (consumer_group TEXT, id INTEGER)"))
+        connection.execute(
+            text("CREATE TABLE effects (consumer_group TEXT, id INTEGER, step INTEGER)")
+        )
     yield mq
     mq.close()
 
 
+STEPS = itertools.count()  # a table alone keeps no order
+
+
 def effects(mq: ReliableMQ) -> list[tuple[str, int]]:
     with mq.database.engine.begin() as connection:
-        rows = connection.execute(text("SELECT consumer_group, id FROM effects"))
+        rows = connection.execute(text("SELECT consumer_group, id FROM effects ORDER BY step"))
         return [(row[0], row[1]) for row in rows]
 
 
 def record(session: Session, group: str, number: int) -> None:
-    session.execute(text("INSERT INTO effects VALUES (:g, :n)"), {"g": group, "n": number})
+    values = {"g": group, "n": number, "step": next(STEPS)}
+    session.execute(text("INSERT INTO effects VALUES (:g, :n, :step)"), values)
 
 
 def statuses(mq: ReliableMQ) -> list[int]:
