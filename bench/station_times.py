@@ -21,7 +21,7 @@ import reliable_mq
 PACKAGE = str(Path(reliable_mq.__file__).parent) + "/"
 EXAMPLES = str(Path(__file__).parent.parent / "examples") + "/"
 SHARED_FOLDER = "broker_core"  # its folders are the stations
-SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_LINES = 0.5
 
 

@@ -1,10 +1,20 @@
 """A shop whose orders, payments and loyalty points never disagree; what `make demo` runs."""
 
-from examples.shop.app import OrderPlaced, mq, place_order
-from examples.shop.models import LoyaltyAccount, Order, OrderLine, Payment, ShopTable
+from examples.shop.app import OrderPlaced, mq, place_order, write_order
+from examples.shop.models import (
+    LoyaltyAccount,
+    NewLine,
+    NewOrder,
+    Order,
+    OrderLine,
+    Payment,
+    ShopTable,
+)
 
 __all__ = [
     "LoyaltyAccount",
+    "NewLine",
+    "NewOrder",
     "Order",
     "OrderLine",
     "OrderPlaced",
@@ -12,4 +22,5 @@ __all__ = [
     "ShopTable",
     "mq",
     "place_order",
+    "write_order",
 ]

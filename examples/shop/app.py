@@ -4,12 +4,21 @@
 Redis are. The consumers below run with `reliable-mq run examples.shop:mq`.
 """
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from examples.shop.models import LoyaltyAccount, Order, Payment
+from examples.shop.models import (
+    ADD_POINTS,
+    INSERT_LINES,
+    INSERT_ORDER,
+    LoyaltyAccount,
+    NewLine,
+    NewOrder,
+    Payment,
+)
 from reliable_mq import ReliableMQ
 
 mq = ReliableMQ("shop")
@@ -23,34 +32,39 @@ class OrderPlaced(BaseModel):
     amount: Decimal
 
 
-def place_order(order: Order) -> None:
+def write_order(session: Session, order: NewOrder, lines: Sequence[NewLine]) -> None:
+    """Write an order and its lines, as any shop does."""
+    session.execute(INSERT_ORDER, dict(order))
+    session.execute(INSERT_LINES, [{"order_id": order["id"], **line} for line in lines])
+
+
+def place_order(order: NewOrder, lines: Sequence[NewLine]) -> None:
     """Write the order and announce it: both, or neither.
 
     Orders of one household keep their sequence, those of different households do not wait for
     each other.
     """
+    order_id, household_id = order["id"], order["household_id"]
     with mq.transaction() as tx:
-        tx.session.add(order)
+        write_order(tx.session, order, lines)
         tx.send(
             "orders",
-            OrderPlaced(order_id=order.id, household_id=order.household_id, amount=order.amount),
+            OrderPlaced(order_id=order_id, household_id=household_id, amount=order["amount"]),
             tag="placed",
-            key=str(order.id),
-            ordering_key=str(order.household_id),
+            key=order_id,
+            ordering_key=household_id,
         )
 
 
-@mq.consumer("orders", group="payments", tag="placed", batch=16)
+@mq.consumer("orders", group="payments", tag="placed", batch=64, concurrency=1)
 def take_payment(placed: OrderPlaced, session: Session) -> None:
     """Write one payment. It commits together with the note that this message is done."""
     session.add(Payment(order_id=placed.order_id, amount=placed.amount))
 
 
-@mq.consumer("orders", group="loyalty", tag="placed", batch=16)
+@mq.consumer("orders", group="loyalty", tag="placed", batch=64, concurrency=1)
 def add_points(placed: OrderPlaced, session: Session) -> None:
     """Give one point for each whole unit of money spent."""
-    account = session.get(LoyaltyAccount, placed.household_id, with_for_update=True)
-    if account is None:
-        account = LoyaltyAccount(household_id=placed.household_id, points=0)
-        session.add(account)
-    account.points += int(placed.amount)
+    more = {"household": placed.household_id, "more": int(placed.amount)}
+    if session.execute(ADD_POINTS, more).first() is None:
+        session.add(LoyaltyAccount(household_id=placed.household_id, points=int(placed.amount)))

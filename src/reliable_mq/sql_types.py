@@ -1,8 +1,10 @@
 """What our tables share: the type of their times, and the error when they are not there."""
 
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import DateTime, Dialect
+from sqlalchemy import ColumnElement, DateTime, Dialect, any_, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -44,6 +46,17 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None:
             return value.replace(tzinfo=UTC)
         return value.astimezone(UTC)
+
+
+def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> ColumnElement[bool]:
+    """Say that the column is one of the values of a list parameter.
+
+    On PostgreSQL the list is one array, so that a statement has one text, and one prepared plan,
+    for any number of values.
+    """
+    if dialect == "postgresql":
+        return column == any_(bindparam(parameter, type_=ARRAY(column.type)))
+    return column.in_(bindparam(parameter, expanding=True))
 
 
 def missing_table_text(name: str) -> str:

@@ -52,8 +52,8 @@ def received(queue: MessageQueue, offset: int, key: str = "") -> ReceivedMessage
     return ReceivedMessage(topic="t", body=b"x", ordering_key=key, queue=queue, queue_offset=offset)
 
 
-def started(*, ordered: bool = True) -> tuple[World, ConsumerGroup]:
-    world, group = world_and_group(ordered=ordered)
+def started(*, ordered: bool = True, **wishes: object) -> tuple[World, ConsumerGroup]:
+    world, group = world_and_group(ordered=ordered, **wishes)
     world.play(rebalance(group))
     assert world.play(keep_ready(group))
     world.calls.clear()
@@ -302,3 +302,18 @@ def test_a_subscription_that_cannot_work_is_refused(wishes: dict[str, object]) -
     legal: dict[str, object] = {"group": "g", "topics": {"t": "*"}}
     with pytest.raises(UsageError):
         Subscription(**{**legal, **wishes})  # type: ignore[arg-type]
+
+
+def test_a_batch_is_gathered_from_several_queues_but_from_one_topic() -> None:
+    world, group = started(batch=3)
+    first, second, *_, retry = sorted(
+        group.assigned, key=lambda q: (q.queue.topic != "t", q.queue.queue_id)
+    )
+    first.put([received(first.queue, at) for at in (5, 6)], 7)
+    second.put([received(second.queue, at) for at in (5, 6)], 7)
+    elsewhere = msgspec.structs.replace(received(retry.queue, 5), topic="another")
+    retry.put([elsewhere], 6)
+    batches = [group.take(world.seconds) for _ in range(3)]
+    by_topic = sorted((batch[0].topic, len(batch)) for batch in batches)
+    assert by_topic == [("another", 1), ("t", 1), ("t", 3)]
+    assert all(len({message.topic for message in batch}) == 1 for batch in batches)

@@ -148,14 +148,18 @@ class AssignedQueue:
             self._ready.append(offset)
         self.next_offset = max(next_offset, self.next_offset)
 
-    def take(self, count: int, now: float) -> list[ReceivedMessage]:
-        """Return up to `count` messages of one topic to be handled now, each of another key."""
+    def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
+        """Return up to `count` messages to be handled now, each of another key.
+
+        All are of one topic: `topic`, or else that of the first one that is ready.
+        """
         taken: list[ReceivedMessage] = []
         if self.leaving or not self.holds_lock(now):
             return taken
         while self._ready and len(taken) < count:
             entry = self._entries[self._ready[0]]
-            if taken and entry.message.topic != taken[0].topic:
+            topic = topic or entry.message.topic
+            if entry.message.topic != topic:
                 break
             self._ready.popleft()
             entry.stage = Stage.RUNNING

@@ -256,7 +256,8 @@ class AsyncPushConsumer:
                 assigned.finish(message.queue_offset)
             else:
                 rest.append((message, outcome))
-        self._make_room(messages[0].queue)
+        for queue in {message.queue for message in messages}:
+            self._make_room(queue)
         for message, outcome in rest:  # last, because a broker may keep us waiting
             assigned = self.group.find(message.queue)
             if assigned is not None:  # None: closed meanwhile

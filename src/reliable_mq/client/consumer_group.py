@@ -102,16 +102,19 @@ class ConsumerGroup:
     def take(self, now: float) -> list[ReceivedMessage]:
         """Return the messages of the next handler call, none when nothing is ready.
 
-        Queues take turns, so that a busy one does not starve the others.
+        They are of one topic, and each of another ordering key. Queues take turns, so that a busy
+        one does not starve the others.
         """
+        taken: list[ReceivedMessage] = []
         for _ in range(len(self._turns)):
+            room = self.subscription.batch - len(taken)
+            if not room:
+                break
             assigned = self._turns[0]
             self._turns.rotate(-1)
             if assigned.has_ready:
-                taken = assigned.take(self.subscription.batch, now)
-                if taken:
-                    return taken
-        return []
+                taken += assigned.take(room, now, taken[0].topic if taken else None)
+        return taken
 
     def wake(self, now: float) -> float | None:
         """Make held messages ready whose time has come; return when the next one is due."""

@@ -34,7 +34,7 @@ from reliable_mq.idempotency.claim import (
     attempt_after,
     row_of,
 )
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class SqlConsumeLog:
             select(log.message_id, log.state, log.attempt, log.owner, log.lease_until)
             .where(
                 log.consumer_group == bindparam("group"),
-                log.message_id.in_(bindparam("messages", expanding=True)),
+                is_among(log.message_id, "messages", dialect),
             )
             .order_by(log.message_id)
         )

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position, Stub, StubEvent, groups_of, groups_text, next_status
 from reliable_mq.outbox.stub import StubStatus as Status
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_types import is_among, utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
@@ -62,7 +62,7 @@ class SqlStubs:
         #: same batch of the same owner. One that waits for a person holds up no resend.
         self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
         self._sendable = select(stub.message_id, self.blocked).where(
-            stub.message_id.in_(bindparam("ids", expanding=True)),
+            is_among(stub.message_id, "ids", engine.dialect.name),
             stub.owner == bindparam("me"),
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
@@ -114,7 +114,7 @@ class SqlStubs:
                 not_(
                     and_(
                         earlier.owner == bindparam("me"),
-                        earlier.message_id.in_(bindparam("ids", expanding=True)),
+                        is_among(earlier.message_id, "ids", self.engine.dialect.name),
                     )
                 ),
             ),

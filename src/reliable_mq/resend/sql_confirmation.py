@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class SqlConfirmation:
@@ -44,7 +44,7 @@ class SqlConfirmation:
         wanted = func.length(required) - func.length(func.replace(required, ",", "")) - 1
         self._one = _Statements(stubs, stub.message_id == bindparam("id"), consumed == wanted)
         self._many = _Statements(
-            stubs, stub.message_id.in_(bindparam("id", expanding=True)), consumed == wanted
+            stubs, is_among(stub.message_id, "id", dialect), consumed == wanted
         )
 
     def confirm(

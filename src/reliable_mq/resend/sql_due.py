@@ -9,13 +9,13 @@ is claiming at this moment; SQLite has one writer at a time anyway.
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Table, bindparam, not_, null, or_, select, update
+from sqlalchemy import Table, bindparam, not_, null, or_, select, update
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_of
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_types import is_among, utc_datetime
 
 LogView = tuple[bool, bool]
 """(the log says CONSUMED, an attempt is alive)"""
@@ -39,21 +39,21 @@ class SqlDue:
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True, of=table)
         )
-        nobody: BindParameter[list[str]] = bindparam("ids", value=[], expanding=True)
+        dialect = stubs.engine.dialect.name
         due_again = due.where(stub.count < count_max, not_(stub.given_up))
         self._unsent = due_again.where(stub.broker_name.is_(None), not_(stubs.blocked))
         self._sent = due_again.where(stub.broker_name.is_not(None))
         self._used_up = due.where(or_(stub.count >= count_max, stub.given_up))
         self._claim = (
             update(table)
-            .where(stub.seq.in_(bindparam("seqs", expanding=True)))
+            .where(is_among(stub.seq, "seqs", dialect))
             .values(
                 owner=bindparam("me"),
                 lease_until=bindparam("until"),
                 resend_time=bindparam("until"),
             )
         )
-        ours = (stub.message_id.in_(nobody), stub.owner == bindparam("me"))
+        ours = (is_among(stub.message_id, "ids", dialect), stub.owner == bindparam("me"))
         self._rest = (
             update(table)
             .where(*ours, stub.status == UNCONFIRMED)
@@ -68,7 +68,7 @@ class SqlDue:
         self._told = self._rest.values(resend_time=null(), update_date=bindparam("at"))
         self._views = select(
             logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
-        ).where(logs.c.message_id.in_(nobody))
+        ).where(is_among(logs.c.message_id, "ids", dialect))
 
     def claim_unsent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
         """Claim at most `limit` stubs that no broker acknowledged and whose next send is due."""

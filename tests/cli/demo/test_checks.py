@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from examples.shop import LoyaltyAccount, Payment, ShopTable
+from examples.shop import LoyaltyAccount, Payment, ShopTable, write_order
 from reliable_mq.cli.demo.baskets import first_baskets
 from reliable_mq.cli.demo.checks import Answer, check_outcome, check_sequence
 from reliable_mq.cli.demo.producer import order_of
@@ -24,7 +24,7 @@ def shop(postgres_url: str) -> str:
     points: dict[int, int] = {}
     with Session(engine) as session:
         for basket in first_baskets(ORDERS):
-            session.add(order_of(basket))
+            write_order(session, *order_of(basket))
             session.add(Payment(order_id=basket.basket_id, amount=basket.amount))
             session.flush()
             household = basket.household_id

@@ -16,7 +16,7 @@ import typer
 from sqlalchemy import create_engine, event, func, select
 from sqlalchemy.orm import Session
 
-from examples.shop import Order, OrderLine, mq, place_order
+from examples.shop import NewLine, NewOrder, Order, mq, place_order
 from reliable_mq.cli.demo.baskets import Basket, first_baskets
 
 DATABASE_VARIABLE = "RELIABLE_MQ_DATABASE"
@@ -51,23 +51,18 @@ class Pace:
         self._next = max(self._next, time.monotonic() - self._step) + self._step
 
 
-def order_of(basket: Basket) -> Order:
-    """Return the order a basket is, with its lines."""
-    return Order(
+def order_of(basket: Basket) -> tuple[NewOrder, list[NewLine]]:
+    """Return the order a basket is, and its lines."""
+    order = NewOrder(
         id=basket.basket_id,
         household_id=basket.household_id,
         placed_at=basket.placed_at,
         amount=basket.amount,
-        lines=[
-            OrderLine(
-                number=number,
-                product_id=line.product_id,
-                quantity=line.quantity,
-                price=line.price,
-            )
-            for number, line in enumerate(basket.lines, start=1)
-        ],
     )
+    return order, [
+        NewLine(number=number, product_id=line.product_id, quantity=line.quantity, price=line.price)
+        for number, line in enumerate(basket.lines, 1)
+    ]
 
 
 def orders_in_database() -> int:
@@ -91,7 +86,7 @@ def main(
     for number, basket in enumerate(islice(first_baskets(orders), done, None), start=done + 1):
         pace.wait()
         death.is_due = number in die_at
-        place_order(order_of(basket))
+        place_order(*order_of(basket))
     mq.close()
 
 
