@@ -261,7 +261,10 @@ def test_options_of_a_consumer_that_cannot_work_are_refused() -> None:
     @mq.consumer("orders", group="payments")
     def pay(order: dict[str, int]) -> None: ...
 
-    for options in ({"batch": 0}, {"max_attempts": 0}, {"lease": 0.0}, {"concurrency": 0}):
+    for options in (
+        *({"batch": 0}, {"max_attempts": 0}, {"concurrency": 0}),
+        *({"lease": 0.0}, {"lease": 86_400.0}),
+    ):
         with pytest.raises(UsageError):
             mq.consumer("orders", group="other", **options)(pay)
     with pytest.raises(UsageError, match="has a handler already"):

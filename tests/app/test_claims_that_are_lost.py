@@ -73,7 +73,7 @@ def test_attempts_used_up_by_deaths_end_in_the_dead_letters_though_a_dead_owner_
         async with Life(database_url, redis_url, **options) as life:
             entry = life.deliveries._entry(delivery(A))
             assert life.leases is not None
-            await life.leases.claim([(f"rmq:payments:{A}", entry.token)])
+            await life.leases.claim([(f"rmq:payments:{A}", entry.token)], LEASE)
             with life.database.engine.begin() as connection:
                 life.attempts.log.receive(connection, [entry], life.attempts._clock(), LEASE)
             (outcome,) = await life.until_settled(delivery(A))

@@ -32,6 +32,25 @@ def test_a_message_is_handled_once_and_its_copies_are_acknowledged(
     assert ledger.stubs()[A].resend_time is None
 
 
+def test_the_lease_of_a_consumer_is_the_lease_that_redis_holds(
+    database_url: str, ledger: Ledger, redis_url: str
+) -> None:
+    """A handler that may be silent for long asks for a long lease; another claim waits for it."""
+
+    async def scenario() -> None:
+        async with (
+            Life(database_url, redis_url, lease=45.0) as first,
+            Life(database_url, redis_url, lease=LONG) as second,
+        ):
+            await first.deliveries._claim([first.deliveries._entry(delivery(A))])
+            (outcome,) = await second.handle(delivery(A))
+            assert isinstance(outcome, Later)
+            assert outcome.after_seconds is not None
+            assert 44 < outcome.after_seconds <= 45
+
+    asyncio.run(scenario())
+
+
 def test_a_stub_is_confirmed_by_the_last_of_its_groups(
     database_url: str, ledger: Ledger, redis: str | None
 ) -> None:

@@ -15,9 +15,12 @@ from reliable_mq.testing.local_servers import LocalValkey
 KEY = key_of("payments", "A" * 32)
 
 
-def run(url: str, scenario: Callable[[RedisLeases], Awaitable[None]], lease: float = 30.0) -> None:
+LONG, SHORT = 30.0, 0.02
+
+
+def run(url: str, scenario: Callable[[RedisLeases], Awaitable[None]]) -> None:
     async def main() -> None:
-        leases = RedisLeases(url, lease=lease, duplicate_window=60.0, timeout=0.5)
+        leases = RedisLeases(url, duplicate_window=60.0, timeout=0.5)
         try:
             await scenario(leases)
         finally:
@@ -26,8 +29,8 @@ def run(url: str, scenario: Callable[[RedisLeases], Awaitable[None]], lease: flo
     asyncio.run(main())
 
 
-async def claim(leases: RedisLeases, token: str, key: str = KEY) -> Claim:
-    return (await leases.claim([(key, token)]))[0]
+async def claim(leases: RedisLeases, token: str, key: str = KEY, *, lease: float = LONG) -> Claim:
+    return (await leases.claim([(key, token)], lease))[0]
 
 
 def until(server: Redis) -> int:
@@ -46,6 +49,19 @@ def test_one_of_two_owners_gets_the_lease_and_the_other_is_told_how_long(redis_u
     run(redis_url, scenario)
 
 
+def test_each_claim_of_a_round_trip_holds_for_its_own_time(redis_url: str) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await asyncio.gather(
+            claim(leases, "one", "slow group", lease=LONG),
+            claim(leases, "one", "quick group", lease=5.0),
+        )
+        waits = [(await claim(leases, "two", key)).wait for key in ("slow group", "quick group")]
+        assert LONG - 1 < waits[0] <= LONG
+        assert 4 < waits[1] <= 5
+
+    run(redis_url, scenario)
+
+
 def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         assert await claim(leases, "one") == await claim(leases, "one") == Claim(Lease.FIRST, 1)
@@ -55,12 +71,12 @@ def test_the_same_token_may_ask_again_and_that_is_no_new_attempt(redis_url: str)
 
 def test_an_owner_that_vanished_is_followed_by_an_attempt_that_knows_of_it(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
-        await claim(leases, "one")
+        await claim(leases, "one", lease=SHORT)
         while (again := await claim(leases, "two")).lease is Lease.HELD:
             await asyncio.sleep(again.wait)
         assert again == Claim(Lease.AGAIN, 2, in_doubt=True)
 
-    run(redis_url, scenario, lease=0.02)
+    run(redis_url, scenario)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +100,25 @@ def test_what_became_of_a_claim_travels_before_the_next_one(
 
 def test_an_attempt_given_back_leaves_the_earlier_ones_counted(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
-        await claim(leases, "one")
+        await claim(leases, "one", lease=SHORT)
         while (await claim(leases, "two")).lease is Lease.HELD:
             await asyncio.sleep(0.005)
         leases.settle(KEY, "two", "back")
         assert await claim(leases, "three") == Claim(Lease.AGAIN, 2)
 
-    run(redis_url, scenario, lease=0.02)
+    run(redis_url, scenario)
 
 
 @pytest.mark.parametrize("fate", ["fail", "back", "renew"])
 def test_a_token_that_lost_its_lease_changes_nothing(redis_url: str, fate: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one")
-        leases.settle(KEY, "stale", fate)  # type: ignore[arg-type]
-        assert (await claim(leases, "two")).lease is Lease.HELD
+        if fate == "renew":
+            leases.renew(KEY, "stale", SHORT)
+        else:
+            leases.settle(KEY, "stale", fate)  # type: ignore[arg-type]
+        second = await claim(leases, "two")
+        assert (second.lease, second.wait > LONG - 1) == (Lease.HELD, True)
 
     run(redis_url, scenario)
 
@@ -109,11 +129,10 @@ def test_a_renewed_lease_holds_longer(redis_url: str) -> None:
     async def scenario(leases: RedisLeases) -> None:
         await claim(leases, "one")
         before = until(server)
-        await asyncio.sleep(0.005)
-        leases.settle(KEY, "one", "renew")
+        leases.renew(KEY, "one", LONG + 10)
         second = await claim(leases, "two")
         assert second.lease is Lease.HELD
-        assert until(server) > before
+        assert until(server) >= before + 10_000
 
     run(redis_url, scenario)
 
@@ -174,4 +193,4 @@ def test_a_value_of_a_foreign_hand_is_no_tombstone(redis_url: str) -> None:
 
 def test_a_url_that_is_none_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError, match="no Redis URL"):
-        RedisLeases("localhost", lease=1, duplicate_window=1)
+        RedisLeases("localhost", duplicate_window=1)

@@ -158,8 +158,8 @@ class ReliableMQ:
                 which the process died counts.
             log_receipt: commit a row that says RECEIVED before the function runs. For effects
                 outside this database: after a crash `message.in_doubt` is set.
-            lease: seconds for which a claim holds that is not renewed; default the setting
-                `claim_lease`.
+            lease: seconds for which a claim holds that is not renewed, in Redis and in the consume
+                log; default the setting `claim_lease`. Shorter than `duplicate_window`.
             concurrency: how many calls run at once.
 
         Raises:
@@ -170,6 +170,9 @@ class ReliableMQ:
         def register(function: F) -> F:
             if group in self._consumers:
                 raise UsageError(f"consumer group {group} has a handler already")
+            seconds = self.settings.claim_lease if lease is None else lease
+            if seconds >= (window := self.settings.duplicate_window):
+                raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
             self._consumers[group] = Consumer(
                 plan=plan_of(function),
                 topic=topic,
@@ -179,7 +182,7 @@ class ReliableMQ:
                 batch=batch,
                 max_attempts=max_attempts,
                 log_receipt=log_receipt,
-                lease=self.settings.claim_lease if lease is None else lease,
+                lease=seconds,
                 concurrency=concurrency,
             )
             return function

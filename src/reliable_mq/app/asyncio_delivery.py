@@ -104,7 +104,8 @@ class Deliveries:
         if self._leases is None:
             return [UNREACHABLE] * len(entries)
         return await self._leases.claim(
-            [(key_of(entry.group, entry.message_id), entry.token) for entry in entries]
+            [(key_of(entry.group, entry.message_id), entry.token) for entry in entries],
+            self._consumer.lease,
         )
 
     async def _attempt(
@@ -181,7 +182,7 @@ class Deliveries:
         for each in long:
             if self._leases is not None:
                 key = key_of(each.entry.group, each.entry.message_id)
-                self._leases.settle(key, each.entry.token, "renew")
+                self._leases.renew(key, each.entry.token, self._consumer.lease)
         received = [each for each in long if each.receipt]
         if received:
             await asyncio.to_thread(self._attempts.renew, received)

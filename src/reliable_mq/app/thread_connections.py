@@ -207,7 +207,6 @@ class Worker:
         if settings.redis:
             self._leases = RedisLeases(
                 settings.redis,
-                lease=settings.claim_lease,
                 duplicate_window=settings.duplicate_window,
                 timeout=settings.redis_timeout,
             )

@@ -6,9 +6,9 @@
 --             "<attempt>:<until>:<owner>"       a lease: number of the attempt, Redis time in ms
 --                                               until which it holds, token of its owner
 --             "<attempt>:0:"                    given back by its owner; the attempt is kept
--- ARGV[1]   lease, milliseconds
--- ARGV[2]   how long an attempt is remembered, milliseconds (TTL of the key)
--- ARGV[2+i] token of the owner that claims KEYS[i]
+-- ARGV[1]    how long an attempt is remembered, milliseconds (TTL of the key)
+-- ARGV[2i]   token of the owner that claims KEYS[i]
+-- ARGV[2i+1] lease of that claim, milliseconds
 --
 -- Returns one array per key: { word, attempt, in doubt 0/1, ms left of another's lease }.
 -- A lease that has passed stays as a key, so that the attempt of a process that died is counted.
@@ -16,11 +16,11 @@
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local lease, memory = tonumber(ARGV[1]), ARGV[2]
+local memory = ARGV[1]
 local answers = {}
 
 for i, key in ipairs(KEYS) do
-  local token = ARGV[2 + i]
+  local token, lease = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local value = redis.call('GET', key)
   if value == 'done' then
     answers[i] = { 'done', 0, 0, 0 }

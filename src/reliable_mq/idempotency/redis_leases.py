@@ -23,7 +23,7 @@ from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
 
 log = logging.getLogger(__name__)
 
-Fate = Literal["done", "fail", "back", "renew"]
+Fate = Literal["done", "fail", "back"]
 
 SETTLE_SECONDS = 0.01
 """How long an end waits for a claim to travel with."""
@@ -33,13 +33,15 @@ _FAULTS = (RedisError, OSError, asyncio.TimeoutError)
 class _Asked(NamedTuple):
     key: str
     token: str
+    lease_ms: int
     answer: asyncio.Future[Claim]
 
 
 class _Ended(NamedTuple):
     key: str
     token: str
-    fate: Fate
+    fate: Fate | Literal["renew"]
+    lease_ms: int = 0
 
 
 def key_of(group: str, message_id: str) -> str:
@@ -54,24 +56,21 @@ class RedisLeases:
 
     Args:
         url: `redis://host:port/db`, `rediss://…` or `unix://…`.
-        lease: seconds for which a claim holds without being renewed.
-        duplicate_window: seconds for which "done" is remembered. Only speed depends on it.
+        duplicate_window: seconds for which "done" is remembered. Only speed depends on it. A lease
+            is no longer than this.
         timeout: seconds after which Redis counts as unreachable.
 
     Raises:
         ConfigurationError: when the URL is none.
     """
 
-    def __init__(
-        self, url: str, *, lease: float, duplicate_window: float, timeout: float = 1.0
-    ) -> None:
+    def __init__(self, url: str, *, duplicate_window: float, timeout: float = 1.0) -> None:
         try:
             self._redis = Redis.from_url(
                 url, socket_timeout=timeout, socket_connect_timeout=timeout, protocol=2, retry=None
             )
         except ValueError as error:
             raise ConfigurationError(f"redis={url!r} is no Redis URL: {error}") from error
-        self._lease_ms = int(lease * 1000)
         self._window_ms = int(duplicate_window * 1000)
         self._breaker = CircuitBreaker()
         self._asked: list[_Asked] = []
@@ -82,17 +81,29 @@ class RedisLeases:
         self._scripts = [here.joinpath(f"{name}.lua").read_text() for name in ("claim", "settle")]
         self._digests: list[str] = []
 
-    async def claim(self, claims: Sequence[tuple[str, str]]) -> list[Claim]:
-        """Claim each (key, token) and return Redis's answers in order; never raises for Redis."""
-        loop = asyncio.get_running_loop()
-        asked = [_Asked(key, token, loop.create_future()) for key, token in claims]
+    async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
+        """Claim each (key, token) and return Redis's answers in order; never raises for Redis.
+
+        Args:
+            claims: (key, token) of each.
+            lease: seconds for which these claims hold without being renewed.
+        """
+        loop, lease_ms = asyncio.get_running_loop(), _milliseconds(lease)
+        asked = [_Asked(key, token, lease_ms, loop.create_future()) for key, token in claims]
         self._asked += asked
         self._start_round()
         return [await each.answer for each in asked]
 
     def settle(self, key: str, token: str, fate: Fate) -> None:
         """Tell Redis what became of a claim, with the next claim or a little later."""
-        self._ended.append(_Ended(key, token, fate))
+        self._end(_Ended(key, token, fate))
+
+    def renew(self, key: str, token: str, lease: float) -> None:
+        """Let a claim hold for `lease` seconds from now, with the next claim or a little later."""
+        self._end(_Ended(key, token, "renew", _milliseconds(lease)))
+
+    def _end(self, ended: _Ended) -> None:
+        self._ended.append(ended)
         if self._round is None and self._later is None:
             loop = asyncio.get_running_loop()
             self._later = loop.call_later(SETTLE_SECONDS, self._start_round)
@@ -160,21 +171,24 @@ class RedisLeases:
             self._digests = [await self._redis.script_load(text) for text in self._scripts]
         pipeline = self._redis.pipeline(transaction=False)
         if ended:
-            tail = [text for each in ended for text in (each.token, each.fate)]
+            tail = [part for each in ended for part in (each.token, each.fate, each.lease_ms)]
             keys = [each.key for each in ended]
-            times = (self._window_ms, self._lease_ms, self._window_ms)
+            times = (self._window_ms, self._window_ms)
             pipeline.evalsha(self._digests[1], len(keys), *keys, *times, *tail)
         if asked:
             keys = [each.key for each in asked]
-            tokens = [each.token for each in asked]
-            lease, memory = self._lease_ms, self._window_ms
-            pipeline.evalsha(self._digests[0], len(keys), *keys, lease, memory, *tokens)
+            tail = [part for each in asked for part in (each.token, each.lease_ms)]
+            pipeline.evalsha(self._digests[0], len(keys), *keys, self._window_ms, *tail)
         try:
             answers = await pipeline.execute()
         except NoScriptError:  # Redis was restarted or its scripts were flushed
             self._digests = []
             raise
         return list(answers[-1]) if asked else []
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
 
 
 def claim_of(answer: Sequence[Any]) -> Claim:

@@ -2,14 +2,14 @@
 --
 -- KEYS[i]     as in claim.lua
 -- ARGV[1]     duplicate window, milliseconds: TTL of "done"
--- ARGV[2]     lease, milliseconds, for "renew"
--- ARGV[3]     how long an attempt is remembered, milliseconds
--- ARGV[2+2i]  token of the owner of KEYS[i]
--- ARGV[3+2i]  what became of the claim:
+-- ARGV[2]     how long an attempt is remembered, milliseconds
+-- ARGV[3i]    token of the owner of KEYS[i]
+-- ARGV[3i+1]  what became of the claim:
 --               "done"   its row says CONSUMED: remembered whoever owns the key, the row decides
 --               "fail"   its failure is in the consume log: the key goes, if it is still ours
 --               "back"   nothing was attempted: the attempt is taken back, if the key is still ours
 --               "renew"  the handler still runs: the lease is longer, if the key is still ours
+-- ARGV[3i+2]  lease of that claim, milliseconds, for "renew"
 --
 -- Returns one number per key: 1 when it was done, 0 when the key is no longer the owner's.
 
@@ -18,7 +18,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answers = {}
 
 for i, key in ipairs(KEYS) do
-  local token, fate = ARGV[2 + 2 * i], ARGV[3 + 2 * i]
+  local token, fate = ARGV[3 * i], ARGV[3 * i + 1]
   if fate == 'done' then
     redis.call('SET', key, 'done', 'PX', ARGV[1])
     answers[i] = 1
@@ -37,8 +37,8 @@ for i, key in ipairs(KEYS) do
           redis.call('DEL', key)
         end
       else
-        local till = string.format('%.0f', now + tonumber(ARGV[2]))
-        redis.call('SET', key, attempt .. ':' .. till .. ':' .. token, 'PX', ARGV[3])
+        local till = string.format('%.0f', now + tonumber(ARGV[3 * i + 2]))
+        redis.call('SET', key, attempt .. ':' .. till .. ':' .. token, 'PX', ARGV[2])
       end
     end
   end
