@@ -53,8 +53,8 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
             done = []
             for each in ready:
                 savepoint = await session.begin_nested()
+                begun = await session.run_sync(attempts.begin, each, ended)
                 try:
-                    begun = await session.run_sync(attempts.begin, each, ended)
                     if begun is each:
                         await _call(attempts, session, each)
                     await savepoint.commit()

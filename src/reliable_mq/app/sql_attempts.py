@@ -23,12 +23,16 @@ from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_settlement import SqlSettlement
-from reliable_mq.sql_faults import fault_line, is_database_down
+from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
 
 log = logging.getLogger(__name__)
 
 DATABASE_DOWN_SECONDS = 1.0
-TOLD_DOWN_SECONDS = 10.0
+BUSY_SECONDS = 0.05
+BUSY_SECONDS_MAX = 1.0
+BUSY_IN_A_ROW_MAX = 16
+"""After so many an attempt counts: a handler may be in its own way."""
+_BUSY_MESSAGES_MAX = 1_000
 
 
 class ClaimLost(Exception):
@@ -95,7 +99,8 @@ class Attempts:
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
         self._count_max = count_max
-        self._told_down_at = 0.0
+        self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
+        self._busy: dict[str, int] = {}  # how often in a row, by message id
         self._clock = clock
 
     def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
@@ -180,18 +185,16 @@ class Attempts:
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
         settled, retry_at = self._judge(attempt, error)
-        if settled.fate != "fail":
-            return settled
-        return self._record(session.connection(), attempt.entry, settled, retry_at)
+        return self._record(session.connection(), attempt, settled, retry_at)
 
     def fail(self, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt whose transaction was rolled back; never raises."""
         settled, retry_at = self._judge(attempt, error)
-        if settled.fate != "fail":
-            return settled
+        if settled.fate is None or is_database_down(error):
+            return settled  # not ours to record, or nowhere to
         try:
             with self.database.engine.begin() as connection:
-                return self._record(connection, attempt.entry, settled, retry_at)
+                return self._record(connection, attempt, settled, retry_at)
         except Exception as fault:  # noqa: BLE001 - told there
             return self._not_recorded(fault)
 
@@ -206,12 +209,22 @@ class Attempts:
                 found = self.log.receive(connection, [entry], now, self.consumer.lease)
                 step = found[entry.message_id].step
                 if step is Step.RECEIVE_FIRST:
-                    return self._record(connection, entry, Settled(Dead(reason), "fail"), now)
+                    return self._fail(connection, entry, Settled(Dead(reason), "fail"), now)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - told there
             return self._not_recorded(fault)
 
     def _record(
+        self, connection: Connection, attempt: Attempt, settled: Settled, retry_at: float
+    ) -> Settled:
+        """Write how an attempt ended that has no effect; what does not count leaves no trace."""
+        if settled.fate == "back" and attempt.receipt:
+            self.log.release(connection, attempt.entry, retry_at)
+        if settled.fate != "fail":
+            return settled
+        return self._fail(connection, attempt.entry, settled, retry_at)
+
+    def _fail(
         self, connection: Connection, entry: Entry, settled: Settled, retry_at: float
     ) -> Settled:
         """Write a failure, if the claim is still ours; else return what its row says."""
@@ -235,30 +248,24 @@ class Attempts:
 
     def _not_recorded(self, fault: Exception) -> Settled:
         """Return how an end that was not recorded ends: not counted, the lease keeps it."""
-        if is_database_down(fault):
-            self._tell_down(fault)
-        else:
-            log.error("group %s: an attempt was not recorded", self.consumer.group, exc_info=fault)
+        self._faults.tell(fault)
         return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
 
     def unhandled(self, error: Exception) -> Settled:
         """Return how a delivery ends whose handler was never called."""
-        if is_database_down(error):
-            self._tell_down(error)
-        else:
-            log.error("group %s: %s", self.consumer.group, error, exc_info=error)
-        return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back")
+        self._faults.tell(error)
+        wait = BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
+        return Settled(Later(wait, counts=False), "back")
 
-    def _tell_down(self, error: BaseException) -> None:
-        """Log that the database is away, once in a while: every delivery meets it."""
-        now = self._clock()
-        if now >= self._told_down_at + TOLD_DOWN_SECONDS:
-            self._told_down_at = now
-            log.warning(
-                "group %s: the database cannot be reached, its messages wait: %s",
-                self.consumer.group,
-                fault_line(error),
-            )
+    def _busy_wait(self, message_id: str) -> float | None:
+        """Return how long a message waits that lost against other transactions; None: it counts."""
+        times = self._busy.pop(message_id, 0)
+        if times >= BUSY_IN_A_ROW_MAX:
+            return None
+        self._busy[message_id] = times + 1
+        if len(self._busy) > _BUSY_MESSAGES_MAX:  # most of them were consumed long ago
+            del self._busy[next(iter(self._busy))]
+        return min(BUSY_SECONDS * 2.0**times, BUSY_SECONDS_MAX)
 
     def renew(self, attempts: Sequence[Attempt]) -> None:
         """Let the leases of running attempts with a RECEIVED row end later."""
@@ -275,8 +282,11 @@ class Attempts:
         if isinstance(error, Reject):
             return Settled(Dead(error.reason), "fail"), now
         if is_database_down(error):
-            self._tell_down(error)
+            self._faults.tell(error)
             return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
+        if is_database_busy(error) and (soon := self._busy_wait(attempt.entry.message_id)):
+            self._faults.tell(error)
+            return Settled(Later(soon, counts=False), "back"), now
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
             why = "asked for it"

@@ -39,8 +39,8 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
             done = []
             for each in ready:
                 savepoint = session.begin_nested()
+                begun = attempts.begin(session, each, ended)
                 try:
-                    begun = attempts.begin(session, each, ended)
                     if begun is each:
                         _call(attempts, session, each)
                     savepoint.commit()

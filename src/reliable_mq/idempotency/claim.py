@@ -11,6 +11,7 @@ Life of the row (the columns `state`, `owner`, `lease_until`):
     ABSENT   --consume--> CONSUMED                      the hot path: one commit
     ABSENT   --receive--> RUNNING --consume--> CONSUMED the two-step form
     RUNNING  --fail-----> FAILED  --receive--> RUNNING  the next attempt
+    RUNNING  --release--> FAILED                        the same attempt again: it did not count
     RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
 
 FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
@@ -48,6 +49,7 @@ class RowEvent(Enum):
     RECEIVE = "receive"  # an owner begins an attempt, committed before the handler runs
     CONSUME = "consume"  # committed with the effect
     FAIL = "fail"  # the attempt ended without an effect, and we know
+    RELEASE = "release"  # the same, but it was nobody's fault: the attempt is taken back
     EXPIRE = "expire"  # the lease passed
 
 
@@ -57,11 +59,13 @@ ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
     (Row.ABSENT, RowEvent.FAIL): Row.FAILED,
     (Row.RUNNING, RowEvent.CONSUME): Row.CONSUMED,
     (Row.RUNNING, RowEvent.FAIL): Row.FAILED,
+    (Row.RUNNING, RowEvent.RELEASE): Row.FAILED,
     (Row.RUNNING, RowEvent.EXPIRE): Row.IN_DOUBT,
     (Row.IN_DOUBT, RowEvent.RECEIVE): Row.RUNNING,
     # Late but ours: the lease passed, nobody took over, the token still matches.
     (Row.IN_DOUBT, RowEvent.CONSUME): Row.CONSUMED,
     (Row.IN_DOUBT, RowEvent.FAIL): Row.FAILED,
+    (Row.IN_DOUBT, RowEvent.RELEASE): Row.FAILED,
     (Row.FAILED, RowEvent.RECEIVE): Row.RUNNING,
     (Row.FAILED, RowEvent.FAIL): Row.FAILED,
 }

@@ -108,6 +108,11 @@ class SqlConsumeLog:
         self._renew = (
             update(table).where(this, received, ours).values(lease_until=bindparam("until"))
         )
+        self._release = (
+            update(table)
+            .where(this, received, ours)
+            .values(owner=null(), attempt=log.attempt - 1, lease_until=bindparam("until"))
+        )
         self._fail = self._failing(insert, received).execution_options(preserve_rowcount=True)
 
     def _failing(self, insert: Any, received: ColumnElement[bool]) -> Any:
@@ -186,6 +191,11 @@ class SqlConsumeLog:
         row = _row(entry, LogState.RECEIVED, now, owner=None)
         values = row | {"lease_until": utc_datetime(retry_at), "token": entry.token}
         return connection.execute(self._fail, values).rowcount == 1
+
+    def release(self, connection: Connection, entry: Entry, retry_at: float) -> None:
+        """Take an attempt back that ended without an effect and does not count, if it is ours."""
+        values = _this(entry) | {"until": utc_datetime(retry_at)}
+        connection.execute(self._release, values)
 
     def renew(self, connection: Connection, entries: Sequence[Entry], until: float) -> None:
         """Let the leases of running attempts end later."""

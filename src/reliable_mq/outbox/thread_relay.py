@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.sql_faults import fault_line, is_database_down
+from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._is_busy = False
+        self._faults = FaultTeller(log, "the relay tries again")
 
     def start(self) -> None:
         """Start the thread."""
@@ -79,12 +80,8 @@ class RelayThread:
         """Run the relay once; return how long to wait, None: until there is something to do."""
         try:
             counts = self._relay.run_once(time.time())
-        except Exception as error:
-            if is_database_down(error):
-                line = fault_line(error)
-                log.warning("the relay cannot reach the database; it tries again: %s", line)
-            else:
-                log.exception("a run of the relay failed; it tries again")
+        except Exception as error:  # noqa: BLE001 - told by the teller
+            self._faults.tell(error)
             return FAULT_SECONDS
         self._is_busy = counts.sent > 1
         if counts.failed:

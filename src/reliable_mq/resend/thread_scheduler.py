@@ -5,7 +5,7 @@ import time
 from typing import Protocol
 
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.sql_faults import fault_line, is_database_down
+from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +24,13 @@ class Stopped(Protocol):
 
 def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float) -> None:
     """Run until `stopped`: at once again while batches are full, else every `interval` seconds."""
+    faults = FaultTeller(log, "resend tries again")
     while not stopped.is_set():
         began = time.monotonic()
         try:
             counts = scheduler.run_once(time.time())
-        except Exception as error:
-            if is_database_down(error):
-                log.warning(
-                    "resend cannot reach the database; it tries again: %s", fault_line(error)
-                )
-            else:
-                log.exception("a run of resend failed; it tries again")
+        except Exception as error:  # noqa: BLE001 - told by the teller
+            faults.tell(error)
             stopped.wait(interval)
             continue
         if counts.claimed:
