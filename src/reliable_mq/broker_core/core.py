@@ -13,6 +13,7 @@ from reliable_mq.broker_core.delivery import schedule
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
@@ -121,6 +122,8 @@ class BrokerCore:
             for tags_code in tags:
                 for pull in self.state.pulls.arrived(topic, queue_id, tags_code):
                     self._answer(pull.connection, answer_waiting(self.state, pull))
+            for pull in wake_filtered(self.state, topic, queue_id):
+                self._answer(pull.connection, answer_waiting(self.state, pull))
         self._arrived.clear()
 
     def _answer(self, connection_id: int, answer: Command) -> None:

@@ -11,18 +11,24 @@ import heapq
 
 import msgspec
 
+from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 
+Wanted = frozenset[int] | Filter | None
+"""Which messages a pull wants: those with one of these tag hashes, by a filter, or all."""
+
 _HEAP_SIZE_MIN = 64  # below, a rebuild is not worth it
+_FILTERED = "filtered"  # in the place of a tag hash: the filter is asked for every message
 
 
 class WaitingPull(msgspec.Struct, eq=False):
     """One held request.
 
-    `deadline_ms` is when it is answered in any case. `tags` are the tag hashes that may answer it,
-    None for every message.
+    `deadline_ms` is when it is answered in any case. `wanted` says what may answer it: tag hashes,
+    a filter, None for every message. With a filter, `judged` is the first queue offset that it has
+    not seen. `number` is given when it begins to wait.
     """
 
     connection: int
@@ -30,7 +36,9 @@ class WaitingPull(msgspec.Struct, eq=False):
     command: Command
     header: PullMessageHeader
     deadline_ms: int
-    tags: frozenset[int] | None
+    wanted: Wanted
+    judged: int = 0
+    number: int = 0
 
 
 class WaitingPulls:
@@ -38,7 +46,7 @@ class WaitingPulls:
 
     def __init__(self) -> None:
         self._waiting: dict[int, WaitingPull] = {}
-        self._by_queue: dict[tuple[str, int], dict[int | None, dict[int, None]]] = {}
+        self._by_queue: dict[tuple[str, int], dict[int | str | None, dict[int, None]]] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._last_number = 0
@@ -57,7 +65,7 @@ class WaitingPulls:
 
     def hold(self, pull: WaitingPull) -> None:
         """Let a pull wait."""
-        number = self._last_number = self._last_number + 1
+        number = pull.number = self._last_number = self._last_number + 1
         self._waiting[number] = pull
         by_tag = self._by_queue.setdefault((pull.header.topic, pull.header.queue_id), {})
         for tag in _keys(pull):
@@ -72,6 +80,15 @@ class WaitingPulls:
             return []
         numbers = [*by_tag.get(None, ()), *by_tag.get(tags_code, ())]
         return [self._remove(number) for number in numbers]
+
+    def filtered(self, topic: str, queue_id: int) -> list[WaitingPull]:
+        """Return the pulls whose filter has to judge what came; they go on waiting."""
+        by_tag = self._by_queue.get((topic, queue_id), {})
+        return [self._waiting[number] for number in by_tag.get(_FILTERED, ())]
+
+    def release(self, pull: WaitingPull) -> None:
+        """Let a pull wait no longer; the caller answers it."""
+        self._remove(pull.number)
 
     def due(self, now_ms: int) -> list[WaitingPull]:
         """Return the pulls whose deadline has come; they wait no longer."""
@@ -114,5 +131,7 @@ class WaitingPulls:
         return pull
 
 
-def _keys(pull: WaitingPull) -> tuple[int | None, ...]:
-    return (None,) if pull.tags is None else tuple(pull.tags)
+def _keys(pull: WaitingPull) -> tuple[int | str | None, ...]:
+    if isinstance(pull.wanted, Filter):
+        return (_FILTERED,)
+    return (None,) if pull.wanted is None else tuple(pull.wanted)

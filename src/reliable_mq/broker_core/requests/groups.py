@@ -9,7 +9,7 @@ from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionDa
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.refusal import Refused
-from reliable_mq.broker_core.requests.subscription import refuse_other_filters
+from reliable_mq.broker_core.requests.subscription import check_filter
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
@@ -87,12 +87,12 @@ def unregister_client(state: BrokerState, request: Request) -> Command:
     return reply(request.command)
 
 
-def check_client_config(state: BrokerState, request: Request) -> Command:  # noqa: ARG001 - a handler
+def check_client_config(state: BrokerState, request: Request) -> Command:
     """CHECK_CLIENT_CONFIG: whether the broker can filter as a client is about to ask."""
     body = request.command.body
     asked = msgspec.convert(fastjson.loads(body), _ClientCheck) if body else _ClientCheck()
     if asked.subscription is not None:
-        refuse_other_filters(asked.subscription.expression_type)
+        check_filter(state, asked.subscription)
     return reply(request.command)
 
 

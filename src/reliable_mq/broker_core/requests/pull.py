@@ -7,10 +7,12 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from reliable_mq.broker_core.delivery.long_poll import WaitingPull
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
+from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.requests.filtered_pull import scan
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
-from reliable_mq.broker_core.requests.subscription import wanted_tags
+from reliable_mq.broker_core.requests.subscription import wanted_by
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
@@ -38,12 +40,12 @@ def pull_message(state: BrokerState, request: Request) -> Command | None:
     command = request.command
     header = PullMessageHeader.decode(command.ext_fields)
     group = state.find_group(header.consumer_group, request.now_ms)
-    topic, tags = _allowed(state, group, header, request.connection.address)
-    found = _find(state, header, tags)
+    topic, wanted = _allowed(state, group, header, request.connection.address)
+    found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
     may_wait = header.sys_flag & SUSPEND and not command.is_oneway
     if found.code == ResponseCode.PULL_NOT_FOUND and may_wait:
-        _hold(state, request, header, tags)
+        _hold(state, request, header, wanted, found.next_offset)
         return None
     return _answer(state, command, header, found, topic, group)
 
@@ -56,18 +58,18 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> Command:
     header = pull.header
     try:
         group = state.groups.get(header.consumer_group)
-        topic, tags = _allowed(state, group, header, pull.address)
+        topic, wanted = _allowed(state, group, header, pull.address)
     except Refused as refused:
         return reply(pull.command, refused.code, refused.remark, refused.ext)
-    found = _find(state, header, tags)
+    found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=False)
     return _answer(state, pull.command, header, found, topic, group)
 
 
 def _allowed(
     state: BrokerState, group: GroupConfig | None, header: PullMessageHeader, peer: str
-) -> tuple[TopicConfig, frozenset[int] | None]:
-    """Return the topic and the wanted tags of a pull that is allowed.
+) -> tuple[TopicConfig, Wanted]:
+    """Return the topic of a pull that is allowed, and which messages it wants.
 
     Raises:
         Refused: when it is not.
@@ -98,10 +100,10 @@ def _allowed(
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{peer}]",
         )
-    return topic, wanted_tags(state, group, header)
+    return topic, wanted_by(state, group, header)
 
 
-def _find(state: BrokerState, header: PullMessageHeader, tags: frozenset[int] | None) -> _Found:
+def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Found:
     queue = state.store.queue(header.topic, header.queue_id)
     offset = header.queue_offset
     if queue is None or queue.end == 0:
@@ -113,7 +115,9 @@ def _find(state: BrokerState, header: PullMessageHeader, tags: frozenset[int] | 
         return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
     if offset > queue.end:
         return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
-    return _read(state, queue, header, tags)
+    if isinstance(wanted, Filter):
+        return _read_filtered(state, queue, header, wanted)
+    return _read(state, queue, header, wanted)
 
 
 def _read(
@@ -160,6 +164,24 @@ def _read(
     return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(parts))
 
 
+def _read_filtered(
+    state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter
+) -> _Found:
+    config = state.config
+    next_offset, records, status = scan(
+        state.store,
+        queue,
+        wanted,
+        header.queue_offset,
+        scan_max=max(_SCAN_MAX, header.max_msg_nums),
+        count_max=max(1, min(header.max_msg_nums, config.pull_count_max)),
+        size_max=min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max),
+    )
+    if not records:
+        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
+    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(records))
+
+
 def _more_units(
     queue: ConsumeQueue, header: PullMessageHeader, units: list[Unit]
 ) -> Iterator[Unit]:
@@ -185,7 +207,8 @@ def _hold(
     state: BrokerState,
     request: Request,
     header: PullMessageHeader,
-    tags: frozenset[int] | None,
+    wanted: Wanted,
+    next_offset: int,
 ) -> None:
     config = state.config
     wait_ms = header.suspend_timeout_millis if config.long_polling else config.short_polling_ms
@@ -197,7 +220,8 @@ def _hold(
             request.command,
             header,
             request.now_ms + wait_ms,
-            tags,
+            wanted,
+            next_offset,
         )
     )
 

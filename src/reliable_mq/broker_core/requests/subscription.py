@@ -3,13 +3,20 @@
 Source: Apache RocketMQ `PullMessageProcessor`, `FilterAPI`, `ExpressionType`.
 """
 
-from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
+import logging
+
+from reliable_mq.broker_core.clients import BROADCASTING, ConsumerGroup, SubscriptionData
+from reliable_mq.broker_core.delivery.long_poll import Wanted
+from reliable_mq.broker_core.filter.sql92 import SQL92, Filter, compile_filter
+from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.java_hash import tags_code
+
+log = logging.getLogger(__name__)
 
 ALL = "*"
 SUBSCRIPTION_FLAG = 0x4
@@ -24,35 +31,71 @@ def is_by_tags(expression_type: str | None) -> bool:
     return expression_type in (None, "", "TAG")
 
 
-def refuse_other_filters(expression_type: str | None) -> None:
-    """Refuse what is not filtered by tags, as Apache does when `enablePropertyFilter` is off."""
-    if not is_by_tags(expression_type):
+def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
+    """Refuse a subscription by which the broker cannot filter.
+
+    Raises:
+        Refused: when `enablePropertyFilter` is off, or the expression does not read.
+    """
+    if is_by_tags(subscription.expression_type):
+        return
+    _refuse_when_off(state, subscription.expression_type)
+    try:
+        _compiled(subscription.sub_string, subscription.expression_type)
+    except FilterRefused as refused:
+        log.warning("a filter does not read: %s: %s", subscription.sub_string[:200], refused)
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Invalid MessageSelector. "
+        ) from refused
+
+
+def _compiled(expression: str, expression_type: str | None) -> Filter:
+    if expression_type != SQL92:
+        raise FilterRefused(f"there is no filter of the type {expression_type}")
+    return compile_filter(expression)
+
+
+def _refuse_when_off(state: BrokerState, expression_type: str | None) -> None:
+    if not state.config.property_filter:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {expression_type}",
         )
 
 
-def wanted_tags(
-    state: BrokerState, group: GroupConfig, header: PullMessageHeader
-) -> frozenset[int] | None:
-    """Return the tag hashes that a pull wants, None for all messages.
+def wanted_by(state: BrokerState, group: GroupConfig, header: PullMessageHeader) -> Wanted:
+    """Return what a pull wants.
 
     Raises:
         Refused: when nobody subscribed, or not to this, or by an expression that does not read.
     """
     if header.sys_flag & SUBSCRIPTION_FLAG:
-        return _inline_tags(header.subscription or "", header.expression_type)
-    subscription = _registered(state, group, header)
-    refuse_other_filters(subscription.expression_type)
-    return None if subscription.sub_string == ALL else frozenset(subscription.code_set)
+        return _inline(state, header.subscription or "", header.expression_type)
+    members, subscription = _registered(state, group, header)
+    if is_by_tags(subscription.expression_type):
+        return None if subscription.sub_string == ALL else frozenset(subscription.code_set)
+    wanted = members.filters.get(header.topic)
+    if wanted is None:
+        raise Refused(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+        )
+    _refuse_when_off(state, subscription.expression_type)
+    return wanted
 
 
-def _inline_tags(expression: str, expression_type: str | None) -> frozenset[int] | None:
+def _inline(state: BrokerState, expression: str, expression_type: str | None) -> Wanted:
     if expression_type not in (None, "TAG"):
         if not expression:
             raise _unreadable()
-        refuse_other_filters(expression_type)
+        if not is_by_tags(expression_type):
+            _refuse_when_off(state, expression_type)
+            try:
+                return _compiled(expression, expression_type)
+            except (
+                FilterRefused
+            ) as refused:  # Apache forgets to refuse, and lets everything through
+                raise _unreadable() from refused
     if expression in ("", ALL):
         return None
     if not expression.replace("||", ""):
@@ -69,8 +112,8 @@ def _unreadable() -> Refused:
 
 def _registered(
     state: BrokerState, group: GroupConfig, header: PullMessageHeader
-) -> SubscriptionData:
-    """Return what the group's members said in their heartbeats that they want of the topic."""
+) -> tuple[ConsumerGroup, SubscriptionData]:
+    """Return the group and what its members said in heartbeats that they want of the topic."""
     members = state.clients.consumer_group(header.consumer_group)
     if members is None:
         raise Refused(
@@ -97,4 +140,4 @@ def _registered(
         raise Refused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
-    return subscription
+    return members, subscription

@@ -1,0 +1,1 @@
+"""SQL92 filter expressions: which messages a subscription wants, by their properties."""

@@ -1,0 +1,254 @@
+"""Expressions of a filter: what may stand where, and how each is evaluated.
+
+An expression holds a Python callable from a message's properties to a value. Logic has three
+values: None is unknown. What Java would throw at is raised as ValueError or TypeError.
+Source: Apache RocketMQ `ComparisonExpression`, `LogicExpression`, `UnaryExpression`.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, cast
+
+from reliable_mq.broker_core.filter.java_values import Long, Value, compare, floating_number
+from reliable_mq.broker_core.filter.tokens import FilterRefused
+
+DEPTH_MAX = 100  # evaluations inside of one another; Apache goes on until its stack overflows
+
+Properties = Mapping[str, str]
+Evaluation = Callable[[Properties], Value]
+
+
+class Role(Enum):
+    """What an expression is to the one around it."""
+
+    PROPERTY = "property"
+    CONSTANT = "constant"
+    BOOLEAN_CONSTANT = "boolean constant"  # TRUE, FALSE and NULL
+    BOOLEAN = "boolean"
+    NEGATED = "negated"
+
+
+class Expression(NamedTuple):
+    """A part of a filter. `value` is a constant's, `depth` how deep evaluations nest in it."""
+
+    role: Role
+    evaluate: Evaluation
+    value: Value = None
+    depth: int = 1
+
+    @property
+    def is_constant(self) -> bool:
+        return self.role in (Role.CONSTANT, Role.BOOLEAN_CONSTANT)
+
+    @property
+    def is_boolean(self) -> bool:
+        return self.role in (Role.BOOLEAN, Role.BOOLEAN_CONSTANT)
+
+
+def _made(role: Role, evaluate: Evaluation, *parts: Expression) -> Expression:
+    depth = 1 + max(part.depth for part in parts)
+    if depth > DEPTH_MAX:
+        raise FilterRefused(f"more than {DEPTH_MAX} expressions inside of one another")
+    return Expression(role, evaluate, None, depth)
+
+
+def constant(value: Value) -> Expression:
+    """Return a number or a string."""
+    return Expression(Role.CONSTANT, lambda _: value, value)
+
+
+def boolean_constant(value: bool | None) -> Expression:
+    """Return TRUE, FALSE or NULL."""
+    return Expression(Role.BOOLEAN_CONSTANT, lambda _: value, value)
+
+
+def property_of(name: str) -> Expression:
+    """Return a message's property: a string, or None when the message has none of that name."""
+    return Expression(Role.PROPERTY, lambda properties: properties.get(name))
+
+
+def as_boolean(part: Expression) -> Expression:
+    """Return an expression that can stand alone. A property alone is never true: it is a string.
+
+    Raises:
+        FilterRefused: for a number, a string or a negation.
+    """
+    if part.is_boolean:
+        return part
+    if part.role is not Role.PROPERTY:
+        raise FilterRefused("an expression that is neither true nor false stands alone")
+    evaluate = part.evaluate
+    return _made(Role.BOOLEAN, lambda p: None if evaluate(p) is None else False, part)
+
+
+def negative(part: Expression) -> Expression:
+    """Return -x: of a number; of anything else it is None."""
+    evaluate = part.evaluate
+
+    def negated(properties: Properties) -> Value:
+        value = evaluate(properties)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return Long(-value) if isinstance(value, Long) else -value
+
+    return _made(Role.NEGATED, negated, part)
+
+
+def not_(part: Expression) -> Expression:
+    """Return NOT x."""
+    evaluate = part.evaluate
+
+    def inverted(properties: Properties) -> Value:
+        value = evaluate(properties)
+        return None if value is None else not value
+
+    return _made(Role.BOOLEAN, inverted, part)
+
+
+def any_of(parts: Sequence[Expression]) -> Expression:
+    """Return x OR y OR ...: parts behind the first true one are not looked at."""
+    return _first(parts, decides=True)
+
+
+def all_of(parts: Sequence[Expression]) -> Expression:
+    """Return x AND y AND ...: parts behind the first false one are not looked at."""
+    return _first(parts, decides=False)
+
+
+def _first(parts: Sequence[Expression], *, decides: bool) -> Expression:
+    evaluations = [part.evaluate for part in parts]
+
+    def joined(properties: Properties) -> Value:
+        result: Value = not decides
+        for evaluate in evaluations:
+            value = evaluate(properties)
+            if value is decides:
+                return decides
+            if value is None:
+                result = None
+        return result
+
+    return _made(Role.BOOLEAN, joined, *parts)
+
+
+def equal(left: Expression, right: Expression) -> Expression:
+    """Return x = y.
+
+    Raises:
+        FilterRefused: when one is NULL (IS NULL says that), or a boolean stands before a constant
+            of another type.
+    """
+    for part in (left, right):
+        if part.is_constant and part.value is None:
+            raise FilterRefused("NULL cannot be compared; write IS NULL")
+    if left.role is Role.BOOLEAN_CONSTANT and right.role is Role.CONSTANT:
+        raise FilterRefused(f"{left.value} cannot be compared with {right.value!r}")
+    return _equal(left, right)
+
+
+def is_null(part: Expression) -> Expression:
+    """Return x IS NULL."""
+    evaluate = part.evaluate
+    return _made(Role.BOOLEAN, lambda properties: evaluate(properties) is None, part)
+
+
+def _equal(left: Expression, right: Expression) -> Expression:
+    of_left, of_right = left.evaluate, right.evaluate
+
+    def are_equal(properties: Properties) -> Value:
+        one, other = of_left(properties), of_right(properties)
+        if one is None:
+            return True if other is None else None
+        if other is None:
+            return False
+        return compare(one, other) == 0
+
+    return _made(Role.BOOLEAN, are_equal, left, right)
+
+
+_ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+def ordered(sign: str, left: Expression, right: Expression) -> Expression:
+    """Return x > y, x >= y, x < y or x <= y: numbers, and properties that read as numbers.
+
+    Raises:
+        FilterRefused: when a string, a boolean or NULL stands on a side.
+    """
+    for part in (left, right):
+        is_number = part.role is Role.CONSTANT and not isinstance(part.value, str)
+        if part.is_boolean or (part.is_constant and not is_number):
+            raise FilterRefused(f"{part.value!r} cannot stand beside {sign}")
+    of_left, of_right, order = left.evaluate, right.evaluate, _ORDERS[sign]
+
+    def is_ordered(properties: Properties) -> Value:
+        one = of_left(properties)
+        if one is None:
+            return None
+        other = of_right(properties)
+        if other is None:
+            return None
+        if isinstance(one, str) and isinstance(other, str):
+            one, other = floating_number(one), floating_number(other)
+        return cast("bool", order(compare(one, other), 0))
+
+    return _made(Role.BOOLEAN, is_ordered, left, right)
+
+
+def between(part: Expression, low: Expression, high: Expression) -> Expression:
+    """Return x BETWEEN low AND high.
+
+    Raises:
+        FilterRefused: as `ordered`; and when both bounds are constants, the upper one below the
+            lower one.
+    """
+    bounds = [ordered(">=", part, low), ordered("<=", part, high)]
+    if low.is_constant and high.is_constant and compare(high.value, low.value) < 0:
+        raise FilterRefused(f"BETWEEN {low.value} AND {high.value} holds nothing")
+    return all_of(bounds)
+
+
+def not_between(part: Expression, low: Expression, high: Expression) -> Expression:
+    """Return x NOT BETWEEN low AND high; see `ordered`."""
+    return any_of([ordered("<", part, low), ordered(">", part, high)])
+
+
+def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Expression:
+    """Return x [NOT] IN ('a', 'b').
+
+    Raises:
+        FilterRefused: when x is no property.
+    """
+    if part.role is not Role.PROPERTY:
+        raise FilterRefused("IN needs a property on its left")
+    evaluate, wanted = part.evaluate, frozenset(words)
+
+    def is_within(properties: Properties) -> Value:
+        value = evaluate(properties)
+        return None if value is None else (value in wanted) is not inverted
+
+    return _made(Role.BOOLEAN, is_within, part)
+
+
+_SEARCHES: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def searched(word: str, part: Expression, text: str, *, inverted: bool) -> Expression:
+    """Return x [NOT] CONTAINS, STARTSWITH or ENDSWITH 'text'.
+
+    It is false, never unknown, for what is no string, and for an empty text, with NOT as well.
+    """
+    evaluate, search = part.evaluate, _SEARCHES[word]
+
+    def is_found(properties: Properties) -> Value:
+        if not text:
+            return False
+        value = evaluate(properties)
+        return isinstance(value, str) and search(value, text) is not inverted
+
+    return _made(Role.BOOLEAN, is_found, part)

@@ -1,0 +1,118 @@
+"""Values of filter expressions, compared as Java compares its boxed types.
+
+A value is a str, a bool, a float (`Double`), an int (`Integer`), a `Long`, or None.
+Source: Apache RocketMQ `ComparisonExpression.__compare`; `Integer.valueOf` and its kin of Java.
+"""
+
+import math
+import re
+
+INTEGER_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class Long(int):
+    """A number beyond `Integer`: a property that is compared with it may be as large."""
+
+
+Value = str | bool | float | int | None
+
+# digits of any script, but within 16 bits: Java looks at one char at a time
+_WHOLE = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
+_DIGITS_MAX = 64  # leading zeros are allowed
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+_HEXADECIMAL = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
+)
+_NAMED = {"NaN": math.nan, "Infinity": math.inf}
+_CONTROLS_AND_SPACE = "".join(map(chr, range(0x21)))  # what Java's String.trim cuts off
+
+
+def whole_number(text: str, largest: int) -> int:
+    """Return the number that Java's `Integer.valueOf` or `Long.valueOf` reads.
+
+    Raises:
+        ValueError: where Java throws NumberFormatException.
+    """
+    if len(text) <= _DIGITS_MAX and _WHOLE.fullmatch(text):
+        number = int(text)
+        if -largest - 1 <= number <= largest:
+            return number
+    raise ValueError(f"{text[:80]!r} is no whole number in Java's range")
+
+
+def floating_number(text: str) -> float:
+    """Return the number that Java's `Double.valueOf` reads.
+
+    Raises:
+        ValueError: where Java throws NumberFormatException.
+    """
+    trimmed = text.strip(_CONTROLS_AND_SPACE)
+    if _DECIMAL.fullmatch(trimmed):
+        return float(trimmed.rstrip("fFdD"))
+    if _HEXADECIMAL.fullmatch(trimmed):
+        try:
+            return float.fromhex(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
+        except OverflowError:
+            return -math.inf if trimmed[0] == "-" else math.inf
+    sign = -1.0 if trimmed[:1] == "-" else 1.0
+    named = _NAMED.get(trimmed.removeprefix("-" if sign < 0 else "+"))
+    if named is None:
+        raise ValueError(f"{text[:80]!r} is no floating-point number")
+    return sign * named
+
+
+def compare_floating(left: float, right: float) -> int:
+    """Compare as Java's `Double.compare`: NaN is equal to itself and the largest, -0.0 < 0.0."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    if left == right:
+        return int(math.copysign(1, right) < 0) - int(math.copysign(1, left) < 0)
+    return int(math.isnan(left)) - int(math.isnan(right))
+
+
+def compare(left: Value, right: Value) -> int:
+    """Return below 0, 0 or above 0, as Apache compares two values that are not null.
+
+    Values of different types are brought to the type of the one that is no string; a boolean and a
+    number differ, and the boolean is not the one that is greater.
+
+    Raises:
+        ValueError: when a string does not read as the other's type.
+        TypeError: when a boolean is compared with a string on its right: Java's cast fails.
+    """
+    if isinstance(left, str):
+        if isinstance(right, str):
+            return _order(left, right)
+        if isinstance(right, bool):
+            return int(left.lower() == "true") - int(right)
+        return _compare_numbers(_number(left, right), right)
+    if isinstance(left, bool):
+        if isinstance(right, str):
+            raise TypeError("a boolean cannot be compared with a string on its right")
+        return int(left) - int(right) if isinstance(right, bool) else -1
+    if isinstance(right, bool):
+        return -1
+    if isinstance(right, str):
+        return _compare_numbers(left, _number(right, left))
+    return _compare_numbers(left, right)
+
+
+def _number(text: str, like: Value) -> float:
+    if isinstance(like, float):
+        return floating_number(text)
+    return whole_number(text, LONG_MAX if isinstance(like, Long) else INTEGER_MAX)
+
+
+def _compare_numbers(left: Value, right: Value) -> int:
+    assert isinstance(left, int | float)
+    assert isinstance(right, int | float)
+    if isinstance(left, float) or isinstance(right, float):
+        return compare_floating(float(left), float(right))
+    return (left > right) - (left < right)
+
+
+def _order(left: str, right: str) -> int:
+    return (left > right) - (left < right)

@@ -1,0 +1,175 @@
+"""Filter expressions by their grammar: a text, compiled to a callable on a message's properties.
+
+Receives a subscription's expression, hands on a `Filter`; refuses to know subscriptions.
+What stands behind a whole expression is ignored, as Apache's parser does.
+Source: Apache RocketMQ `SelectorParser.jj`, grammar.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import msgspec
+
+from reliable_mq.broker_core.filter import expressions
+from reliable_mq.broker_core.filter.expressions import DEPTH_MAX, Expression, Properties
+from reliable_mq.broker_core.filter.java_values import (
+    INTEGER_MAX,
+    LONG_MAX,
+    Long,
+    floating_number,
+    whole_number,
+)
+from reliable_mq.broker_core.filter.tokens import FilterRefused, Kind, Token, TokenReader
+
+SQL92 = "SQL92"  # the type of such an expression in a subscription
+_FLOATING_MAX = 1.7976931348623157e308
+_FLOATING_MIN = 4.9e-324  # Double.MIN_VALUE: the least above 0, so that 0.0 is refused
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A compiled expression."""
+
+    text: str
+    evaluate: Callable[[Properties], object]
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message is wanted. One that cannot be judged is not."""
+        try:
+            return self.evaluate(properties) is True
+        except (ValueError, TypeError):  # a property that reads as no number, or a cast of Java
+            return False
+
+
+@lru_cache(maxsize=1024)
+def compile_filter(text: str) -> Filter:
+    """Return the filter of an expression.
+
+    Raises:
+        FilterRefused: when it does not read.
+    """
+    parser = _Parser(TokenReader(text))
+    return Filter(text, expressions.as_boolean(parser.disjunction()).evaluate)
+
+
+class _Parser:
+    """Recursive descent; each method reads what its name says and leaves the rest."""
+
+    def __init__(self, tokens: TokenReader) -> None:
+        self._tokens = tokens
+        self._depth = 0
+
+    def disjunction(self) -> Expression:
+        """Read x OR y ..."""
+        first = self._conjunction()
+        parts = [first]
+        while self._tokens.take_if("OR"):
+            parts.append(self._conjunction())
+        return expressions.any_of(list(map(expressions.as_boolean, parts))) if parts[1:] else first
+
+    def _conjunction(self) -> Expression:
+        first = self._equality()
+        parts = [first]
+        while self._tokens.take_if("AND"):
+            parts.append(self._equality())
+        return expressions.all_of(list(map(expressions.as_boolean, parts))) if parts[1:] else first
+
+    def _equality(self) -> Expression:
+        left = self._comparison()
+        while sign := self._tokens.take_if("=", "<>", "IS"):
+            if sign == "IS":
+                is_inverted = bool(self._tokens.take_if("NOT"))
+                self._tokens.expect("NULL")
+                left = expressions.is_null(left)
+            else:
+                is_inverted = sign == "<>"
+                left = expressions.equal(left, self._comparison())
+            left = expressions.not_(left) if is_inverted else left
+        return left
+
+    def _comparison(self) -> Expression:
+        left = self._unary()
+        take_if = self._tokens.take_if
+        while True:
+            if sign := take_if(">", ">=", "<", "<="):
+                left = expressions.ordered(sign, left, self._unary())
+                continue
+            is_inverted = bool(take_if("NOT"))
+            word = take_if("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH")
+            if not word:
+                if is_inverted:
+                    raise FilterRefused("NOT stands behind an expression")
+                return left
+            left = self._predicate(word, left, inverted=is_inverted)
+
+    def _predicate(self, word: str, left: Expression, *, inverted: bool) -> Expression:
+        if word == "BETWEEN":
+            low = self._unary()
+            self._tokens.expect("AND")
+            made = expressions.not_between if inverted else expressions.between
+            return made(left, low, self._unary())
+        if word == "IN":
+            self._tokens.expect("(")
+            words = [self._string()]
+            while self._tokens.take_if(","):
+                words.append(self._string())
+            self._tokens.expect(")")
+            return expressions.within(left, words, inverted=inverted)
+        return expressions.searched(word, left, self._string(), inverted=inverted)
+
+    def _string(self) -> str:
+        token = self._tokens.take()
+        if token.kind is not Kind.STRING:
+            raise FilterRefused(f"a string in quotes is expected, not {token.text!r}")
+        return token.text
+
+    def _unary(self) -> Expression:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise FilterRefused(f"more than {DEPTH_MAX} expressions inside of one another")
+        match self._tokens.take_if("+", "-", "NOT", "("):
+            case "+":
+                part = self._unary()
+            case "-":
+                part = expressions.negative(self._unary())
+            case "NOT":
+                part = expressions.not_(expressions.as_boolean(self._unary()))
+            case "(":
+                part = self.disjunction()
+                self._tokens.expect(")")
+            case _:
+                part = _primary(self._tokens.take())
+        self._depth -= 1
+        return part
+
+
+_BOOLEANS = {"TRUE": True, "FALSE": False, "NULL": None}
+
+
+def _primary(token: Token) -> Expression:
+    match token.kind:
+        case Kind.NAME:
+            return expressions.property_of(token.text)
+        case Kind.STRING:
+            return expressions.constant(token.text)
+        case Kind.WHOLE:
+            return expressions.constant(_whole(token.text))
+        case Kind.FLOATING:
+            return expressions.constant(_floating(token.text))
+        case Kind.WORD if token.text in _BOOLEANS:
+            return expressions.boolean_constant(_BOOLEANS[token.text])
+    raise FilterRefused(f"an expression is expected, not {token.text!r}")
+
+
+def _whole(text: str) -> int:
+    try:
+        number = whole_number(text.rstrip("lL"), LONG_MAX)
+    except ValueError as error:
+        raise FilterRefused(str(error)) from error
+    return number if number <= INTEGER_MAX else Long(number)
+
+
+def _floating(text: str) -> float:
+    number = floating_number(text)
+    if not _FLOATING_MIN <= number <= _FLOATING_MAX:
+        raise FilterRefused(f"{text} is out of range: above 0, and at most {_FLOATING_MAX}")
+    return number

@@ -1,0 +1,93 @@
+"""Pulls whose filter judges properties: every record is read before it is known to be wanted.
+
+Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilter`,
+`PullRequestHoldService.notifyMessageArriving`.
+"""
+
+import logging
+from typing import NamedTuple
+
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull
+from reliable_mq.broker_core.filter.sql92 import Filter
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.errors import RecordError
+from reliable_mq.wire.record import decode_record
+
+log = logging.getLogger(__name__)
+
+_UNITS_AT_ONCE = 100
+_WAKE_SCAN_MAX = 800  # as many as one pull looks at
+
+
+class Scan(NamedTuple):
+    """What a filter let through. `status` says why, when that is nothing."""
+
+    next_offset: int
+    records: list[bytes]
+    status: str
+
+
+def scan(
+    store: MessageStore,
+    queue: ConsumeQueue,
+    wanted: Filter,
+    begin: int,
+    *,
+    scan_max: int,
+    count_max: int,
+    size_max: int,
+) -> Scan:
+    """Return the wanted records from a queue offset on, and where the next pull begins.
+
+    The first record is returned whatever its size; then the limits of number and size hold, for
+    records that are not wanted too.
+    """
+    offset, end, total = begin, begin + scan_max, 0
+    records: list[bytes] = []
+    status = "NO_MATCHED_MESSAGE"
+    while units := queue.units(offset, min(_UNITS_AT_ONCE, end - offset)):
+        for unit in units:
+            if records and (len(records) == count_max or total + unit.size > size_max):
+                return Scan(offset, records, status)
+            if unit.commit_log_offset < store.log.start:
+                status = "MESSAGE_WAS_REMOVING"
+            else:
+                record = store.log.read(unit.commit_log_offset, unit.size)
+                if _is_wanted(record, wanted, unit.commit_log_offset):
+                    records.append(record)
+                    total += unit.size
+            offset += 1
+    return Scan(offset, records, status)
+
+
+def _is_wanted(record: bytes, wanted: Filter, commit_log_offset: int) -> bool:
+    try:
+        return wanted.matches(decode_record(record).property_map())
+    except RecordError as error:
+        log.warning("no record at log offset %d, it is stepped over: %s", commit_log_offset, error)
+        return False
+
+
+def wake_filtered(state: BrokerState, topic: str, queue_id: int) -> list[WaitingPull]:
+    """Return the waiting pulls whose filter wants a message that came; they wait no longer.
+
+    The others go on waiting, and are not asked about these messages again.
+    """
+    pulls = state.pulls.filtered(topic, queue_id)
+    queue = state.store.queue(topic, queue_id) if pulls else None
+    if queue is None:
+        return []
+    woken = [pull for pull in pulls if _wants_new(state.store, queue, pull)]
+    for pull in woken:
+        state.pulls.release(pull)
+    return woken
+
+
+def _wants_new(store: MessageStore, queue: ConsumeQueue, pull: WaitingPull) -> bool:
+    assert isinstance(pull.wanted, Filter)
+    begin = max(pull.judged, queue.first)
+    found = scan(store, queue, pull.wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0)
+    pull.judged = found.next_offset
+    return bool(found.records) or found.next_offset < queue.end

@@ -1,0 +1,150 @@
+"""Our filter and Apache's own filter classes judge the same expressions on the same messages."""
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+from bench.java_programs import SERVER_JARS, JarsUnreachable, build_server, missing_tools
+from tests.broker_core.filter.generated import Case, cases
+
+from reliable_mq.broker_core.filter.sql92 import compile_filter
+from reliable_mq.broker_core.filter.tokens import FilterRefused
+from reliable_mq.wire.properties import encode_properties
+
+ORACLE = Path(__file__).with_name("FilterOracle.java")
+COUNT = 4_000
+SEEDS = (1, 2, 3)
+HAND_WRITTEN = [
+    "",
+    "   ",
+    "a",
+    "TRUE",
+    "NULL",
+    "'a'",
+    "a = 1 b = 2",
+    "a = 1)",
+    "a = 1 !",
+    "a = 1 #",
+    "a = 1 NOT",
+    "a = 007",
+    "a = 0L",
+    "a = --5",
+    "a = 1 -- done",
+    "a = 1 -- done\n",
+    "a /* is */ = /* ** */ 1",
+    "a = /* open",
+    "a = 'it''s'",
+    "a = 'open",
+    "a = NULL",
+    "TRUE = 1",
+    "1 = TRUE",
+    "TRUE = a",
+    "a = TRUE",
+    "TRUE = a OR a = 'abc'",
+    "a = 'abc' OR TRUE = a",
+    "(a = 'abc') = TRUE",
+    "(a = 'abc') = 'true'",
+    "'true' = (a = 'abc')",
+    "a > 'x'",
+    "a > TRUE",
+    "a > (b > 1)",
+    "a > b",
+    "a > -b",
+    "a = -b",
+    "a BETWEEN 5 AND 1",
+    "a BETWEEN -5 AND -10",
+    "a BETWEEN 1 AND 5.5",
+    "a BETWEEN NULL AND 5",
+    "a BETWEEN 'a' AND 5",
+    "a BETWEEN 1 AND 2 BETWEEN 3 AND 4",
+    "a NOT BETWEEN 5 AND 1",
+    "1 IN ('1')",
+    "a IN ()",
+    "a IN ('b',)",
+    "a IN (1)",
+    "a IN ('abc') IN ('b')",
+    "a CONTAINS ''",
+    "a NOT CONTAINS ''",
+    "a CONTAINS b",
+    "'abc' CONTAINS 'b'",
+    "(a > 1) CONTAINS 'b'",
+    "a IS NULL IS NULL",
+    "(a > 1) IS NULL",
+    "a IS NOT 1",
+    "a = b = TRUE",
+    "NOT a = 1",
+    "NOT (a = 1)",
+    "- (a = 1)",
+    "+ a = 1",
+    "+",
+    "a != 1",
+    "a == 1",
+    "a LIKE 'x%'",
+    "not.a = 1",
+    "a.b = 1",
+    "a-b = 1",
+    "\u00e4 = 1",
+    "a = 1.5.5",
+    "a = 5e3l",
+    "a = 1\x0b",
+    "a AND b",
+    "a AND 1",
+    "a OR (b)",
+    "((((((a = 1))))))",
+    "a = 4.9e-324",
+    "a = 2e-324",
+    "a = 1.8e308",
+]
+
+
+def ours(case: Case) -> str:
+    try:
+        evaluate = compile_filter(case.text).evaluate
+    except FilterRefused:
+        return "REFUSED"
+    try:
+        value = evaluate(case.properties)
+    except (ValueError, TypeError):
+        return "FAILED"
+    return {None: "UNKNOWN", True: "TRUE", False: "FALSE"}[value]  # type: ignore[index]
+
+
+def apaches(asked: list[Case]) -> list[str]:
+    try:
+        build_server()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    lines = (
+        base64.b64encode(case.text.encode())
+        + b" "
+        + base64.b64encode(encode_properties(case.properties))
+        for case in asked
+    )
+    reply = subprocess.run(
+        ["java", "-cp", f"{SERVER_JARS}/*", str(ORACLE)],
+        input=b"\n".join(lines),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return reply.stdout.decode().split()
+
+
+@pytest.mark.java
+@pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools()))
+def test_generated_and_absurd_expressions_mean_what_they_mean_to_apache() -> None:
+    message = {"a": "abc", "b": "10", "c": "true"}
+    asked = [Case(text, message) for text in HAND_WRITTEN]
+    asked += [Case(text, {**message, "a": "1"}) for text in HAND_WRITTEN]
+    for seed in SEEDS:
+        asked += cases(COUNT, seed)
+    theirs = apaches(asked)
+    assert len(theirs) == len(asked)
+    differing = [
+        (case, expected, ours(case))
+        for case, expected in zip(asked, theirs, strict=True)
+        if ours(case) != expected
+    ]
+    assert not differing[:20], f"{len(differing)} differ"
+    assert {"REFUSED", "FAILED", "UNKNOWN", "TRUE", "FALSE"} <= set(theirs)
