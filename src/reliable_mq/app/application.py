@@ -11,6 +11,7 @@ from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name, tags_of
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -33,7 +34,8 @@ _PRODUCER_CONNECTIONS = 16
 class ReliableMQ:
     """Reliable messaging for one application.
 
-    Nothing is connected before it is needed: declare it at module level, import it everywhere.
+    Nothing is connected before it is needed: declare it at module level, import it everywhere. A
+    process that is forked from one that uses it connects anew, and consumes nothing before `start`.
 
     Args:
         name: the application's name; it names its relay and its producer group.
@@ -76,6 +78,10 @@ class ReliableMQ:
         self._producer: Producer | None = None
         self._topics: dict[str, tuple[str, ...]] = {}
         self._consumers: dict[str, Consumer] = {}
+        call_in_child(self._forget_parent)
+
+    def _forget_parent(self) -> None:
+        self._outbox = None  # it writes stubs under the parent's name
 
     @property
     def database(self) -> Database:
@@ -227,7 +233,7 @@ class ReliableMQ:
         )
 
     def scheduler(self, notifier: Notifier | None = None) -> Scheduler:
-        """Return a resend scheduler of this application, named for this process.
+        """Return a resend scheduler of this application, under a name of its own.
 
         Args:
             notifier: who tells a person of stubs that were sent too often; default: the log.
@@ -241,7 +247,7 @@ class ReliableMQ:
             self._connections,
             self._policy,
             notifier or LogNotifier(),
-            owner=f"{self._connections.owner}-r",
+            owner=self._connections.scheduler_owner(),
             lease=settings.resend_lease,
             batch=settings.resend_batch,
         )

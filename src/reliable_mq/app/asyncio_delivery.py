@@ -33,8 +33,6 @@ from reliable_mq.message import ReceivedMessage
 log = logging.getLogger(__name__)
 
 HELD_SECONDS_MIN = 0.05
-_PROCESS = f"{os.getpid()}-{os.urandom(6).hex()}"
-_numbers = itertools.count(1)
 
 
 class Deliveries:
@@ -56,6 +54,9 @@ class Deliveries:
         self._threads = threads
         self._running: dict[str, tuple[float, Attempt]] = {}
         self._renewer: asyncio.Task[None] | None = None
+        # Of this object and not of the module, which a forked child shares with its parent.
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._numbers = itertools.count(1)
 
     async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         """Handle 1..batch messages; the client's `Handler`."""
@@ -97,7 +98,7 @@ class Deliveries:
             broker_name=message.queue.broker_name,
             queue_id=message.queue.queue_id,
             offset=message.queue_offset,
-            token=f"{_PROCESS}-{next(_numbers)}",
+            token=f"{self._name}-{next(self._numbers)}",
         )
 
     async def _claim(self, entries: Sequence[Entry]) -> list[Claim]:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
+from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
@@ -27,7 +28,7 @@ class Database:
     """One database and our tables in it. Makes no connection before one is needed.
 
     An asynchronous engine belongs to the event loop that first asked for it, so each loop has its
-    own.
+    own. A forked child makes its own connections.
 
     Raises:
         ConfigurationError: when the URL is missing, malformed or of a database we do not know, or
@@ -47,6 +48,12 @@ class Database:
         self.logs = consume_log_table(self.metadata, prefix)
         self.engine = self._make_engine()
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
+        self._async_engines = WeakKeyDictionary()
+        call_in_child(self._forget_parent)
+
+    def _forget_parent(self) -> None:
+        leave_to_parent(self.engine.pool, *self._async_engines.values())
+        self.engine.dispose(close=False)
         self._async_engines = WeakKeyDictionary()
 
     def _pool(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Made when first needed, by whichever thread needs it; closed once.
 import asyncio
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -17,6 +18,7 @@ from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.settings import ClientSettings
@@ -39,13 +41,18 @@ EMBEDDED = "embedded:"
 class Connections:
     """The connections of one application in one process.
 
-    Invariant: a part is made at most once, and only before `close`.
+    Invariant: a part is made at most once, and only before `close`. A forked child has none of its
+    parent's parts, and another `owner`.
     """
 
     def __init__(self, name: str, settings: Settings, policy: ResendPolicy) -> None:
         self._name = name
         self._settings = settings
         self._policy = policy
+        self._begin()
+        call_in_child(self._forget_parent)
+
+    def _begin(self) -> None:
         self._lock = threading.RLock()
         self._thread: LoopThread | None = None
         self._client: AsyncClient | None = None
@@ -53,7 +60,18 @@ class Connections:
         self._relay: RelayThread | None = None
         self._worker: Worker | None = None
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
-        self.owner = f"{name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
+        self._scheduler_numbers = itertools.count(1)
+        self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
+
+    def _forget_parent(self) -> None:
+        if self._relay is not None:
+            atexit.unregister(self._relay.close)
+        leave_to_parent(self._thread, self._client, self._broker, self._relay, self._worker)
+        self._begin()
+
+    def scheduler_owner(self) -> str:
+        """Return a name for one more resend scheduler of this process; no two are the same."""
+        return f"{self.owner}-r{next(self._scheduler_numbers)}"
 
     @property
     def loop_thread(self) -> LoopThread:
