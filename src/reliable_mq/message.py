@@ -8,6 +8,8 @@ import msgspec
 from reliable_mq.errors import UsageError
 
 SHARDING_KEY = "__SHARDINGKEY"
+RESENT = "RESENT"
+"""The property of a message that was missed and sent again: see that it has had its effect."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):

@@ -7,6 +7,7 @@ from sqlalchemy import select, text
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.errors import ConnectionLost, NoRoute
+from reliable_mq.message import RESENT
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
@@ -27,6 +28,15 @@ def test_a_stub_whose_relay_died_is_sent_when_its_time_has_come_and_not_before(
     row = world.row(stub)
     assert (row["count"], row["offset"], row["owner"]) == (1, 0, None)
     assert row["resend_time"] == utc_datetime(115.0)
+
+
+def test_what_is_missed_is_sent_with_the_request_to_look_in_the_database(world: World) -> None:
+    world.write("a")
+
+    world.scheduler.run_once(105.0)
+
+    (message,) = world.broker.messages
+    assert message.properties[RESENT] == "true"
 
 
 def test_sends_that_fail_follow_the_ladder_and_then_a_person_is_told_once(world: World) -> None:

@@ -25,6 +25,7 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.messages: list[Message] = []
         self.progress: dict[str, Progress] = {}
         self.failure: Exception | None = None
         self.unasked: Exception | None = None
@@ -44,6 +45,7 @@ class MemoryBroker:
                 )
             )
             self.sent.append(message.message_id.rstrip("0"))
+            self.messages.append(message)
         return results
 
     def consumer_progress(self, group: str, topic: str) -> Progress:

@@ -25,10 +25,10 @@ from reliable_mq.app.sql_attempts import (
 )
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
 from reliable_mq.errors import InvariantBroken
-from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Step, first_step
+from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease, Step, first_step
 from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
 from reliable_mq.idempotency.sql_consume_log import Entry
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import RESENT, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,10 @@ class Deliveries:
         """Return the attempt that a claim allows, or settle the delivery without one."""
         consumer = self._consumer
         step = first_step(
-            claim, attempts_max=consumer.max_attempts, log_receipt=consumer.log_receipt
+            claim,
+            attempts_max=consumer.max_attempts,
+            log_receipt=consumer.log_receipt,
+            is_resent=RESENT in message.properties,
         )
         if step is Step.ACKNOWLEDGE:
             tell_suppressed(entry)
@@ -128,7 +131,8 @@ class Deliveries:
             return None
         if claim.attempt > 1:
             entry = replace(entry, attempt=claim.attempt)
-        if claim.in_doubt:
+        # Done, and yet its handler runs: its row was lost, who knows what else it did then.
+        if claim.in_doubt or claim.lease is Lease.DONE:
             message = replace(message, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
         if step is Step.GIVE_UP:

@@ -147,12 +147,22 @@ class Claim(msgspec.Struct, frozen=True):
 UNREACHABLE = Claim(Lease.UNREACHABLE)
 
 
-def first_step(claim: Claim, *, attempts_max: int, log_receipt: bool) -> Step:
+def first_step(
+    claim: Claim, *, attempts_max: int, log_receipt: bool, is_resent: bool = False
+) -> Step:
     """Decide what follows a claim.
 
-    `log_receipt` asks for the two-step form always, as handlers with external effects need it.
+    Args:
+        claim: Redis's answer.
+        attempts_max: attempts after which a message is given up.
+        log_receipt: take the two-step form always, as handlers with external effects need it.
+        is_resent: the message was missed and sent again. Then Redis's "done" is not believed but
+            the row is asked: a database that lost its last commits, failing over or restored, has
+            neither row nor effect while Redis still remembers both.
     """
     step = STEP_OF_LEASE[claim.lease]
+    if step is Step.ACKNOWLEDGE and is_resent:
+        step = Step.ONE_COMMIT
     if step in (Step.ONE_COMMIT, Step.RECEIVE_FIRST) and claim.attempt > attempts_max:
         return Step.GIVE_UP
     if step is Step.ONE_COMMIT and log_receipt:

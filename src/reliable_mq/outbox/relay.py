@@ -70,14 +70,21 @@ class RelayCounts(msgspec.Struct, frozen=True):
 
 
 def send_stubs(
-    sender: Sender, stubs: Sequence[Stub], next_time: NextTime, now: float
+    sender: Sender,
+    stubs: Sequence[Stub],
+    next_time: NextTime,
+    now: float,
+    *,
+    are_missed: bool = False,
 ) -> list[SendOutcome]:
     """Send each stub once and return what came of those that were tried.
 
     The client does not try a message whose forerunner in the same queue failed; it is no send.
+    `are_missed`: see `message_of`.
     """
     messages = [
-        message_of(stub, delay_level_within((stub.deliver_time or now) - now)) for stub in stubs
+        message_of(stub, delay_level_within((stub.deliver_time or now) - now), is_missed=are_missed)
+        for stub in stubs
     ]
     try:
         results = sender.send_many(messages)

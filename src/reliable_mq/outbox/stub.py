@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 import msgspec
 
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Message
+from reliable_mq.message import RESENT, Message
 
 CONTENT_TYPE = "CONTENT_TYPE"
 """The user property that tells a consumer how the body was made."""
@@ -105,9 +105,18 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     position: Position | None = None
 
 
-def message_of(stub: Stub, delay_level: int) -> Message:
-    """Return the message that sends `stub`; the same id every time, so that a resend is known."""
+def message_of(stub: Stub, delay_level: int, *, is_missed: bool = False) -> Message:
+    """Return the message that sends `stub`; the same id every time, so that a resend is known.
+
+    Args:
+        stub: the stub.
+        delay_level: the broker's delay level, 0 for none.
+        is_missed: nobody has confirmed it in time; consumers are asked to look in their database,
+            because what they remember elsewhere may be of a commit that was lost.
+    """
     properties = dict(stub.properties)
+    if is_missed:
+        properties[RESENT] = "true"
     if stub.content_type:
         properties[CONTENT_TYPE] = stub.content_type
     return Message(

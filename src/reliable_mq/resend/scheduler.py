@@ -195,7 +195,7 @@ class Scheduler:
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
-        outcomes = send_stubs(self._broker, going, self._policy.next_time, now)
+        outcomes = send_stubs(self._broker, going, self._policy.next_time, now, are_missed=True)
         self._stubs.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
