@@ -59,6 +59,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_group: bool = msgspec.field(default=True, name="autoCreateSubscriptionGroup")
     default_topic_queues: _Positive = msgspec.field(default=8, name="defaultTopicQueueNums")
     property_filter: bool = msgspec.field(default=False, name="enablePropertyFilter")
+    server_side_reset: bool = msgspec.field(default=True, name="useServerSideResetOffset")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
     pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")

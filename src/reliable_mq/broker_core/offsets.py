@@ -20,12 +20,14 @@ _SEPARATOR = "@"
 class OffsetTable:
     """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
 
-    Invariant O1: no offset is negative.
+    A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
+    commits are dropped. Invariant O1: no offset is negative.
     """
 
     def __init__(self) -> None:
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
+        self._resets: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
 
@@ -37,6 +39,9 @@ class OffsetTable:
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's offset, or None when it never committed one."""
+        reset = self.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            return reset
         queues = self._offsets.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
@@ -44,6 +49,35 @@ class OffsetTable:
         """Set the group's offset. It may go back: a reset does that. A negative one is dropped."""
         if offset >= 0:
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
+            self.is_dirty = True
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the group's offset, and let it hold until `take_reset`."""
+        if queue_id >= 0 and offset >= 0:
+            self._resets.setdefault((topic, group), {})[queue_id] = offset
+            self.commit(group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a reset that no pull has taken yet, or None."""
+        return self._resets.get((topic, group), {}).get(queue_id) if self._resets else None
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a reset for the pull that is told of it, or None; it ends here."""
+        queues = self._resets.get((topic, group)) if self._resets else None
+        offset = queues.pop(queue_id, None) if queues else None
+        if queues is not None and not queues:
+            del self._resets[topic, group]
+        return offset
+
+    def all_of(self, group: str, topic: str) -> dict[int, int]:
+        """Return what the group committed in a topic, by queue."""
+        return dict(self._offsets.get((topic, group), {}))
+
+    def clone(self, source: str, group: str, topic: str) -> None:
+        """Give a group the offsets of another in a topic, if that has any."""
+        offsets = self._offsets.get((topic, source))
+        if offsets:
+            self._offsets[topic, group] = dict(offsets)
             self.is_dirty = True
 
     def settle(self, store: MessageStore) -> None:
@@ -74,9 +108,13 @@ class OffsetTable:
         """Return the topics in which the group has an offset."""
         return sorted(topic for topic, owner in self._offsets if owner == group)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have an offset in the topic."""
+        return sorted(group for name, group in self._offsets if name == topic)
+
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
-        for table in (self._offsets, self._pulled):
+        for table in (self._offsets, self._pulled, self._resets):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
                 self.is_dirty = True

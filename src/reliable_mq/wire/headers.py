@@ -198,3 +198,31 @@ class RegisterBrokerHeader(Header, frozen=True, kw_only=True, rename="camel"):
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: I32 = 0
+
+
+class ResetOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222): `timestamp` in ms, -1 for the end of each queue."""
+
+    topic: str
+    group: str
+    timestamp: I64 = 0
+    is_force: bool = False
+    queue_id: I32 = -1
+    offset: I64 | None = None
+
+
+class CloneGroupOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """CLONE_GROUP_OFFSET (314)."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class CorrectionOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """QUERY_CORRECTION_OFFSET (308); `filter_groups` are separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None

@@ -4,5 +4,6 @@ from typing import Annotated
 
 import msgspec
 
+I64_MAX = 2**63 - 1
 I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=I64_MAX)]

@@ -86,6 +86,13 @@ class WaitingPulls:
         by_tag = self._by_queue.get((topic, queue_id), {})
         return [self._waiting[number] for number in by_tag.get(_FILTERED, ())]
 
+    def of_group(self, topic: str, queue_id: int, group: str) -> list[WaitingPull]:
+        """Return the waiting pulls of a group; they go on waiting."""
+        by_tag = self._by_queue.get((topic, queue_id), {})
+        numbers = {number: None for some in by_tag.values() for number in some}
+        pulls = [self._waiting[number] for number in numbers]
+        return [pull for pull in pulls if pull.header.consumer_group == group]
+
     def release(self, pull: WaitingPull) -> None:
         """Let a pull wait no longer; the caller answers it."""
         self._remove(pull.number)

@@ -64,6 +64,8 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     if "commitOffset" not in ext:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     header = UpdateConsumerOffsetHeader.decode(ext)
+    if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
+        return reply(request.command, remark="Offset has been previously reset")
     state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
 
@@ -97,15 +99,23 @@ def search_offset_by_timestamp(state: BrokerState, request: Request) -> Command:
     """
     header = SearchOffsetHeader.decode(request.command.ext_fields)
     queue = state.store.queue(header.topic, header.queue_id)
-    offset = 0
-    if queue is not None and queue.end > 0:
-        times = _StoreTimes(state, queue)
-        if (header.boundary_type or "lower").lower() == "upper":
-            offset = queue.first + bisect_right(times, header.timestamp) - 1
-        else:
-            offset = queue.first + bisect_left(times, header.timestamp)
-        offset = max(queue.first, min(offset, queue.end))
+    is_upper = (header.boundary_type or "lower").lower() == "upper"
+    offset = offset_at_time(state, queue, header.timestamp, is_upper=is_upper)
     return reply(request.command, ext={"offset": str(offset)})
+
+
+def offset_at_time(
+    state: BrokerState, queue: ConsumeQueue | None, time_ms: int, *, is_upper: bool = False
+) -> int:
+    """Return the offset in a queue by store time, 0 for an unknown queue; see the request above."""
+    if queue is None or queue.end == 0:
+        return 0
+    times = _StoreTimes(state, queue)
+    if is_upper:
+        offset = queue.first + bisect_right(times, time_ms) - 1
+    else:
+        offset = queue.first + bisect_left(times, time_ms)
+    return max(queue.first, min(offset, queue.end))
 
 
 def store_time_ms(state: BrokerState, queue: ConsumeQueue, offset: int) -> int:

@@ -23,6 +23,7 @@ from reliable_mq.wire.headers import PullMessageHeader
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 
+_RESET = "OFFSET_RESET"
 _SCAN_MAX = 800  # units looked at for one pull: Apache's maxFilterMessageSize, 16,000 bytes
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
@@ -104,6 +105,9 @@ def _allowed(
 
 
 def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Found:
+    reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+    if reset is not None:
+        return _Found(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset)
     queue = state.store.queue(header.topic, header.queue_id)
     offset = header.queue_offset
     if queue is None or queue.end == 0:
@@ -199,7 +203,7 @@ def _note_progress(
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     state.offsets.note_pull(group, topic, queue_id, found.next_offset)
-    if commits:
+    if commits and found.status != _RESET:  # what the client has come to is no longer true
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
 
 

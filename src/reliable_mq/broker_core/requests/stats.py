@@ -12,7 +12,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import VERSION, Command, reply
 
-_QueueKey = tuple[tuple[str, str | int], ...]
+QueueKey = tuple[tuple[str, str | int], ...]
 
 
 def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
@@ -21,11 +21,11 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
     topic = state.topics.get(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-    table: dict[_QueueKey, dict[str, int]] = {}
+    table: dict[QueueKey, dict[str, int]] = {}
     for queue_id in range(topic.queue_count):
         queue = state.store.queue(name, queue_id)
         first, end = (queue.first, queue.end) if queue else (0, 0)
-        table[_queue_key(state, name, queue_id)] = {
+        table[queue_key(state, name, queue_id)] = {
             "lastUpdateTimestamp": store_time_ms(state, queue, end - 1)
             if queue and end > first
             else 0,
@@ -39,14 +39,14 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
     """GET_CONSUME_STATS: how far a group has come in its topics."""
     ext = request.command.ext_fields
     group = ext.get("consumerGroup", "")
-    table: dict[_QueueKey, dict[str, int]] = {}
+    table: dict[QueueKey, dict[str, int]] = {}
     for name in _topics_of(state, group, ext.get("topicList", ""), ext.get("topic", "")):
         topic = state.topics.get(name)
         for queue_id in range(topic.read_queue_nums if topic else 0):
             queue = state.store.queue(name, queue_id)
             consumed = state.offsets.get(group, name, queue_id) or 0
             is_kept = queue is not None and queue.first < consumed <= queue.end
-            table[_queue_key(state, name, queue_id)] = {
+            table[queue_key(state, name, queue_id)] = {
                 "brokerOffset": queue.end if queue else 0,
                 "consumerOffset": consumed,
                 "lastTimestamp": store_time_ms(state, queue, consumed - 1)
@@ -88,7 +88,8 @@ def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
     return reply(request.command, body=fastjson.dumps({"table": table}))
 
 
-def _queue_key(state: BrokerState, topic: str, queue_id: int) -> _QueueKey:
+def queue_key(state: BrokerState, topic: str, queue_id: int) -> QueueKey:
+    """Return a queue as it is the key of a table (`MessageQueue`)."""
     return (
         ("brokerName", state.config.broker_name),
         ("queueId", queue_id),

@@ -8,6 +8,7 @@ import msgspec
 from reliable_mq.broker_core.requests import (
     groups,
     locks,
+    offset_reset,
     offsets,
     pull,
     query,
@@ -40,6 +41,9 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
     RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset_by_timestamp,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offset_reset.invoke_broker_to_reset_offset,
+    RequestCode.CLONE_GROUP_OFFSET: offset_reset.clone_group_offset,
+    RequestCode.QUERY_CORRECTION_OFFSET: offset_reset.query_correction_offset,
     RequestCode.HEART_BEAT: groups.heart_beat,
     RequestCode.UNREGISTER_CLIENT: groups.unregister_client,
     RequestCode.CHECK_CLIENT_CONFIG: groups.check_client_config,

@@ -1,0 +1,197 @@
+"""Offsets set for a whole group: reset by time or to an offset, cloned, compared.
+
+Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.resetOffset`,
+`ConsumerOffsetManager`.
+"""
+
+from reliable_mq.broker_core.clients import ConsumerGroup, Member
+from reliable_mq.broker_core.requests.offsets import offset_at_time
+from reliable_mq.broker_core.requests.pull import answer_waiting
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.stats import QueueKey, queue_key
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.headers import (
+    CloneGroupOffsetHeader,
+    CorrectionOffsetHeader,
+    ResetOffsetHeader,
+)
+from reliable_mq.wire.java_int import I64_MAX
+
+_VERSION_MIN = 28  # MQVersion.V3_0_7_SNAPSHOT: older clients know no such request
+
+
+def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command:
+    """INVOKE_BROKER_TO_RESET_OFFSET: by time or to an offset, whether consumers are online or not.
+
+    By default (`useServerSideResetOffset`) the broker keeps the new offsets and tells each consumer
+    at its next pull; what consumers commit until then is dropped. Else online consumers are told.
+    """
+    header = ResetOffsetHeader.decode(asked.command.ext_fields)
+    if not state.config.server_side_reset:
+        return _tell_consumers(state, asked, header)
+    topic = state.topics.get(header.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
+    if state.groups.get(header.group) is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
+        )
+    if header.queue_id >= 0:
+        offsets = {header.queue_id: _target(state, header)}
+    else:
+        offsets = {
+            queue_id: _by_time(state, header, queue_id) for queue_id in range(topic.read_queue_nums)
+        }
+    if not offsets:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+    for queue_id, offset in offsets.items():
+        state.offsets.reset(header.group, header.topic, queue_id, offset)
+        _wake_pulls(state, header, queue_id)
+    return _table_reply(state, asked.command, header.topic, offsets)
+
+
+def _target(state: BrokerState, header: ResetOffsetHeader) -> int:
+    offset = header.offset
+    if offset is None or offset == -1:
+        return _by_time(state, header, header.queue_id)
+    queue = state.store.queue(header.topic, header.queue_id)
+    first, end = (queue.first, queue.end) if queue else (-1, 0)
+    if not max(first, 0) <= offset <= end + 1:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"Target offset {offset} not in consume queue range [{first}-{end}]",
+        )
+    return offset
+
+
+def _by_time(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> int:
+    queue = state.store.queue(header.topic, queue_id)
+    if header.timestamp < 0:
+        return queue.end if queue else 0
+    return offset_at_time(state, queue, header.timestamp)
+
+
+def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> None:
+    """Answer the group's pulls that wait, so that its consumers hear of the reset at once."""
+    for pull in state.pulls.of_group(header.topic, queue_id, header.group):
+        state.pulls.release(pull)
+        state.reply(pull.connection, encode_command(answer_waiting(state, pull)))
+
+
+def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:
+    """Send RESET_CONSUMER_CLIENT_OFFSET to each online consumer of the group."""
+    topic = state.topics.get(header.topic)
+    if topic is None:
+        raise Refused(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
+        )
+    offsets: dict[int, int] = {}
+    for queue_id in range(topic.write_queue_nums):
+        consumed = state.offsets.get(header.group, header.topic, queue_id)
+        if consumed is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
+            )
+        by_time = _by_time(state, header, queue_id)
+        offsets[queue_id] = by_time if header.is_force else min(by_time, consumed)
+    group = state.clients.consumer_group(header.group)
+    if group is None:
+        raise Refused(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"Consumer not online, so can not reset offset, Group: {header.group} "
+            f"Topic: {header.topic} Timestamp: {header.timestamp}",
+        )
+    refuse_old_clients(group)
+    for member in group.members.values():
+        state.reply(member.connection, _reset_frame(state, header, member, offsets))
+    return _table_reply(state, asked.command, header.topic, offsets)
+
+
+def refuse_old_clients(group: ConsumerGroup) -> None:
+    """Refuse what clients before version 3.0.7 cannot be asked for."""
+    for member in group.members.values():
+        if member.version < _VERSION_MIN:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={member.version}",
+            )
+
+
+def _reset_frame(
+    state: BrokerState, header: ResetOffsetHeader, member: Member, offsets: dict[int, int]
+) -> bytes:
+    """Return the request to one consumer; clients of C++ and its kin take a list of queues."""
+    body: object
+    if member.language == "CPP":
+        body = [
+            {**dict(queue_key(state, header.topic, queue_id)), "offset": offset}
+            for queue_id, offset in offsets.items()
+        ]
+    else:
+        body = _table(state, header.topic, offsets)
+    ext = {
+        "topic": header.topic,
+        "group": header.group,
+        "timestamp": str(header.timestamp),
+        "isForce": str(header.is_force).lower(),
+    }
+    command = request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        ext,
+        fastjson.dumps({"offsetTable": body}),
+        oneway=True,
+    )
+    return encode_command(command)
+
+
+def _table(state: BrokerState, topic: str, offsets: dict[int, int]) -> dict[QueueKey, int]:
+    return {queue_key(state, topic, queue_id): offset for queue_id, offset in offsets.items()}
+
+
+def _table_reply(
+    state: BrokerState, command: Command, topic: str, offsets: dict[int, int]
+) -> Command:
+    body = {"offsetTable": _table(state, topic, offsets)}
+    return reply(command, body=fastjson.dumps(body))
+
+
+def clone_group_offset(state: BrokerState, asked: Request) -> Command:
+    """CLONE_GROUP_OFFSET: of one topic, or of all in which the source has offsets.
+
+    Topics that are gone, or to which the source is online without subscribing (unless `offline` is
+    set), are left out. (Without a topic Apache clones nothing: it looks the name "null" up.)
+    """
+    header = CloneGroupOffsetHeader.decode(asked.command.ext_fields)
+    source = state.clients.consumer_group(header.src_group)
+    wanted = source.subscriptions if source and not header.offline else None
+    topic = (header.topic or "").strip()
+    for name in [topic] if topic else state.offsets.topics_of(header.src_group):
+        if state.topics.get(name) is not None and (not wanted or name in wanted):
+            state.offsets.clone(header.src_group, header.dest_group, name)
+    return reply(asked.command)
+
+
+def query_correction_offset(state: BrokerState, asked: Request) -> Command:
+    """QUERY_CORRECTION_OFFSET: the lowest offset of all groups in each queue of a topic.
+
+    Groups in `filterGroups` do not count. (Apache deletes their offsets; that is a slip there, for
+    the request is a question.) Where the group to compare with is behind all others, the answer is
+    the largest number that there is.
+    """
+    header = CorrectionOffsetHeader.decode(asked.command.ext_fields)
+    ignored = set((header.filter_groups or "").split(","))
+    lowest: dict[int, int] = {}
+    for group in state.offsets.groups_of(header.topic):
+        if group not in ignored:
+            for queue_id, offset in state.offsets.all_of(group, header.topic).items():
+                queue = state.store.queue(header.topic, queue_id)
+                if offset >= (queue.first if queue else -1):
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+    for queue_id, offset in state.offsets.all_of(header.compare_group, header.topic).items():
+        if lowest.get(queue_id, offset) > offset:
+            lowest[queue_id] = I64_MAX
+    return reply(asked.command, body=fastjson.dumps({"correctionOffsets": lowest}))
