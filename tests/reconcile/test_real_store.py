@@ -89,7 +89,7 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
             assert (dead.message_id, dead.reason) == (dead_one(firsts), "no such card")
             await eventually(lambda: sum(progress(store).values()) == COUNT)
             ends = Counter(row.queue_id for row in firsts.values())
-            assert progress(store) == ends
+            assert Counter(progress(store)) == ends  # a queue without messages is at 0
 
     def progress(path: Path) -> dict[int, int]:
         return read_progress(str(path)).get((GROUP, TOPIC), {})
