@@ -92,3 +92,24 @@ def test_a_large_file_takes_no_room_and_is_searched_at_once(tmp_path: Path) -> N
     assert (tmp_path / "commitlog/0").stat().st_blocks * 512 < 1 << 20
     file.close()
     disk.close()
+
+
+def test_room_that_is_taken_ahead_reads_as_zeros_and_never_covers_what_is_written(
+    tmp_path: Path,
+) -> None:
+    disk = FileDisk(tmp_path)
+    size = 4 * 1024 * 1024
+    file = disk.open("log", size)
+    at, part = 0, bytes(range(1, 256)) * 257  # 65,535 bytes: no multiple of a page
+    while at + len(part) <= size:
+        file.write(at, (part,))
+        at += len(part)
+        file.write_ahead(at)
+        assert not file.read(at, size).strip(b"\0")
+    assert file.read(0, at) == part * (at // len(part))
+    file.close()
+    again = disk.open("log", size)  # anew, it must find out what is taken
+    again.write_ahead(at)
+    assert again.read(0, at) == part * (at // len(part))
+    again.close()
+    disk.close()

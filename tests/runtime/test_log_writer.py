@@ -33,6 +33,9 @@ class GatedSegment:
         assert at == len(b"".join(self.written))
         self.written += parts
 
+    def write_ahead(self, at: int) -> None:
+        pass
+
     def sync(self) -> None:
         self.is_syncing.set()
         assert self.gate.wait(10)

@@ -21,7 +21,7 @@ from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import StoreCorrupt
-from reliable_mq.wire.command import Command, encode_command
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
 from reliable_mq.wire.record import pack_host
 
 _EXPIRY_INTERVAL_MS = 10_000
@@ -81,10 +81,11 @@ class BrokerCore:
 
     def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
         """Handle one command; what it wants done leaves with the next turn."""
-        if command.is_reply:
+        flag = command.flag
+        if flag & REPLY_FLAG:
             return
         answer = answer_to(self.state, Request(connection, command, now_ms))
-        if answer is not None and not command.is_oneway:
+        if answer is not None and not flag & ONE_WAY_FLAG:
             self.state.reply(connection.id, encode_command(answer))
 
     def disconnected(self, connection_id: int) -> None:
@@ -115,7 +116,11 @@ class BrokerCore:
         self._wake_pulls()
 
     def _note_arrival(self, entry: DispatchEntry) -> None:
-        self._arrived.setdefault((entry.topic, entry.queue_id), set()).add(entry.tags_code)
+        key = (entry.topic, entry.queue_id)
+        tags = self._arrived.get(key)
+        if tags is None:
+            tags = self._arrived[key] = set()
+        tags.add(entry.tags_code)
 
     def _wake_pulls(self) -> None:
         for (topic, queue_id), tags in self._arrived.items():

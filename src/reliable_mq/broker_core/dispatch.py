@@ -32,6 +32,7 @@ class DispatchEntry(msgspec.Struct, gc=False):
     tags_code: int
     store_time_ms: int
     is_queued: bool  # whether it gets a consume-queue unit
+    end: int  # where the record ends in the log
 
 
 def is_queued(sys_flag: int) -> bool:

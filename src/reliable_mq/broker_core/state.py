@@ -37,7 +37,7 @@ class Connection(msgspec.Struct, frozen=True):
     address: str
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     """A command, who sent it and when it came."""
 
     connection: Connection

@@ -16,10 +16,11 @@ from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import Unavailable
-from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
+from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.link import Link, Links
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -108,7 +109,7 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        self._log_writer = LogWriter(disk, sync_interval, self._stored)
+        self._log_writer = LogWriter(disk, sync_interval, self._stored, _kernel_syncs())
         await self._listener.serve()
         self._links = Links(
             connect_timeout=_REGISTER_TIMEOUT,
@@ -217,6 +218,15 @@ class BrokerServer:
                 await self._links.call(address, command, 1.0)
             except Unavailable as error:
                 log.info("cannot unregister at %s: %s", address, error)
+
+
+def _kernel_syncs() -> KernelSyncs | None:
+    """Return what syncs without a thread, or None where the system has no such thing."""
+    try:
+        return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of)
+    except OSError as error:
+        log.info("a thread syncs the log: %s", error)
+        return None
 
 
 async def _no_greeting(_address: str, _link: Link) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.errors import StoreError, StoreInUse
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
+_AHEAD = 512 * 1024
+_AHEAD_MIN = 128 * 1024
 _LOCK_TEXT = "lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -31,7 +34,7 @@ class FileDiskFile:
     Both go through the page cache, so a read sees what was written before it.
     """
 
-    __slots__ = ("_descriptor", "_map", "_unsynced_folders", "size")
+    __slots__ = ("_descriptor", "_map", "_taken", "_unsynced_folders", "size")
 
     def __init__(self, path: Path, size: int, unsynced_folders: Sequence[Path] = ()) -> None:
         self._unsynced_folders = unsynced_folders
@@ -41,6 +44,7 @@ class FileDiskFile:
             os.ftruncate(self._descriptor, size)
             self.size = size
         self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        self._taken = 0  # up to where `write_ahead` has taken room
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
@@ -64,6 +68,24 @@ class FileDiskFile:
             if written != expected:
                 _write_rest(self._descriptor, b"".join(group)[written:], at + written)
             at += expected
+
+    def write_ahead(self, at: int) -> None:
+        """Write zeros where the next writes will go, when there are few of them left.
+
+        A sync need not find room for what is written over them; the file's metadata stays as it is.
+        """
+        if at + _AHEAD_MIN <= self._taken or self._taken >= self.size:
+            return
+        if at > self._taken:  # opened anew, or somebody wrote without expecting it
+            self._taken = self._end_of_extent(at)
+        size = min(_AHEAD, self.size - self._taken)
+        _write_rest(self._descriptor, _ZEROS[:size], self._taken)
+        self._taken += size
+
+    def _end_of_extent(self, at: int) -> int:
+        for begin, end in self._written_extents(at):
+            return end if begin == at else at
+        return at
 
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero; return whether it was."""
@@ -98,10 +120,20 @@ class FileDiskFile:
                 _sync_folder(folder)
             self._unsynced_folders = ()
 
+    @property
+    def descriptor(self) -> int | None:
+        """What a sync of the data needs; None while the file's name must be synced with it."""
+        return None if self._unsynced_folders else self._descriptor
+
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()
         os.close(self._descriptor)
+
+
+def descriptor_of(file: DiskFile) -> int | None:
+    """Return what the kernel needs to sync a file by itself; None: `sync` must be called."""
+    return file.descriptor if isinstance(file, FileDiskFile) else None
 
 
 def _write_rest(descriptor: int, data: bytes, at: int) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
-from reliable_mq.wire.command import Command, decode_command
+from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
 
@@ -192,7 +192,7 @@ class _ServerConnection(asyncio.Protocol):
         if self._connection is None:
             return
         try:
-            commands = [decode_command(frame) for frame in self._reader.feed(data)]
+            commands = [decode_request(frame) for frame in self._reader.feed(data)]
         except FrameError as error:
             self._tell(f"closed, {error}")
             self._transport.abort()

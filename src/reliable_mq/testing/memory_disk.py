@@ -96,6 +96,9 @@ class MemoryFile:
         self._disk.operate(Operation("write", self._path, at, len(data)), self._content, data)
         self._content.write(at, data)
 
+    def write_ahead(self, at: int) -> None:
+        """Take no room: this medium has what it needs."""
+
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero; return whether it was."""
         rest = self.size - at

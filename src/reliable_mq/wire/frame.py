@@ -28,7 +28,7 @@ LENGTH_MIN = 4  # no header, no body
 LENGTH_MAX = FRAME_SIZE_MAX - _LENGTH.size
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One command's bytes, cut from the stream."""
 
     serialize_type: int
@@ -116,5 +116,6 @@ def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes
         FrameError: when it would be longer than 16 MiB.
     """
     length = 4 + len(header) + len(body)
-    _check_length(length)
+    if length > LENGTH_MAX:
+        raise _length_refused(length)
     return _LENGTH_AND_HEADER_INFO.pack(length, serialize_type << 24 | len(header)) + header + body

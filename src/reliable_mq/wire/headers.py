@@ -19,7 +19,7 @@ class HeaderInvalid(ProtocolError):
     """A header lacks a required field, or a value does not read."""
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Encodes itself to, and decodes itself from, the ext fields of a command."""
 
     @classmethod

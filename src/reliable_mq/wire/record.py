@@ -163,16 +163,21 @@ def encode_record_fields(
             could take it back.
         UsageError: when a host is not packed.
     """
-    magic, topic_length = _topic_length(topic)
-    if len(properties) > PROPERTIES_SIZE_MAX:
+    topic_length = len(topic)
+    if topic_length <= _TOPIC_V1_LENGTH_MAX:
+        magic, topic_head = MAGIC_V1, _TOPIC_HEADS[topic_length]
+    else:
+        magic, topic_head = MAGIC_V2, _long_topic_head(topic_length)
+    body_size, properties_size = len(body), len(properties)
+    if properties_size > PROPERTIES_SIZE_MAX:
         raise MessageRefused(
-            f"properties of {len(properties)} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
+            f"properties of {properties_size} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
         )
     try:
         fixed, host_flags = _FIXED_BY_HOSTS[len(born_host), len(store_host)]
     except KeyError:
         raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
-    size = fixed.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
+    size = fixed.size + body_size + len(topic_head) + topic_length + 2 + properties_size
     if size > RECORD_SIZE_MAX:
         raise MessageRefused(f"a record of {size} bytes; at most {RECORD_SIZE_MAX} can be stored")
     try:
@@ -191,22 +196,22 @@ def encode_record_fields(
             store_host,
             reconsume_times,
             prepared_transaction_offset,
-            len(body),
+            body_size,
         )
     except struct.error as error:
         raise MessageRefused(
             f"a field does not fit into its bytes of the record: {error}"
         ) from error
-    return b"".join((head, body, topic_length, topic, _I16.pack(len(properties)), properties))
+    return b"".join((head, body, topic_head, topic, _I16.pack(properties_size), properties))
 
 
-def _topic_length(topic: bytes) -> tuple[int, bytes]:
-    length = len(topic)
-    if length <= _TOPIC_V1_LENGTH_MAX:
-        return MAGIC_V1, bytes((length,))
+_TOPIC_HEADS = [bytes((length,)) for length in range(_TOPIC_V1_LENGTH_MAX + 1)]
+
+
+def _long_topic_head(length: int) -> bytes:
     if length > RETRY_TOPIC_LENGTH_MAX:
         raise MessageRefused(f"a topic of {length} bytes; at most {RETRY_TOPIC_LENGTH_MAX} fit")
-    return MAGIC_V2, _I16.pack(length)
+    return _I16.pack(length)
 
 
 def record_size_at(buffer: bytes | memoryview, at: int) -> int:

@@ -5,8 +5,6 @@ only when they name something that the broker itself decides.
 Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
-import re
-
 import msgspec
 
 from reliable_mq.broker_core.delivery.schedule import delayed
@@ -44,14 +42,18 @@ _UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
 _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
 _PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
 _TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
-_DECIDED_HERE = re.compile(f"(?:{DELAY}|{MSG_REGION}|{TRACE_ON}|{CLUSTER})\x01".encode())
+_DELAY, _REGION, _TRACE, _CLUSTER = (
+    f"{name}\x01".encode() for name in (DELAY, MSG_REGION, TRACE_ON, CLUSTER)
+)
 
 
 def send_message(state: BrokerState, request: Request) -> Command | None:
     """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
     command = request.command
     is_v1 = command.code == RequestCode.SEND_MESSAGE
-    header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
+    header: SendMessageHeader | None = command.send_header
+    if header is None:
+        header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
     properties = (header.properties or "").encode()
     topic = _topic_for(state, header, request.now_ms)
     _check(state, request, header, topic, properties)
@@ -122,10 +124,15 @@ def _check(
 ) -> None:
     """Refuse a message that cannot be stored, in Apache's words."""
     config = state.config
-    if header.queue_id >= topic.queue_count and topic.topic_name == header.topic:
+    queue_id = header.queue_id
+    if (
+        queue_id >= topic.write_queue_nums
+        and queue_id >= topic.queue_count
+        and topic.topic_name == header.topic
+    ):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{header.queue_id}] is illegal, {topic} "
+            f"request queueId[{queue_id}] is illegal, {topic} "
             f"Producer: {request.connection.address}",
         )
     body = request.command.body
@@ -181,10 +188,19 @@ def _append_one(
     state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
 ) -> Place:
     properties = _identified(state, properties, now_ms)
-    if message.topic[0] == "%" or _DECIDED_HERE.search(properties):
+    if message.topic[0] == "%" or _names_what_is_decided_here(properties):
         return _append_rewritten(state, message, properties, now_ms)
     message.properties = properties + state.broker_properties
     return state.append(message, now_ms)
+
+
+def _names_what_is_decided_here(properties: bytes) -> bool:
+    return (  # four searches of a short text cost less than one expression
+        _DELAY in properties
+        or _REGION in properties
+        or _TRACE in properties
+        or _CLUSTER in properties
+    )
 
 
 def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:

@@ -47,9 +47,14 @@ class SendReply:
 
     def encode(self, command: Command, queue_id: int, places: Sequence[Place]) -> bytes:
         """Return the frame that answers `command`, whose messages went to `places`."""
-        message_id = ",".join([f"{self._host}{place.commit_log_offset:016X}" for place in places])
-        queue_offset = places[0].queue_offset
+        first = places[0]
+        message_id = f"{self._host}{first.commit_log_offset:016X}"
+        if len(places) > 1:
+            others = [f",{self._host}{place.commit_log_offset:016X}" for place in places[1:]]
+            message_id += "".join(others)
+        queue_offset = first.queue_offset
         if command.serialize_type == JSON:
-            header = self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
-            return encode_frame(JSON, header)
+            return encode_frame(
+                JSON, self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
+            )
         return encode_command(self._reply(command, message_id, queue_id, queue_offset))

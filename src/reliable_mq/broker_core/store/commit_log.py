@@ -187,6 +187,7 @@ class CommitLog:
         """Write the batch; batches must be written in the order in which they were taken."""
         for segment, at, parts in batch.writes:
             segment.write(at, parts)
+            segment.write_ahead(at + sum(map(len, parts)))
 
     @staticmethod
     def sync(batch: Batch) -> None:

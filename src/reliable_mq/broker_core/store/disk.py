@@ -31,6 +31,16 @@ class DiskFile(Protocol):
         """Write `parts` one after another, from `at`. Durable only after `sync`."""
         ...
 
+    def write_ahead(self, at: int) -> None:
+        """Expect writes at and after `at`: take room for some more on the medium.
+
+        Writes that find their room taken are synced sooner. Changes nothing that can be read.
+
+        Raises:
+            OSError: when the medium is full; what was expected before still fits.
+        """
+        ...
+
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero, durable only after `sync`; return whether it was.
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 ABORT_PATH = "abort"
 
 
-class StoredMessage(msgspec.Struct, kw_only=True):
+class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
     """What is to be stored. Times in milliseconds; hosts packed as in a record."""
 
     topic: str
@@ -171,31 +171,35 @@ class MessageStore:
 
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Give a message its place. Its bytes leave with the next `take_batch`."""
-        key = (message.topic, message.queue_id)
-        has_unit = is_queued(message.sys_flag)
+        topic_name, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
+        properties = message.properties
+        key = (topic_name, queue_id)
+        has_unit = is_queued(sys_flag)
         queue_offset = self._next_offsets.get(key, 0) if has_unit else 0
         store_time_ms = self._last_time_ms = max(now_ms, self._last_time_ms)
-        topic = message.topic.encode()
+        topic = topic_name.encode()
         size = (
             75
             + len(message.body)
             + len(topic)
             + (len(topic) > 127)
-            + len(message.properties)
+            + len(properties)
             + len(message.born_host)
             + len(self._store_host)
         )
-        offset = self.log.room_for(size)
-        self.log.add(
+        log = self.log
+        offset = log.room_for(size)
+        end = offset + size
+        log.add(
             encode_record_fields(
                 topic=topic,
                 body=message.body,
-                properties=message.properties,
-                queue_id=message.queue_id,
+                properties=properties,
+                queue_id=queue_id,
                 flag=message.flag,
                 queue_offset=queue_offset,
                 commit_log_offset=offset,
-                sys_flag=message.sys_flag,
+                sys_flag=sys_flag,
                 born_time_ms=message.born_time_ms,
                 born_host=message.born_host,
                 store_time_ms=store_time_ms,
@@ -206,19 +210,21 @@ class MessageStore:
         )
         if has_unit:
             self._next_offsets[key] = queue_offset + 1
+        tags_code = queue_tags_code(topic_name, properties, store_time_ms, self._delays_ms)
         self._undispatched.append(
             DispatchEntry(
-                message.topic,
-                message.queue_id,
+                topic_name,
+                queue_id,
                 queue_offset,
                 offset,
                 size,
-                queue_tags_code(message.topic, message.properties, store_time_ms, self._delays_ms),
+                tags_code,
                 store_time_ms,
                 has_unit,
+                end,
             )
         )
-        return Place(offset, queue_offset, offset + size)
+        return Place(offset, queue_offset, end)
 
     def take_batch(self) -> Batch | None:
         """Return what was appended since the last call."""
@@ -226,11 +232,11 @@ class MessageStore:
 
     def dispatch_up_to(self, end: int) -> int:
         """Put the records that lie before `end` into their queues; return how many."""
-        undispatched = self._undispatched
+        undispatched, on_dispatch = self._undispatched, self.on_dispatch
         touched: dict[tuple[str, int], ConsumeQueue] = {}
         last = None
         count = 0
-        while undispatched and undispatched[0].commit_log_offset + undispatched[0].size <= end:
+        while undispatched and undispatched[0].end <= end:
             last = entry = undispatched.popleft()
             count += 1
             if entry.is_queued:
@@ -239,12 +245,10 @@ class MessageStore:
                 if queue is None:
                     queue = touched[key] = self._queue(entry.topic, entry.queue_id)
                 queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, entry.tags_code)
-                if self.on_dispatch:
-                    self.on_dispatch(entry)
+                if on_dispatch:
+                    on_dispatch(entry)
         if last is not None:
-            self._dispatched = _Dispatched(
-                last.commit_log_offset + last.size, last.commit_log_offset, last.store_time_ms
-            )
+            self._dispatched = _Dispatched(last.end, last.commit_log_offset, last.store_time_ms)
             self.invariants()
             for queue in touched.values():
                 queue.flush()
