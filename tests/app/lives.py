@@ -1,6 +1,7 @@
 """Lives of one consumer process: the protocol over a real database and Redis, without a broker."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +100,7 @@ class Life:
         handler: Handler = write_effect,
         make_attempts: MakeAttempts = Attempts,
         renews: bool = False,
+        clock: Callable[[], float] = time.time,
         **options: Any,
     ) -> None:
         self.switch = switch or KillSwitch()
@@ -109,7 +111,7 @@ class Life:
         if not plan.is_async:
             plan = plan._replace(function=self.switch.inside(handler))
         consumer = Consumer(plan=plan, **options)
-        self.database = Database(url, prefix="rmq_", connections=8)
+        self.database = Database(url, prefix="rmq_", connections=8, local_clock=clock)
         self.switch.watch(self.database.engine)
         self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,), count_max=16)
 

@@ -203,13 +203,14 @@ class ReliableMQ:
         """
         if self._outbox is None:
             stubs = SqlStubs(self.database.engine, self.database.stubs)
-            self._connections.relay(stubs)
+            self._connections.relay(stubs, self.database.clock)
             self._outbox = SqlOutbox(
                 stubs,
                 self._connections,
                 owner=self._connections.owner,
                 lease=self.settings.relay_lease,
                 groups_of_topic=self.groups_of,
+                clock=self.database.clock.now,
             )
         return TransactionScope(
             self._outbox, self.database.session, self.database.async_session, session
@@ -264,6 +265,7 @@ class ReliableMQ:
             self.scheduler(notifier),
             stopped,
             interval=settings.resend_interval,
+            clock=self.database.clock.measured_now,
         )
 
     def create_tables(self) -> list[str]:

@@ -5,6 +5,7 @@ is `idempotency.claim`'s to say.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -180,6 +181,8 @@ class Deliveries:
                 await self._renew(asyncio.get_running_loop().time() - pause / 2)
             except Exception:
                 log.exception("group %s: leases were not renewed", self._consumer.group)
+            with contextlib.suppress(Exception):  # whoever needs the database says that it is away
+                await asyncio.to_thread(self._attempts.database.clock.measured_now)
 
     async def _renew(self, started_before: float) -> None:
         """Renew the leases of handlers that run longer than a moment."""

@@ -5,8 +5,7 @@ runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 """
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -90,7 +89,6 @@ class Attempts:
         *,
         retry_waits: Sequence[float],
         count_max: int,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.consumer = consumer
         self.database = database
@@ -101,7 +99,7 @@ class Attempts:
         self._count_max = count_max
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
-        self._clock = clock
+        self._clock = database.clock.now
 
     def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
         """Commit RECEIVED rows; return the attempts that are ours to run, settle the others."""

@@ -3,6 +3,8 @@
 import asyncio
 import re
 import sqlite3
+import time
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +19,7 @@ from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import TABLE_PREFIX_PATTERN, missing_table_text
 
 _SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
@@ -35,7 +38,14 @@ class Database:
             when the prefix is none that a table's name can begin with.
     """
 
-    def __init__(self, url: str, *, prefix: str, connections: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        connections: int,
+        local_clock: Callable[[], float] = time.time,
+    ) -> None:
         if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
             raise ConfigurationError(
                 f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
@@ -47,6 +57,7 @@ class Database:
         self.stubs = message_stub_table(self.metadata, prefix)
         self.logs = consume_log_table(self.metadata, prefix)
         self.engine = self._make_engine()
+        self.clock = DatabaseClock(self.engine, local_clock)
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
         self._async_engines = WeakKeyDictionary()
         call_in_child(self._forget_parent)
@@ -112,11 +123,12 @@ class Database:
         return sorted(self.metadata.tables)
 
     def check_tables(self) -> None:
-        """Raise when a table of ours is missing.
+        """Raise when a table of ours is missing; see what time it is there.
 
         Raises:
             ConfigurationError: names the table and what to do.
         """
+        self.clock.measured_now()
         there = set(inspect(self.engine).get_table_names())
         for name in sorted(self.metadata.tables):
             if name not in there:

@@ -32,6 +32,7 @@ from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.settings import Settings
+from reliable_mq.sql_clock import DatabaseClock
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Connections:
         self._broker = server
         return server.name_server_address
 
-    def relay(self, stubs: SqlStubs) -> RelayThread:
+    def relay(self, stubs: SqlStubs, clock: DatabaseClock) -> RelayThread:
         """Return the relay's thread, running. It connects when it has something to send."""
         with self._lock:
             if self._relay is None:
@@ -127,7 +128,7 @@ class Connections:
                     owner=self.owner,
                     lease=self._settings.relay_lease,
                 )
-                self._relay = RelayThread(relay)
+                self._relay = RelayThread(relay, clock.measured_now)
                 self._relay.start()
                 # A script that ends without close() still sends what it has committed.
                 atexit.register(self._relay.close)

@@ -6,7 +6,6 @@ findings must not take a misspelt path for one).
 
 import json
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,7 +111,7 @@ def _send_what_is_due(db: str, broker: str, prefix: str) -> int:
     sent = 0
     try:
         scheduler = mq.scheduler()
-        while now_sent := scheduler.run_once(time.time()).sent:
+        while now_sent := scheduler.run_once(mq.database.clock.measured_now()).sent:
             sent += now_sent
     finally:
         mq.close()

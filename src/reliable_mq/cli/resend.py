@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import sys
-import time
 from typing import Annotated
 
 import msgspec
@@ -43,7 +42,7 @@ def command(
     try:
         if once:
             mq.database.check_tables()
-            counts = msgspec.to_builtins(mq.scheduler().run_once(time.time()))
+            counts = msgspec.to_builtins(mq.scheduler().run_once(mq.database.clock.now()))
             text = ", ".join(f"{name} {number}" for name, number in counts.items())
             typer.echo(json.dumps(counts) if as_json else text)
         else:

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
@@ -144,11 +143,10 @@ def _settle(
     settlement = SqlSettlement(database.stubs, database.logs)
     step = settlement.retry if verb == "retry" else settlement.void
     text = f"{verb} by hand{': ' if note else ''}{note}"
+    now = database.clock.measured_now()
     done = _in_transaction(
         database,
-        lambda connection: {
-            each: step(connection, each, text, time.time()) for each in message_ids
-        },
+        lambda connection: {each: step(connection, each, text, now) for each in message_ids},
     )
     if as_json:
         typer.echo(json.dumps(done))

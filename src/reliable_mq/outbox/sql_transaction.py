@@ -49,6 +49,7 @@ class SqlOutbox:
         lease: seconds for which a stub is the relay's alone.
         groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
             told.
+        clock: tells the time by which the rows are judged, seconds since the epoch.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class SqlOutbox:
         owner: str,
         lease: float,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._stubs = stubs
         self._same_database = SameDatabase(stubs.engine, stubs.table)
@@ -66,6 +68,7 @@ class SqlOutbox:
         self._owner = owner
         self._lease = lease
         self._groups_of_topic = groups_of_topic
+        self._clock = clock
 
     def write(
         self,
@@ -82,7 +85,7 @@ class SqlOutbox:
         message_id: str = "",
     ) -> str:
         """Write one stub into the session's transaction and return its message id."""
-        now = time.time()
+        now = self._clock()
         body, content_type = encode_payload(payload)
         deliver_time = None
         if delay is not None:

@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
@@ -25,10 +25,15 @@ class RelayThread:
     """Runs a relay in a daemon thread.
 
     Invariant: only this thread touches the relay; `hand` never waits.
+
+    Args:
+        relay: what it runs.
+        clock: tells the time by which the rows are judged, seconds since the epoch; may wait.
     """
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, clock: Callable[[], float] = time.time) -> None:
         self._relay = relay
+        self._clock = clock
         self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
@@ -79,7 +84,7 @@ class RelayThread:
     def _work(self) -> float | None:
         """Run the relay once; return how long to wait, None: until there is something to do."""
         try:
-            counts = self._relay.run_once(time.time())
+            counts = self._relay.run_once(self._clock())
         except Exception as error:  # noqa: BLE001 - told by the teller
             self._faults.tell(error)
             return FAULT_SECONDS

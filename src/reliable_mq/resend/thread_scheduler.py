@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
@@ -22,13 +23,19 @@ class Stopped(Protocol):
         ...
 
 
-def run_forever(scheduler: Scheduler, stopped: Stopped, *, interval: float) -> None:
+def run_forever(
+    scheduler: Scheduler,
+    stopped: Stopped,
+    *,
+    interval: float,
+    clock: Callable[[], float] = time.time,
+) -> None:
     """Run until `stopped`: at once again while batches are full, else every `interval` seconds."""
     faults = FaultTeller(log, "resend tries again")
     while not stopped.is_set():
         began = time.monotonic()
         try:
-            counts = scheduler.run_once(time.time())
+            counts = scheduler.run_once(clock())
         except Exception as error:  # noqa: BLE001 - told by the teller
             faults.tell(error)
             stopped.wait(interval)

@@ -1,0 +1,68 @@
+"""The time by which rows are judged: the database's, so that processes on many machines agree.
+
+Leases and due times in rows are written by one process and read by another. A machine whose clock
+is ahead would take over what runs elsewhere, one that is behind would wait for the dead. So the
+difference to the database's clock is measured now and then, and added; no statement asks for it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Engine, text
+
+log = logging.getLogger(__name__)
+
+TOLERATED_SECONDS = 0.5
+"""A smaller difference is left alone: it is within every lease, and of the size of its error."""
+MEASURED_SECONDS = 60.0
+"""How long a measurement counts."""
+
+
+class DatabaseClock:
+    """Seconds since the epoch as the database counts them.
+
+    Invariant: what is added to the local clock is 0, or more than `TOLERATED_SECONDS` either way.
+
+    Args:
+        engine: the database. An SQLite file has the clock of its only machine.
+        local: this machine's clock.
+    """
+
+    def __init__(self, engine: Engine, local: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._local = local
+        self._ahead = 0.0
+        self._measured_at: float | None = None
+
+    def now(self) -> float:
+        """Return the time by the last measurement; never waits."""
+        return self._local() + self._ahead
+
+    def measured_now(self) -> float:
+        """Return the time; the database is asked first when that was a minute ago, or never.
+
+        Raises whatever the database raises.
+        """
+        at = time.monotonic()
+        if self._measured_at is None or at >= self._measured_at + MEASURED_SECONDS:
+            self._measure()
+            self._measured_at = at
+        return self.now()
+
+    def _measure(self) -> None:
+        if self._engine.dialect.name != "postgresql":
+            return
+        with self._engine.connect() as connection:
+            before = self._local()
+            question = text("SELECT extract(epoch FROM clock_timestamp())")
+            theirs = float(connection.execute(question).scalar_one())
+            after = self._local()
+        ahead = theirs - (before + after) / 2
+        is_within = abs(ahead) <= max(TOLERATED_SECONDS, after - before)
+        if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
+            log.warning(
+                "the clock of this machine is %.1f s %s the database's; the database's is used",
+                *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
+            )
+        self._ahead = 0.0 if is_within else ahead
