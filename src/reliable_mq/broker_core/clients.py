@@ -103,6 +103,7 @@ class ClientTable:
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
+        self._producer_connections: dict[str, int] = {}  # by client id
         self._groups_of: dict[int, set[str]] = {}  # by connection; consumer and producer groups
         self._fingerprints: dict[str, int] = {}
 
@@ -127,6 +128,7 @@ class ClientTable:
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat."""
         self._producers.setdefault(group, {})[member.connection] = member
+        self._producer_connections[member.client_id] = member.connection
         self._groups_of.setdefault(member.connection, set()).add(group)
 
     def register_consumer(
@@ -163,6 +165,19 @@ class ClientTable:
         self._fingerprints[group] = fingerprint
         return last is not None and last != fingerprint
 
+    def next_producer(self, group: str) -> int | None:
+        """Return the connection of a producer of the group, of each in turn; None without one."""
+        members = self._producers.get(group)
+        if not members:
+            return None
+        connection = next(iter(members))
+        members[connection] = members.pop(connection)
+        return connection
+
+    def find_producer(self, client_id: str) -> int | None:
+        """Return the connection over which a client registered as a producer, or None."""
+        return self._producer_connections.get(client_id)
+
     def unregister_consumer(self, name: str, connection: int) -> bool:
         """Remove a member; return whether it was one."""
         group = self._consumers.get(name)
@@ -176,10 +191,17 @@ class ClientTable:
     def unregister_producer(self, name: str, connection: int) -> None:
         """Remove a producer."""
         members = self._producers.get(name, {})
-        if members.pop(connection, None) is not None:
-            if not members:
-                del self._producers[name]
-            self._left(name, connection)
+        member = members.pop(connection, None)
+        if member is None:
+            return
+        if not members:
+            del self._producers[name]
+        groups = self._groups_of[connection] - {name}
+        if self._producer_connections.get(member.client_id) == connection and not any(
+            connection in self._producers.get(other, {}) for other in groups
+        ):
+            del self._producer_connections[member.client_id]
+        self._left(name, connection)
 
     def _left(self, name: str, connection: int) -> None:
         """Note that a connection left a group, unless it is in another of that name."""

@@ -72,6 +72,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=10_000, name="flushDelayOffsetInterval"
     )
     register_interval_ms: _Positive = msgspec.field(default=30_000, name="registerNameServerPeriod")
+    reject_transaction_message: bool = msgspec.field(default=False, name="rejectTransactionMessage")
+    transaction_timeout_ms: _Positive = msgspec.field(default=6_000, name="transactionTimeOut")
+    transaction_check_max: _Positive = msgspec.field(default=15, name="transactionCheckMax")
+    transaction_check_interval_ms: _Positive = msgspec.field(
+        default=30_000, name="transactionCheckInterval"
+    )
+    transaction_op_size_max: _Positive = msgspec.field(
+        default=4_096, name="transactionOpMsgMaxSize"
+    )
+    store_reply_message: bool = msgspec.field(default=True, name="storeReplyMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )

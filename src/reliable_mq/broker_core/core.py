@@ -10,6 +10,7 @@ import msgspec
 
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.delivery import schedule
+from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
@@ -42,8 +43,9 @@ class BrokerCore:
             is_sync_flush=config.flush_disk_type == SYNC_FLUSH,
         )
         self.state = BrokerState(config, store)
+        self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
-        self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0}
+        self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0, "halves": 0}
 
     def open(self, now_ms: int) -> None:
         """Recover the store and read the configuration files.
@@ -77,6 +79,10 @@ class BrokerCore:
         state.store.open()
         state.schedule.settle(state.store)
         state.offsets.settle(state.store)
+        state.settled(0, None, now_ms)
+        state.halves.recover(state.store, state.offsets)
+        # Producers come back first, then they are asked.
+        self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
         state.store.on_dispatch = self._note_arrival
 
     def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
@@ -113,6 +119,7 @@ class BrokerCore:
         self.state.release(end)
         if durable:
             self.state.schedule.stored(end)
+            self.state.halves.stored(end, self.state.offsets)
         self._wake_pulls()
 
     def _note_arrival(self, entry: DispatchEntry) -> None:
@@ -146,6 +153,10 @@ class BrokerCore:
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
             state.save(schedule.PATH, state.schedule.dump())
+        if self._is_due("halves", now_ms, config.transaction_check_interval_ms):
+            self._half_check.begin(state)
+        if self._half_check.is_running:
+            self._half_check.run_once(state, now_ms)
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
@@ -160,6 +171,8 @@ class BrokerCore:
         """Save everything and let go of the store. All batches must be synced before."""
         state = self.state
         state.schedule.stored(state.store.log.end)
+        state.halves.save_when_stored(state.store.log.end)
+        state.halves.stored(state.store.log.end, state.offsets)
         state.save(OFFSETS_PATH, state.offsets.dump())
         state.save(schedule.PATH, state.schedule.dump())
         for path, text in state.take_turn().files.items():

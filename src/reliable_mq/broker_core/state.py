@@ -10,12 +10,13 @@ import msgspec
 
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
+from reliable_mq.broker_core.delivery.half import SETTLED_TAG, HalfMessages
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
-from reliable_mq.broker_core.names import dead_letter_topic, retry_topic
+from reliable_mq.broker_core.names import OP_TOPIC, dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.store.commit_log import Batch
@@ -25,8 +26,10 @@ from reliable_mq.broker_core.topics import READ, WRITE, TopicConfig, TopicTable
 from reliable_mq.message import new_message_id
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
-from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TRACE_ON, encode_properties
+from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TAGS, TRACE_ON, WAIT, encode_properties
 from reliable_mq.wire.record import pack_host
+
+_OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker has it
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -85,7 +88,10 @@ class BrokerState:
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls()
         self.schedule = DelaySchedule(config.delays_ms)
+        self.halves = HalfMessages()
         self.needs_registration = True
+        self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
+        self._ends_ms = 0
         self._replies: list[tuple[int, bytes]] = []
         self._withheld: deque[tuple[int, int, bytes]] = deque()
         self._files: dict[str, str] = {}
@@ -121,12 +127,39 @@ class BrokerState:
             _, connection, frame = withheld.popleft()
             self._replies.append((connection, frame))
 
+    def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
+        """Note that a half was settled; `frame` leaves when that is stored."""
+        self._ends_ms = now_ms
+        if frame:
+            self._ends.append((connection, frame))
+
+    def record_settled(self) -> None:
+        """Name the halves that were settled in the op topic, many in one record."""
+        for body, highest in self.halves.take_unrecorded(self.config.transaction_op_size_max):
+            record = StoredMessage(
+                topic=OP_TOPIC,
+                queue_id=0,
+                body=body,
+                properties=_OP_PROPERTIES,
+                flag=0,
+                sys_flag=0,
+                born_time_ms=self._ends_ms,
+                born_host=self.host,
+            )
+            place = self.append(record, self._ends_ms)
+            self.halves.recorded(place.queue_offset, highest)
+        ends, self._ends = self._ends, []
+        for connection, frame in ends:
+            self.reply_when_stored(connection, self.store.log.end, frame)
+
     def save(self, path: str, text: str) -> None:
         """Write a configuration file at the end of this turn."""
         self._files[path] = text
 
     def take_turn(self) -> Turn:
         """Return what this turn wants done, and begin the next."""
+        if self.halves.is_op_due:
+            self.record_settled()
         turn = Turn(self.store.take_batch(), self._replies, self._files)
         self._replies = []
         self._files = {}

@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from reliable_mq.broker_core.names import (
+    DEFAULT_TOPIC,
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+    reply_topic,
+)
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
@@ -90,7 +98,13 @@ class TopicTable:
             TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1),
             TopicConfig(topic_name=cluster, read_queue_nums=16, write_queue_nums=16, perm=7),
             TopicConfig(topic_name=broker, read_queue_nums=1, write_queue_nums=1, perm=7),
-            TopicConfig(topic_name="OFFSET_MOVED_EVENT", read_queue_nums=1, write_queue_nums=1),
+            *(
+                TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
+                for name in (
+                    *("OFFSET_MOVED_EVENT", HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC),
+                    reply_topic(cluster),
+                )
+            ),
             TopicConfig(topic_name=SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels),
         ]
         if auto_create:

@@ -164,6 +164,49 @@ class SendBackHeader(Header, frozen=True, kw_only=True, rename="camel"):
     max_reconsume_times: I32 | None = None
 
 
+class EndTransactionHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """END_TRANSACTION (37); both offsets are the half message's."""
+
+    producer_group: str
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    commit_or_rollback: I32
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """CHECK_TRANSACTION_STATE (39); both offsets are the half message's."""
+
+    topic: str
+    tran_state_table_offset: I64
+    commit_log_offset: I64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str
+    broker_name: str = msgspec.field(name="bname")
+
+
+class PushReplyHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326); hosts are "ip:port"."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: I32
+    queue_id: I32
+    sys_flag: I32
+    born_timestamp: I64
+    flag: I32
+    properties: str | None = None
+    reconsume_times: I32 | None = None
+    unit_mode: bool
+    born_host: str
+    store_host: str
+    store_timestamp: I64
+
+
 class TopicConfigHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """UPDATE_AND_CREATE_TOPIC (17)."""
 

@@ -16,6 +16,7 @@ from reliable_mq.broker_core.names import (
     topic_fault,
 )
 from reliable_mq.broker_core.requests.refusal import Refused, no_such_group, no_such_topic
+from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_store import Place, StoredMessage
 from reliable_mq.broker_core.topics import TopicConfig
@@ -40,7 +41,7 @@ from reliable_mq.wire.record import TRANSACTION_MASK
 _END = PROPERTY_SEPARATOR.encode()
 _UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
 _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
-_PREPARED = f"{TRANSACTION_PREPARED}\x01true".encode()
+_PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
 _TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
 _DELAY, _REGION, _TRACE, _CLUSTER = (
     f"{name}\x01".encode() for name in (DELAY, MSG_REGION, TRACE_ON, CLUSTER)
@@ -59,8 +60,10 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
     if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-        _check_batch(header, command.body)
+        _check_batch(state, header, command.body)
         places = _append_batch(state, message, command.body, request.now_ms)
+    elif _PREPARED in properties and _send_half(state, request, message, properties):
+        return None
     else:
         places = [_append_one(state, message, properties, request.now_ms)]
     if not command.is_oneway:
@@ -144,16 +147,15 @@ def _check(
             f"msg body length limit {config.message_size_max}B, "
             "msg properties length limit 32KB.",
         )
-    if _PREPARED in properties or header.sys_flag & TRANSACTION_MASK:
-        raise Refused(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{config.broker_ip}] sending transaction message is forbidden",
-        )
+    if header.sys_flag & TRANSACTION_MASK and _PREPARED not in properties:
+        raise half_refused(config.broker_ip)  # Apache's stores it where nobody will ever see it
     if _TIMED in properties and DELAY not in decode_properties(properties):
         raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timed message is not enabled")
 
 
-def _check_batch(header: SendMessageHeader, body: bytes) -> None:
+def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> None:
+    if header.sys_flag & TRANSACTION_MASK:
+        raise half_refused(state.config.broker_ip)
     if is_retry_topic(header.topic):
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -201,6 +203,24 @@ def _names_what_is_decided_here(properties: bytes) -> bool:
         or _TRACE in properties
         or _CLUSTER in properties
     )
+
+
+def _send_half(
+    state: BrokerState, request: Request, message: StoredMessage, properties: bytes
+) -> bool:
+    """Store and answer a half message; return False, and do nothing, when it is none."""
+    now_ms = request.now_ms
+    named = decode_properties(_identified(state, properties, now_ms) + state.broker_properties)
+    if not is_half(named, message.reconsume_times):
+        message.sys_flag &= ~TRANSACTION_MASK
+        return False
+    place = append_half(state, message, named, now_ms)
+    if not request.command.is_oneway:
+        frame = state.send_reply.encode_half(
+            request.command, message.queue_id, place, named[UNIQ_KEY]
+        )
+        state.reply_when_stored(request.connection.id, place.end, frame)
+    return True
 
 
 def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:

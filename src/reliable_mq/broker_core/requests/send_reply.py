@@ -58,3 +58,12 @@ class SendReply:
                 JSON, self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
             )
         return encode_command(self._reply(command, message_id, queue_id, queue_offset))
+
+    def encode_half(
+        self, command: Command, queue_id: int, place: Place, transaction_id: str
+    ) -> bytes:
+        """Return the frame that answers `command`, whose half message went to `place`."""
+        message_id = f"{self._host}{place.commit_log_offset:016X}"
+        answer = self._reply(command, message_id, queue_id, place.queue_offset)
+        answer.ext_fields["transactionId"] = transaction_id
+        return encode_command(answer)

@@ -16,6 +16,7 @@ from reliable_mq.broker_core.requests import (
     send_back,
     stats,
     topics,
+    transactions,
 )
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -35,6 +36,7 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.PULL_MESSAGE: pull.pull_message,
     RequestCode.LITE_PULL_MESSAGE: pull.pull_message,
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back.consumer_send_msg_back,
+    RequestCode.END_TRANSACTION: transactions.end_transaction,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
     RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,

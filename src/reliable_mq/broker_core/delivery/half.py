@@ -1,0 +1,265 @@
+"""Half messages: stored, but unseen until their transaction is committed or rolled back.
+
+A half lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC with its real place in its properties. What is
+settled is named by a record of RMQ_SYS_TRANS_OP_HALF_TOPIC (tag d, body `offset,offset,`), written
+right behind the message that a commit made. A half that nobody settles is put back at the end of
+its queue with each check-back; the copy then stands for the transaction. The consumer offsets of
+CID_RMQ_SYS_TRANS say from where both queues still matter, so that any broker that opens the store
+finds what is pending: they move only over what is stored for good.
+
+Receives what was stored and settled; hands on what is pending; refuses to know who asked.
+Invariant H1: the pending halves are kept in the order of their queue, and each lies before its end;
+a known copy is pending.
+Source: Apache RocketMQ `TransactionalMessageServiceImpl`, `TransactionalMessageBridge`.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
+
+from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.store.log_walk import LogWalk
+from reliable_mq.broker_core.store.message_store import MessageStore, Place
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire.properties import (
+    TAGS,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_FIRST_OFFSET,
+    UNIQ_KEY,
+)
+from reliable_mq.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, decode_record
+from reliable_mq.wire.record_scan import head_at
+
+SETTLED_TAG = "d"
+OFFSET_SEPARATOR = ","
+# A transaction may end long after the broker gave it up; so many of these are remembered.
+_GIVEN_UP_MAX = 10_000
+_READ_AT_ONCE = 1_000
+
+_Identity = tuple[str, int, bytes, int]
+
+
+class HalfMessages:
+    """The halves that are pending, by queue offset, and what is known of those before."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, int] = {}  # log offsets
+        self._copies: dict[_Identity, int] = {}  # pending ones that were put back
+        self._given_up: dict[_Identity, None] = {}
+        self._unrecorded: list[int] = []  # settled, and named by no record yet
+        self._ops: deque[tuple[int, int]] = deque()  # queue offset, the highest half in the record
+        self._end = 0
+        self._op_offset = 0
+        self._saving: tuple[int, int, int] | None = None  # log end, half offset, op offset
+
+    def invariants(self) -> None:
+        """H1; see the module's head."""
+        if any(first >= second for first, second in pairwise(self._pending)):
+            raise InvariantBroken("H1: the pending halves are out of order")
+        if any(offset >= self._end for offset in self._pending):
+            raise InvariantBroken(f"H1: a pending half lies behind {self._end}")
+        if any(offset not in self._pending for offset in self._copies.values()):
+            raise InvariantBroken("H1: a half that was put back is not pending")
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def end(self) -> int:
+        """The offset of the next half."""
+        return self._end
+
+    @property
+    def is_op_due(self) -> bool:
+        """Whether a settled half is named by no record yet."""
+        return bool(self._unrecorded)
+
+    def oldest(self, count: int) -> list[tuple[int, int]]:
+        """Return queue offset and log offset of the first `count` that are pending."""
+        return list(islice(self._pending.items(), count))
+
+    def add(self, place: Place) -> None:
+        """Note a new half."""
+        self._pending[place.queue_offset] = place.commit_log_offset
+        self._end = place.queue_offset + 1
+
+    def put_back(self, offset: int, half: Record, place: Place) -> None:
+        """Note that a copy of a pending half, at `place`, stands for it from now on."""
+        del self._pending[offset]
+        self.add(place)
+        self._copies[_identity(half)] = place.queue_offset
+
+    def give_up(self, offset: int, half: Record) -> None:
+        """Note that a pending half was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+        self._forget(offset, half)
+        self._note_given_up(half)
+
+    def drop(self, offset: int) -> None:
+        """Forget a pending half whose record is gone."""
+        del self._pending[offset]
+        self._copies = {key: copy for key, copy in self._copies.items() if copy != offset}
+
+    def _note_given_up(self, half: Record) -> None:
+        self._given_up[_identity(half)] = None
+        if len(self._given_up) > _GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def settle(self, half: Record) -> bool:
+        """Note that a transaction ended; return False when it had ended before.
+
+        Args:
+            half: the half that its producer knows: the first one, or the copy of a check-back.
+        """
+        offset = self._standing_for(half)
+        if offset is not None:
+            self._forget(offset, half)
+        elif _identity(half) in self._given_up:  # whoever decides late is heard all the same
+            del self._given_up[_identity(half)]
+            offset = half.queue_offset
+        else:
+            return False
+        self._unrecorded.append(offset)
+        return True
+
+    def _standing_for(self, half: Record) -> int | None:
+        if self._pending.get(half.queue_offset) == half.commit_log_offset:
+            return half.queue_offset
+        return self._copies.get(_identity(half)) if self._copies else None
+
+    def _forget(self, offset: int, half: Record) -> None:
+        del self._pending[offset]
+        if self._copies:
+            identity = _identity(half)
+            if self._copies.get(identity) == offset:
+                del self._copies[identity]
+
+    def take_unrecorded(self, size_max: int) -> Iterator[tuple[bytes, int]]:
+        """Yield bodies for the op topic, each with the highest offset that it names.
+
+        Args:
+            size_max: what a body may have, in bytes, unless one offset is longer.
+        """
+        unrecorded, self._unrecorded = self._unrecorded, []
+        body, highest = "", -1
+        for offset in unrecorded:
+            item = f"{offset}{OFFSET_SEPARATOR}"
+            if body and len(body) + len(item) > size_max:
+                yield body.encode(), highest
+                body, highest = "", -1
+            body += item
+            highest = max(highest, offset)
+        if body:
+            yield body.encode(), highest
+
+    def recorded(self, op_offset: int, highest: int) -> None:
+        """Note a record of the op topic."""
+        self._ops.append((op_offset, highest))
+
+    def save_when_stored(self, log_end: int) -> None:
+        """Let the consumer offsets move to what is pending now, once `log_end` is durable."""
+        half_offset = next(iter(self._pending), self._end)
+        while self._ops and self._ops[0][1] < half_offset:
+            self._op_offset = self._ops.popleft()[0] + 1
+        self._saving = (log_end, half_offset, self._op_offset)
+
+    def stored(self, end: int, offsets: OffsetTable) -> None:
+        """Note that everything before log offset `end` is durable."""
+        if self._saving and self._saving[0] <= end:
+            _, half_offset, op_offset = self._saving
+            self._saving = None
+            for topic, offset in ((HALF_TOPIC, half_offset), (OP_TOPIC, op_offset)):
+                if offsets.get(TRANSACTION_GROUP, topic, 0) != offset:
+                    offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
+
+    def recover(self, store: MessageStore, offsets: OffsetTable) -> None:
+        """Learn from the queues what is pending, whichever broker wrote them.
+
+        A crash may come between a committed message and the record that names its half; such a
+        half is found by the message, so that it is not committed again.
+        """
+        settled = self._recover_ops(store, offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) or 0)
+        begin = offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
+        queue = store.queue(HALF_TOPIC, 0)
+        self._end = queue.end if queue else 0
+        latest: dict[_Identity, int] = {}
+        for half in _records(store, HALF_TOPIC, begin):
+            self._recover_half(half, settled, latest)
+        given_up = store.queue(GIVEN_UP_TOPIC, 0)
+        if given_up:
+            for half in _records(store, GIVEN_UP_TOPIC, given_up.end - _GIVEN_UP_MAX):
+                self._note_given_up(half)
+                offset = latest.get(_identity(half), -1)
+                if self._pending.get(offset, half.commit_log_offset) < half.commit_log_offset:
+                    self._forget(offset, half)
+        for half in _committed(store, min(self._pending.values(), default=None)):
+            if self._standing_for(half) is not None:
+                self.settle(half)
+        self.invariants()
+
+    def _recover_half(self, half: Record, settled: set[int], latest: dict[_Identity, int]) -> None:
+        """Note a half of the queue; a copy takes the place of the one before it, settled or not.
+
+        Consumer offsets are saved now and then, so both may lie behind them after a crash.
+        """
+        properties = half.property_map()
+        identity = _identity(half)
+        first = properties.get(TRANSACTION_FIRST_OFFSET, "")
+        is_copy = bool(first) or TRANSACTION_CHECK_TIMES in properties
+        if is_copy:
+            self._pending.pop(latest.get(identity, -1), None)
+            self._copies.pop(identity, None)
+        latest[identity] = half.queue_offset
+        if half.queue_offset in settled or (first.isdecimal() and int(first) in settled):
+            return
+        self._pending[half.queue_offset] = half.commit_log_offset
+        if is_copy:
+            self._copies[identity] = half.queue_offset
+
+    def _recover_ops(self, store: MessageStore, begin: int) -> set[int]:
+        settled: set[int] = set()
+        self._op_offset = begin
+        for op in _records(store, OP_TOPIC, begin):
+            if op.property_map().get(TAGS) != SETTLED_TAG:
+                continue
+            words = op.body.decode("ascii", "replace").split(OFFSET_SEPARATOR)
+            named = [int(word) for word in words if word.isdecimal()]
+            settled.update(named)
+            self.recorded(op.queue_offset, max(named, default=-1))
+        return settled
+
+
+def _identity(half: Record) -> _Identity:
+    """Return what a half and its copies share, and no other send of the same message."""
+    message_id = half.property_map().get(UNIQ_KEY, "")
+    return message_id, half.born_time_ms, half.born_host, half.body_crc
+
+
+def _records(store: MessageStore, topic: str, begin: int) -> Iterator[Record]:
+    """Yield the records of queue 0 from message `begin` on that can be read."""
+    queue = store.queue(topic, 0)
+    if queue is None:
+        return
+    offset = max(begin, queue.first)
+    while units := queue.units(offset, _READ_AT_ONCE):
+        for unit in units:
+            record = store.read_record(unit.commit_log_offset)
+            if record and record.topic == topic:
+                yield record
+        offset += len(units)
+
+
+def _committed(store: MessageStore, begin: int | None) -> Iterable[Record]:
+    """Yield the halves of the messages that were committed behind log offset `begin`."""
+    if begin is None:
+        return
+    for found in LogWalk(store.log, begin, begin):
+        if head_at(found.buffer, found.at).sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+            continue
+        message = decode_record(found.buffer, found.at)
+        half = store.read_record(message.prepared_transaction_offset)
+        if half is None or half.topic != HALF_TOPIC:
+            continue
+        # A retry of a committed message keeps the flag, but names no half: its offset is 0.
+        if half.property_map().get(UNIQ_KEY) == message.property_map().get(UNIQ_KEY):
+            yield half

@@ -1,0 +1,181 @@
+"""Check-back: whoever prepared a half and did not settle it in time is asked what became of it.
+
+Every `transactionCheckInterval` a round looks at the pending halves, oldest first, until one is
+too young. A half that is asked for is put back at the end of its queue, its checks counted; after
+`transactionCheckMax` of them it goes to TRANS_CHECK_MAX_TIME_TOPIC, where people look.
+Receives the state and the time; hands on records and CHECK_TRANSACTION_STATE for one producer.
+Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
+`AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
+"""
+
+from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.message_store import Place, StoredMessage
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import encode_command, request
+from reliable_mq.wire.headers import CheckTransactionHeader
+from reliable_mq.wire.message_id import encode_offset_message_id
+from reliable_mq.wire.properties import (
+    CHECK_IMMUNITY_SECONDS,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_FIRST_OFFSET,
+    UNIQ_KEY,
+    encode_properties,
+)
+from reliable_mq.wire.record import Record, encode_record_fields
+
+# Of one tick, so that many pending halves do not stop everything.
+_CHECKS_MAX = 200
+_KEPT_MS = 72 * 3_600_000  # Apache's fileReservedTime: older halves are given up
+
+
+class HalfCheck:
+    """The rounds. Nothing is done between them."""
+
+    def __init__(self) -> None:
+        self._round_end = -1  # the round looks at the halves before this offset; -1 without one
+
+    def begin(self, state: BrokerState) -> None:
+        """Begin a round, unless one goes on."""
+        if self._round_end < 0:
+            queue = state.store.queue(HALF_TOPIC, 0)
+            self._round_end = queue.end if queue else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a round goes on."""
+        return self._round_end >= 0
+
+    def run_once(self, state: BrokerState, now_ms: int) -> int:
+        """Go on with the round; return how many halves were put back or given up."""
+        count = 0
+        for offset, log_offset in state.halves.oldest(_CHECKS_MAX):
+            if offset >= self._round_end:
+                break
+            half = state.store.read_record(log_offset)
+            if half is None:  # the log begins behind it, or has a hole there
+                state.halves.drop(offset)
+            elif not _check(state, offset, half, now_ms):
+                self._end_round(state)
+                return count
+            count += 1
+        if all(offset >= self._round_end for offset, _ in state.halves.oldest(1)):
+            self._end_round(state)
+        return count
+
+    def _end_round(self, state: BrokerState) -> None:
+        self._round_end = -1
+        state.record_settled()
+        state.halves.save_when_stored(state.store.log.end)
+        state.halves.stored(state.store.log.durable, state.offsets)
+
+
+def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
+    """Do what is due with a pending half; return False when nothing is, nor with younger ones."""
+    config = state.config
+    properties = half.property_map()
+    checks = _number(properties.get(TRANSACTION_CHECK_TIMES), 0)
+    age_ms = now_ms - half.born_time_ms
+    if checks >= config.transaction_check_max or age_ms > _KEPT_MS:
+        _give_up(state, offset, half, now_ms)
+        return True
+    # Apache counts even when it only puts the half back because it is immune.
+    properties[TRANSACTION_CHECK_TIMES] = str(checks + 1)
+    immunity = properties.get(CHECK_IMMUNITY_SECONDS)
+    if immunity is None:
+        if 0 <= age_ms <= config.transaction_timeout_ms:
+            return False
+    else:
+        seconds = _number(immunity, -1)
+        immunity_ms = config.transaction_timeout_ms if seconds == -1 else seconds * 1000
+        if age_ms <= immunity_ms:
+            properties.setdefault(TRANSACTION_FIRST_OFFSET, str(offset))
+            _put_back(state, offset, half, properties, now_ms)
+            return True
+    place = _put_back(state, offset, half, properties, now_ms)
+    _ask(state, half, properties, place)
+    return True
+
+
+def _number(text: str | None, missing: int) -> int:
+    """Return a property's number, -1 when it is none (as Apache does)."""
+    if text is None:
+        return missing
+    try:
+        return int(text)
+    except ValueError:
+        return -1
+
+
+def _put_back(
+    state: BrokerState, offset: int, half: Record, properties: dict[str, str], now_ms: int
+) -> Place:
+    """Store a half again at the end of its queue. Apache's copy has no flag and no attempts."""
+    copy = StoredMessage(
+        topic=HALF_TOPIC,
+        queue_id=half.queue_id,
+        body=half.body,
+        properties=encode_properties(properties),
+        flag=0,
+        sys_flag=half.sys_flag,
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+    )
+    place = state.append(copy, now_ms)
+    state.halves.put_back(offset, half, place)
+    return place
+
+
+def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None:
+    given_up = StoredMessage(
+        topic=GIVEN_UP_TOPIC,
+        queue_id=0,
+        body=half.body,
+        properties=half.properties,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+    )
+    state.append(given_up, now_ms)
+    state.halves.give_up(offset, half)
+
+
+def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Place) -> None:
+    """Ask a producer of the group once the copy is stored, for its answer names the copy."""
+    producer = state.clients.next_producer(properties.get(PRODUCER_GROUP, ""))
+    if producer is None:
+        return
+    message_id = properties.get(UNIQ_KEY)
+    ip, port = state.host[:-4], int.from_bytes(state.host[-4:])
+    header = CheckTransactionHeader(
+        topic=HALF_TOPIC,
+        tran_state_table_offset=place.queue_offset,
+        commit_log_offset=place.commit_log_offset,
+        msg_id=message_id,
+        transaction_id=message_id,
+        offset_msg_id=encode_offset_message_id(ip, port, place.commit_log_offset),
+        broker_name=state.config.broker_name,
+    )
+    body = encode_record_fields(
+        topic=properties.get(REAL_TOPIC, "").encode(),
+        body=half.body,
+        properties=encode_properties(properties),
+        queue_id=int(properties.get(REAL_QUEUE_ID, "0")),
+        flag=half.flag,
+        queue_offset=place.queue_offset,
+        commit_log_offset=place.commit_log_offset,
+        sys_flag=half.sys_flag,
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+        store_time_ms=half.store_time_ms,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.prepared_transaction_offset,
+    )
+    question = request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
+    state.reply_when_stored(producer, place.end, encode_command(question))

@@ -1,0 +1,138 @@
+"""Transactions: a half message is taken in, and ended once.
+
+Apache's broker stores the message again with each commit that it is sent; here the first word
+counts, and whoever repeats it is answered as if it were the first.
+Source: Apache RocketMQ `EndTransactionProcessor`, `TransactionalMessageBridge`,
+`TransactionalMessageUtil`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from reliable_mq.broker_core.names import HALF_TOPIC
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.message_store import Place, StoredMessage
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.headers import EndTransactionHeader
+from reliable_mq.wire.properties import (
+    CHECK_IMMUNITY_SECONDS,
+    DELAY,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_ID,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    encode_properties,
+)
+from reliable_mq.wire.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    Record,
+)
+
+_DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+
+
+def half_refused(broker: str) -> Refused:
+    """Return the refusal of a half message by the broker with this IP address."""
+    return Refused(
+        ResponseCode.NO_PERMISSION,
+        f"the broker[{broker}] sending transaction message is forbidden",
+    )
+
+
+def is_half(properties: Mapping[str, str], attempts: int) -> bool:
+    """Whether a message with these properties is to be stored as a half.
+
+    Clients before 4.6.1 leave the mark on what they send again for a consumer.
+    """
+    is_marked = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
+    return is_marked and not (attempts > 0 and int(properties.get(DELAY, "0")) > 0)
+
+
+def append_half(
+    state: BrokerState, message: StoredMessage, properties: dict[str, str], now_ms: int
+) -> Place:
+    """Store a message as a half. Its properties, which hold its id, gain its real place.
+
+    Raises:
+        Refused: when the broker takes none, or when the message is delayed too: Apache's broker
+            takes that, and forgets where the message belongs.
+    """
+    if state.config.reject_transaction_message:
+        raise half_refused(state.config.broker_ip)
+    if not _DELAYS.isdisjoint(properties):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot be delayed as well"
+        )
+    properties[TRANSACTION_ID] = properties[UNIQ_KEY]
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    half = msgspec.structs.replace(
+        message,
+        topic=HALF_TOPIC,
+        queue_id=0,
+        properties=encode_properties(properties),
+        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+    )
+    place = state.append(half, now_ms)
+    state.halves.add(place)
+    return place
+
+
+def end_transaction(state: BrokerState, request: Request) -> Command | None:
+    """END_TRANSACTION. One that says nothing new is not answered, as at Apache's broker."""
+    header = EndTransactionHeader.decode(request.command.ext_fields)
+    if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+        return None
+    half = _half(state, header, request.now_ms)
+    properties = half.property_map()
+    real = properties.get(REAL_TOPIC, ""), int(properties.get(REAL_QUEUE_ID, "0"))
+    if not state.halves.settle(half):
+        return reply(request.command)
+    if header.commit_or_rollback == TRANSACTION_COMMIT:
+        state.append(_committed(half, *real), request.now_ms)
+    frame = None if request.command.is_oneway else encode_command(reply(request.command))
+    state.settled(request.connection.id, frame, request.now_ms)
+    return None
+
+
+def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Record:
+    """Return the half that is to be ended, or refuse in Apache's words."""
+    offset = header.commit_log_offset
+    half = state.store.read_record(offset) if offset >= 0 else None
+    if half is None or half.topic != HALF_TOPIC:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    properties = half.property_map()
+    immunity = properties.get(CHECK_IMMUNITY_SECONDS)
+    if immunity and not header.from_transaction_check:
+        timeout_ms = state.config.transaction_timeout_ms
+        immunity_ms = int(immunity) * 1000 if immunity.isdecimal() else 0
+        if now_ms - half.born_time_ms > max(immunity_ms, timeout_ms):
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "")  # it is asked by a check-back
+    if properties.get(PRODUCER_GROUP) != header.producer_group:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != header.tran_state_table_offset:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    return half
+
+
+def _committed(half: Record, topic: str, queue_id: int) -> StoredMessage:
+    """Return the message as consumers get it. Its properties are the half's, as Apache stores."""
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=half.body,
+        properties=half.properties,
+        flag=half.flag,
+        sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.commit_log_offset,
+    )
