@@ -1,0 +1,147 @@
+"""Check-backs: who is asked, when, and how often."""
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld
+from tests.broker_core.half_world import (
+    COMMIT,
+    INTERVAL_MS,
+    answering,
+    bodies,
+    end,
+    ending,
+    prepare,
+    produce,
+    questions,
+    restarted,
+    settled,
+)
+
+from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.record import decode_record
+
+
+@pytest.fixture
+def world() -> BrokerWorld:
+    world = BrokerWorld()
+    world.create_topic(queues=4)
+    return world
+
+
+def test_a_silent_transaction_is_asked_for_and_its_answer_counts(world: BrokerWorld) -> None:
+    produce(world)
+    sent = prepare(world)
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    half = decode_record(question.body)
+    assert (half.topic, half.queue_id, half.body, half.flag) == (TOPIC, 3, b"half", 7)
+    assert half.property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+    assert question.ext_fields["transactionId"] == "AB12"
+    assert question.ext_fields["tranStateTableOffset"] == "1"  # a copy at the end of the queue
+    named = decode_offset_message_id(question.ext_fields["offsetMsgId"])
+    assert str(named.commit_log_offset) == question.ext_fields["commitLogOffset"]
+    assert end(world, answering(question, COMMIT)).code == 0
+    assert end(world, ending(sent, COMMIT)).code == 0
+    world.pass_time(2 * INTERVAL_MS)
+    assert (bodies(world), settled(world), questions(world)) == ([b"half"], [b"1,"], [])
+
+
+def test_a_producer_that_ends_late_settles_the_copy_too(world: BrokerWorld) -> None:
+    produce(world)
+    sent = prepare(world)
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    world = restarted(world)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert end(world, answering(question, COMMIT)).code == 0
+    assert (bodies(world), settled(world)) == ([b"half"], [b"1,"])
+    assert len(world.state.halves) == 0
+
+
+def test_the_producers_of_a_group_are_asked_in_turn(world: BrokerWorld) -> None:
+    for number in (1, 2):
+        produce(world, of=number)
+    produce(world, of=3, group="others")
+    for n in range(4):
+        prepare(world, UNIQ_KEY=f"K{n}")
+    world.pass_time(INTERVAL_MS)
+    assert [len(questions(world, of=number)) for number in (1, 2, 3)] == [2, 2, 0]
+
+
+def test_a_young_half_is_left_in_peace(world: BrokerWorld) -> None:
+    produce(world)
+    world.pass_time(INTERVAL_MS - 6_000)
+    prepare(world)
+    world.pass_time(6_000)
+    assert questions(world) == []
+    world.pass_time(INTERVAL_MS)
+    assert len(questions(world)) == 1
+
+
+def test_a_half_may_ask_for_more_time(world: BrokerWorld) -> None:
+    produce(world)
+    prepare(world, CHECK_IMMUNITY_TIME_IN_SECONDS="45")
+    world.pass_time(INTERVAL_MS)
+    assert questions(world) == []
+    copy = world.records(HALF_TOPIC)[-1].property_map()
+    assert copy["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    assert end(world, answering(question, COMMIT)).code == 0
+    assert bodies(world) == [b"half"]
+
+
+def test_an_end_after_the_time_that_a_half_asked_for_must_come_from_a_check(
+    world: BrokerWorld,
+) -> None:
+    sent = prepare(world, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+    world.pass_time(10_001, step=10_001)
+    assert end(world, ending(sent, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+    assert end(world, ending(sent, COMMIT, fromTransactionCheck="true")).code == 0
+    assert bodies(world) == [b"half"]
+
+
+def test_after_fifteen_checks_a_half_is_given_up_but_a_late_word_is_heard(
+    world: BrokerWorld,
+) -> None:
+    produce(world)
+    sent = prepare(world)
+    for _ in range(15):
+        world.pass_time(INTERVAL_MS, step=INTERVAL_MS)
+        produce(world)
+    assert len(questions(world)) == 15
+    world.pass_time(2 * INTERVAL_MS, step=INTERVAL_MS)
+    assert questions(world) == []
+    (given_up,) = world.records(GIVEN_UP_TOPIC)
+    assert given_up.property_map()["TRANSACTION_CHECK_TIMES"] == "15"
+    world = restarted(world)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert bodies(world) == [b"half"]
+
+
+def test_a_half_of_the_distant_past_is_given_up_at_once(world: BrokerWorld) -> None:
+    prepare(world)
+    world.now_ms += 73 * 3_600_000
+    world.pass_time(INTERVAL_MS)
+    assert bodies(world, GIVEN_UP_TOPIC, 0) == [b"half"]
+    assert len(world.state.halves) == 0
+
+
+def test_without_a_producer_a_half_waits_for_the_next_round(world: BrokerWorld) -> None:
+    prepare(world)
+    world.pass_time(INTERVAL_MS)
+    produce(world)
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    assert decode_record(question.body).property_map()["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+def test_more_halves_than_one_tick_takes_are_all_asked_for(world: BrokerWorld) -> None:
+    produce(world)
+    for n in range(450):
+        prepare(world, UNIQ_KEY=f"K{n}")
+    world.pass_time(INTERVAL_MS + 1_000)
+    assert len({question.ext_fields["msgId"] for question in questions(world)}) == 450
+    assert len(world.state.halves) == 450
