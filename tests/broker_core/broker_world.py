@@ -19,6 +19,8 @@ SMALL = {
     "mappedFileSizeCommitLog": str(256 * 1024),
     "mappedFileSizeConsumeQueue": "20000",
     "maxMessageSize": "65536",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "2000",
     "brokerName": "b",
 }
 START_MS = 1_700_000_000_000

@@ -54,6 +54,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_size_max: _Positive = msgspec.field(
         default=MESSAGE_BODY_SIZE_MAX, name="maxMessageSize"
     )
+    is_indexed: bool = msgspec.field(default=True, name="messageIndexEnable")
+    index_slots: _Positive = msgspec.field(default=5_000_000, name="maxHashSlotNum")
+    index_entries: Annotated[int, msgspec.Meta(ge=2)] = msgspec.field(
+        default=20_000_000, name="maxIndexNum"
+    )
+    query_count_max: _Positive = msgspec.field(default=32, name="defaultQueryMaxNum")
     delay_levels: str = msgspec.field(default=DELAY_LEVELS_TEXT, name="messageDelayLevel")
     auto_create_topic: bool = msgspec.field(default=True, name="autoCreateTopicEnable")
     auto_create_group: bool = msgspec.field(default=True, name="autoCreateSubscriptionGroup")

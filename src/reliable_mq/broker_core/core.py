@@ -6,6 +6,8 @@ B1: a request that is refused changes nothing. S2: a reply leaves only when its 
 the flush type promises.
 """
 
+import logging
+
 import msgspec
 
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
@@ -19,11 +21,14 @@ from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.errors import StoreCorrupt
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
+from reliable_mq.errors import StoreCorrupt, StoreError
 from reliable_mq.wire.record import pack_host
+
+log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 
@@ -41,6 +46,9 @@ class BrokerCore:
             delays_ms=config.delays_ms,
             process_id=process_id,
             is_sync_flush=config.flush_disk_type == SYNC_FLUSH,
+            index_sizes=IndexSizes(config.index_slots, config.index_entries)
+            if config.is_indexed
+            else None,
         )
         self.state = BrokerState(config, store)
         self._half_check = HalfCheck()
@@ -144,6 +152,7 @@ class BrokerCore:
     def tick(self, now_ms: int) -> None:
         """Do what is due: delays, held pulls, silent clients, files."""
         state, config = self.state, self.state.config
+        self.index_some(now_ms)
         for pull in state.pulls.due(now_ms):
             self._answer(pull.connection, answer_waiting(state, pull))
         if self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS):
@@ -161,15 +170,39 @@ class BrokerCore:
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
 
+    def index_some(self, now_ms: int) -> bool:
+        """List some more records in the index; return whether there are others behind them.
+
+        Queries that waited for it are answered when it has come to the end of the log.
+        """
+        state = self.state
+        was_stuck, state.is_index_stuck = state.is_index_stuck, False
+        try:
+            state.store.index_some(now_ms)
+        except (OSError, StoreError) as error:
+            state.is_index_stuck = True
+            if not was_stuck:
+                log.warning("the index cannot be written, it waits: %s", error)
+        is_behind = not (state.store.is_indexed or state.is_index_stuck)
+        if state.waiting_queries and not is_behind:
+            for request in state.waiting_queries:
+                answer = answer_to(state, request)
+                if answer is not None:
+                    self._answer(request.connection.id, answer)
+            state.waiting_queries.clear()
+        return is_behind
+
     def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
         if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # later says: the clock went back
             return False
         self._due_ms[what] = now_ms + interval_ms
         return True
 
-    def close(self) -> None:
+    def close(self, now_ms: int = 0) -> None:
         """Save everything and let go of the store. All batches must be synced before."""
         state = self.state
+        while self.index_some(now_ms):
+            pass
         state.schedule.stored(state.store.log.end)
         state.halves.save_when_stored(state.store.log.end)
         state.halves.stored(state.store.log.end, state.offsets)

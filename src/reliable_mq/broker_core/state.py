@@ -92,6 +92,8 @@ class BrokerState:
         self.needs_registration = True
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
+        self.waiting_queries: list[Request] = []  # for the index, which is behind the log
+        self.is_index_stuck = False  # whether it cannot be written
         self._replies: list[tuple[int, bytes]] = []
         self._withheld: deque[tuple[int, int, bytes]] = deque()
         self._files: dict[str, str] = {}

@@ -29,6 +29,7 @@ from reliable_mq.wire.command import Command, request
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.02
+_INDEX_PAUSE_SECONDS = 0.001
 _REGISTER_TIMEOUT = 6.0
 _CHECKPOINT_SECONDS = 10.0
 
@@ -122,6 +123,7 @@ class BrokerServer:
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._register_forever()),
             asyncio.create_task(self._checkpoint_forever()),
+            asyncio.create_task(self._index_forever()),
         ]
 
     async def _abandon(self) -> None:
@@ -171,6 +173,14 @@ class BrokerServer:
                 await self._register()
             self._run_turn()
 
+    async def _index_forever(self) -> None:
+        """Let the index follow the log in small slices: requests go between any two of them."""
+        while True:
+            is_behind = self._core.index_some(now_ms())
+            if not is_behind:
+                self._schedule_turn()
+            await asyncio.sleep(_INDEX_PAUSE_SECONDS if is_behind else _TICK_SECONDS)
+
     async def _checkpoint_forever(self) -> None:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
@@ -203,7 +213,7 @@ class BrokerServer:
         await self._log_writer.drain()
         await self._listener.close()
         self._log_writer.close()
-        self._core.close()
+        self._core.close(now_ms())
         if self._disk:
             self._disk.close()
         await self._links.close()

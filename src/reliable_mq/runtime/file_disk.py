@@ -8,19 +8,22 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.errors import StoreError, StoreInUse
+from reliable_mq.errors import InvariantBroken, StoreError, StoreInUse
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
+_TOUCHED_MAX = 2048
+_I32 = struct.Struct(">i")
 _LOCK_TEXT = "lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -34,7 +37,15 @@ class FileDiskFile:
     Both go through the page cache, so a read sees what was written before it.
     """
 
-    __slots__ = ("_descriptor", "_map", "_taken", "_unsynced_folders", "size")
+    __slots__ = (
+        "_descriptor",
+        "_map",
+        "_numbers",
+        "_taken",
+        "_touched",
+        "_unsynced_folders",
+        "size",
+    )
 
     def __init__(self, path: Path, size: int, unsynced_folders: Sequence[Path] = ()) -> None:
         self._unsynced_folders = unsynced_folders
@@ -45,10 +56,47 @@ class FileDiskFile:
             self.size = size
         self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
         self._taken = 0  # up to where `write_ahead` has taken room
+        self._numbers: mmap.mmap | None = None  # the reserved bytes, writable
+        self._touched = 0  # how many numbers were looked at since its pages were let go of
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
         return self._map[at : at + size]
+
+    def copy(self, at: int, size: int) -> bytes:
+        """Return what `read` returns, without a page of it staying in this process's memory."""
+        data = os.pread(self._descriptor, size, at)
+        return data if len(data) == min(size, self.size - at) else self._map[at : at + size]
+
+    def reserve(self, size: int) -> None:
+        """Take room on the medium for the first `size` bytes, and map them for `put_ints`.
+
+        A write through a map that finds no room would end the process (SIGBUS).
+        """
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._descriptor, 0, size)
+        self._numbers = mmap.mmap(self._descriptor, size)
+
+    def ints(self, places: Sequence[int]) -> list[int]:
+        """Return the signed 4-byte numbers at these places."""
+        numbers = self._reserved
+        self._touched += len(places)
+        return [_I32.unpack_from(numbers, at)[0] for at in places]
+
+    def put_ints(self, numbers: Mapping[int, int]) -> None:
+        """Write signed 4-byte numbers, by place."""
+        reserved = self._reserved
+        for at, number in numbers.items():
+            _I32.pack_into(reserved, at, number)
+        if self._touched > _TOUCHED_MAX:  # each may hold a page; the system keeps what was written
+            self._touched = 0
+            reserved.madvise(mmap.MADV_DONTNEED)
+
+    @property
+    def _reserved(self) -> mmap.mmap:
+        if self._numbers is None:
+            raise InvariantBroken("numbers are written where room was reserved")
+        return self._numbers
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
@@ -128,6 +176,8 @@ class FileDiskFile:
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()
+        if self._numbers:
+            self._numbers.close()
         os.close(self._descriptor)
 
 

@@ -6,7 +6,7 @@ does not promise: of the writes since the last sync each sector keeps its old by
 or any in between, and a new file may be gone with its name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -81,6 +81,22 @@ class MemoryFile:
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
         return bytes(self._content.seen[at : at + size])
+
+    def copy(self, at: int, size: int) -> bytes:
+        """Return what `read` returns."""
+        return self.read(at, size)
+
+    def reserve(self, size: int) -> None:
+        """Take room for the first `size` bytes: it is there."""
+
+    def ints(self, places: Sequence[int]) -> list[int]:
+        """Return the signed 4-byte numbers at these places."""
+        return [int.from_bytes(self.read(at, 4), signed=True) for at in places]
+
+    def put_ints(self, numbers: Mapping[int, int]) -> None:
+        """Write signed 4-byte numbers, by place."""
+        for at, number in numbers.items():
+            self.write(at, (number.to_bytes(4, signed=True),))
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1."""

@@ -269,3 +269,14 @@ class CorrectionOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
     topic: str
     compare_group: str
     filter_groups: str | None = None
+
+
+class QueryMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """QUERY_MESSAGE (12). Times in milliseconds."""
+
+    topic: str
+    key: str
+    max_num: I32
+    begin_timestamp: I64
+    end_timestamp: I64
+    index_type: str | None = None

@@ -5,6 +5,7 @@ The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specifi
 """
 
 from functools import lru_cache
+from operator import mul
 
 _SIGN_BIT = 0x80000000
 _MASK = 0xFFFFFFFF
@@ -31,5 +32,53 @@ def tags_code(tag: str) -> int:
 
 def index_hash(topic: str, key: str) -> int:
     """Return the hash under which index files list `key`: never negative."""
-    value = abs(java_string_hash(f"{topic}#{key}"))
+    return _listed(java_string_hash(f"{topic}#{key}"))
+
+
+_KEY_LENGTH_MAX = 255  # longer keys go the slow way
+_TAIL = 4  # of the ids that one client makes in a millisecond only the last characters differ
+_POWERS: list[int] = [pow(31, n, 1 << 32) for n in range(_KEY_LENGTH_MAX + 1)]
+_FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_KEY_LENGTH_MAX + 1)]
+
+
+class KeyHashes:
+    """The hashes of many keys of one topic, from their UTF-8 form; as `index_hash` has them.
+
+    Args:
+        prefix: what stands before each key, "topic#" for keys.
+    """
+
+    __slots__ = ("_prefix", "_prefix_hash")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._prefix_hash = java_string_hash(prefix) & _MASK
+
+    def of(self, key: bytes) -> int:
+        """Return the hash of a key, never negative."""
+        length = len(key)
+        if length > _KEY_LENGTH_MAX or not key.isascii():
+            text = self._prefix + key.decode("utf-8", "replace")
+            return _listed(java_string_hash(text))
+        if length > _TAIL:
+            a, b, c, d = key[-_TAIL:]
+            own = _head_hash(key[:-_TAIL]) * 923521 + a * 29791 + b * 961 + c * 31 + d
+        else:
+            own = _ascii_hash(key)
+        return _listed((self._prefix_hash * _POWERS[length] + own) & _MASK)
+
+
+def _ascii_hash(text: bytes) -> int:
+    value: int = sum(map(mul, text, _FACTORS[len(text)]))
+    return value & _MASK
+
+
+_head_hash = lru_cache(maxsize=1024)(_ascii_hash)
+
+
+def _listed(value: int) -> int:
+    """Return the absolute value of a 32-bit hash; Java has none for the smallest, Apache says 0."""
+    value &= _MASK
+    if value & _SIGN_BIT:
+        value = (1 << 32) - value
     return 0 if value == _SIGN_BIT else value

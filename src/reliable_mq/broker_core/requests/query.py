@@ -1,12 +1,20 @@
-"""Messages looked up by where they are stored.
+"""Messages looked up by where they are stored, or by a key that they bear.
 
-Source: Apache RocketMQ `QueryMessageProcessor`.
+Source: Apache RocketMQ 5.4.0 `QueryMessageProcessor`, `DefaultMessageStore.queryMessage`.
 """
+
+from typing import NamedTuple
 
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.message_index import MessageIndex
+from reliable_mq.limits import FRAME_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import QueryMessageHeader
+
+_LOOKS_MAX = 3  # Apache looks that often, each time before what it found
+_BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # no client reads a larger frame
 
 
 def view_message_by_id(state: BrokerState, request: Request) -> Command:
@@ -16,3 +24,78 @@ def view_message_by_id(state: BrokerState, request: Request) -> Command:
     if record is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     return reply(request.command, body=state.store.log.read(offset, record.size))
+
+
+class _Found(NamedTuple):
+    body: bytes
+    end_offset: int
+    end_time_ms: int
+
+
+def query_message(state: BrokerState, request: Request) -> Command | None:
+    """QUERY_MESSAGE: the records that bear a key, oldest first.
+
+    The index follows the log a few milliseconds behind: a query waits until it has come up, so
+    that what was acknowledged before is found.
+    """
+    ext = request.command.ext_fields
+    header = QueryMessageHeader.decode(ext)
+    count_max, kind = header.max_num, header.index_type or ""
+    if ext.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
+        count_max, kind = state.config.query_count_max, "U"
+    if not state.store.is_indexed and not state.is_index_stuck:
+        state.waiting_queries.append(request)
+        return None
+    found = _Found(b"", 0, 0)
+    if state.store.index:
+        found = _look(state, state.store.index, header, count_max, kind)
+    if not found.body:
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+            _reach(found),
+        )
+    return reply(request.command, ext=_reach(found), body=found.body)
+
+
+def _reach(found: _Found) -> dict[str, str]:
+    return {
+        "indexLastUpdateTimestamp": str(found.end_time_ms),
+        "indexLastUpdatePhyoffset": str(found.end_offset),
+    }
+
+
+def _look(
+    state: BrokerState, index: MessageIndex, header: QueryMessageHeader, count_max: int, kind: str
+) -> _Found:
+    """Return the records under a key; when none is kept any more, look once more before them."""
+    end_ms = header.end_timestamp
+    found = _Found(b"", 0, 0)
+    for _ in range(_LOOKS_MAX):
+        selected = index.select(
+            header.topic, header.key, count_max, header.begin_timestamp, end_ms, kind
+        )
+        if not selected.offsets:
+            break
+        body = _bodies(state, selected.offsets)
+        found = _Found(body, selected.end_offset, selected.end_time_ms)
+        oldest = state.store.read_record(selected.offsets[0])
+        end_ms = oldest.store_time_ms if oldest else end_ms
+        if body or end_ms < header.begin_timestamp:
+            break
+    return found
+
+
+def _bodies(state: BrokerState, offsets: list[int]) -> bytes:
+    """Return the records one after another, the newest ones when they do not fit a frame."""
+    log = state.store.log
+    parts: list[bytes] = []
+    total = 0
+    for offset in reversed(offsets):
+        record = state.store.read_record(offset)
+        if record is not None:
+            total += record.size
+            if total > _BODY_SIZE_MAX and parts:
+                break
+            parts.append(log.read(offset, record.size))
+    return b"".join(reversed(parts))

@@ -62,6 +62,7 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.GET_CONSUME_STATS: stats.get_consume_stats,
     RequestCode.GET_BROKER_RUNTIME_INFO: stats.get_broker_runtime_info,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
+    RequestCode.QUERY_MESSAGE: query.query_message,
 }
 
 

@@ -4,7 +4,7 @@
 synced. Paths are relative to the store's root, with forward slashes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -18,6 +18,26 @@ class DiskFile(Protocol):
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
+        ...
+
+    def copy(self, at: int, size: int) -> bytes:
+        """Return what `read` returns, and keep none of it mapped: for passing once over a log."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """Take room on the medium for the first `size` bytes, so that `put_ints` finds it.
+
+        Raises:
+            OSError: when there is none.
+        """
+        ...
+
+    def ints(self, places: Sequence[int]) -> list[int]:
+        """Return the signed 4-byte numbers at these places, which are reserved."""
+        ...
+
+    def put_ints(self, numbers: Mapping[int, int]) -> None:
+        """Write signed 4-byte numbers, by place. Places are reserved; durable only after `sync`."""
         ...
 
     def find(self, needle: bytes, at: int) -> int:

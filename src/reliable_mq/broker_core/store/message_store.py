@@ -17,6 +17,7 @@ from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.log_walk import store_time_ms
+from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
     Progress,
     QueueExtent,
@@ -65,6 +66,7 @@ class MessageStore:
         delays_ms: the delay of each level.
         process_id: kept in the file `abort` while the store is open.
         is_sync_flush: whether records are dispatched only when they are durable.
+        index_sizes: of the index files; None for no index.
 
     Raises:
         StoreCorrupt: when a segment is missing in the middle or has another size.
@@ -80,6 +82,7 @@ class MessageStore:
         delays_ms: Mapping[int, int],
         process_id: int = 0,
         is_sync_flush: bool = True,
+        index_sizes: IndexSizes | None = None,
     ) -> None:
         self._disk = disk
         self._queue_file_size = queue_file_size
@@ -95,6 +98,7 @@ class MessageStore:
         self._opened_end = 0
         self._noted_end = -1  # how far the last checkpoint reached
         self.log = CommitLog(disk, segment_size)
+        self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.on_dispatch: Callable[[DispatchEntry], None] | None = None
 
     @property
@@ -112,17 +116,17 @@ class MessageStore:
         progress = load_progress(self._disk)
         checkpoint = load_checkpoint(self._disk)
         self._load_queues()
-        plan = recovery.plan(
-            recovery.Evidence(
-                self.log,
-                self._queues,
-                checkpoint,
-                progress,
-                self._disk.size_of(ABORT_PATH) >= 0,
-                self._disk.boot_id,
-                self._delays_ms,
-            )
+        evidence = recovery.Evidence(
+            self.log,
+            self._queues,
+            checkpoint,
+            progress,
+            self._disk.size_of(ABORT_PATH) >= 0,
+            self._disk.boot_id,
+            self._delays_ms,
         )
+        is_same_boot = evidence.is_same_boot
+        plan = recovery.plan(evidence)
         if plan.lost_from >= 0:
             log.warning(
                 "the log ends at %d but was known up to %d: acknowledged messages are missing; "
@@ -134,6 +138,12 @@ class MessageStore:
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
         plan.carry_out(self.log, self._queues)
+        if self.index:
+            self.index.open(
+                is_whole=is_same_boot or not evidence.was_killed,
+                was_killed=evidence.was_killed,
+                safe_time_ms=checkpoint.index_time_ms,
+            )
         self._opened_end = self.log.end
         self._next_offsets = {key: queue.end for key, queue in self._queues.items()}
         last = plan.last_record
@@ -280,15 +290,20 @@ class MessageStore:
         progress = self._progress()
         # What `open` found was synced by it.
         segments = self.log.segments_from(max(self._noted_end, self._opened_end))
+        index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
             for file in (*segments, *unsynced):
                 file.sync()
+            for index_file in index_files:
+                index_file.sync()
             if is_news or unsynced:
                 save_progress(self._disk, progress)
                 checkpoint = load_checkpoint(self._disk)
                 checkpoint.commit_log_time_ms = progress.last_time_ms
                 checkpoint.consume_queue_time_ms = progress.last_time_ms
+                if index_files:
+                    checkpoint.index_time_ms = index_files[-1].end_time_ms
                 save_checkpoint(self._disk, checkpoint)
                 self._noted_end = dispatched.end
             self.log.prepare_segment()
@@ -311,12 +326,26 @@ class MessageStore:
             queues=queues,
         )
 
+    def index_some(self, now_ms: int) -> int:
+        """List the next records in the index; return how many. See `MessageIndex.advance`."""
+        end = self._dispatched.end
+        if self.index is None or self.index.indexed >= end:
+            return 0
+        return self.index.advance(end, now_ms)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether every visible record is in the index, as far as there is one."""
+        return self.index is None or self.index.indexed >= self._dispatched.end
+
     def checkpoint(self) -> None:
         """Sync log and queues, and note how far that reaches."""
         self.begin_checkpoint()()
 
     def close(self) -> None:
         """Checkpoint, take the mark of use away, and let go of the files."""
+        if self.index:
+            self.index.close()
         self.checkpoint()
         self._disk.remove(ABORT_PATH)
         for queue in self._queues.values():

@@ -1,0 +1,178 @@
+"""One index file: which messages of the log bear a key, newest first.
+
+    0 begin time i64    16 begin log offset i64    32 slots in use i32
+    8 end time i64      24 end log offset i64      36 next entry i32, from 1
+then the slots, i32 each: the newest entry of the keys with hash % slots, 0 for none
+then the entries, 20 bytes each, entry 0 unused:
+    key hash i32 | log offset i64 | seconds since the begin time i32 | entry before it i32
+
+Times in milliseconds, offsets of records. Entries are written first, then the head, then the slots:
+a process that dies between leaves entries that the head does not count, or that no slot names yet;
+`mend` names them. Source: Apache RocketMQ `IndexFile`, `IndexHeader`.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.errors import InvariantBroken
+
+HEAD_SIZE = 40
+_SLOT_SIZE = 4
+_HEAD = struct.Struct(">qqqqii")
+_ENTRY = struct.Struct(">iqii")
+_SECONDS_MAX = 0x7FFFFFFF
+MENDED_MAX = 65_536  # more entries than one `put` ever writes
+
+
+class Entry(NamedTuple):
+    """One key of one message: its hash, where the record is, and when it was stored (ms)."""
+
+    key_hash: int
+    commit_log_offset: int
+    store_time_ms: int
+
+
+def file_size(slots: int, capacity: int) -> int:
+    """Return the size of a file with room for `capacity` entries, the unused one included."""
+    return HEAD_SIZE + slots * _SLOT_SIZE + capacity * _ENTRY.size
+
+
+class IndexFile:
+    """The entries of one file.
+
+    Invariant I1: 1 <= next entry <= capacity; an entry's predecessor in its chain is before it.
+    """
+
+    def __init__(self, file: DiskFile, slots: int, capacity: int) -> None:
+        """Read the head.
+
+        Raises:
+            OSError: when the medium has no room for the slots.
+        """
+        self._file = file
+        self._slots = slots
+        self._capacity = capacity
+        file.reserve(HEAD_SIZE + slots * _SLOT_SIZE)
+        head: tuple[int, int, int, int, int, int] = _HEAD.unpack(file.copy(0, HEAD_SIZE))
+        self.begin_time_ms, self.end_time_ms, self._begin_offset, self.end_offset = head[:4]
+        self._slots_used = head[4]
+        self.next = max(head[5], 1)
+        self.is_synced = True
+
+    def invariants(self) -> None:
+        """I1, as far as it can be seen without reading."""
+        if not 1 <= self.next <= self._capacity:
+            raise InvariantBroken(f"I1: next entry {self.next} of {self._capacity}")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another file must follow."""
+        return self.next >= self._capacity
+
+    @property
+    def last_offset(self) -> int:
+        """Where the record of the last entry begins, -1 without one."""
+        return self._entry(self.next - 1)[1] if self.next > 1 else -1
+
+    def put(self, entries: Sequence[Entry]) -> int:
+        """Add entries, as many as there is room for; return how many."""
+        entries = entries[: self._capacity - self.next]
+        if not entries:
+            return 0
+        if self.next == 1:
+            self.begin_time_ms = entries[0].store_time_ms
+            self._begin_offset = entries[0].commit_log_offset
+        places = [self._slot_place(entry.key_hash) for entry in entries]
+        heads = dict.fromkeys(places, 0)
+        heads.update(zip(heads, self._file.ints(list(heads)), strict=True))
+        begin_time_ms, number, pack = self.begin_time_ms, self.next, _ENTRY.pack
+        packed = []
+        for place, (key_hash, offset, time_ms) in zip(places, entries, strict=True):
+            before = heads[place]
+            if not 0 < before < number:
+                before = 0
+                self._slots_used += 1
+            seconds = min(max(time_ms - begin_time_ms, 0) // 1000, _SECONDS_MAX)
+            packed.append(pack(key_hash, offset, seconds, before))
+            heads[place] = number
+            number += 1
+        self.is_synced = False
+        self._file.write(self._entry_place(self.next), packed)
+        self.next = number
+        _, self.end_offset, self.end_time_ms = entries[-1]
+        self._write_head()
+        self._file.put_ints(heads)
+        self.invariants()
+        return len(entries)
+
+    def _write_head(self) -> None:
+        head = _HEAD.pack(
+            self.begin_time_ms,
+            self.end_time_ms,
+            self._begin_offset,
+            self.end_offset,
+            self._slots_used,
+            self.next,
+        )
+        self._file.write(0, (head,))
+
+    def mend(self) -> None:
+        """Let every counted entry of the last `put` be named by its slot, or by one behind it."""
+        begin = max(1, self.next - MENDED_MAX)
+        newest: dict[int, int] = {}
+        for number, (key_hash, *_rest) in enumerate(self._entries(begin, self.next), begin):
+            newest[self._slot_place(key_hash)] = number
+        heads = self._file.ints(list(newest))
+        late = {
+            place: number
+            for (place, number), head in zip(newest.items(), heads, strict=True)
+            if head < number or head >= self.next
+        }
+        if late:
+            self.is_synced = False
+            self._file.put_ints(late)
+
+    def has_time(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether messages of a time span may be here."""
+        return begin_ms <= self.end_time_ms and end_ms >= self.begin_time_ms
+
+    def select(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the log offsets under a hash, newest first, within a time span (both included).
+
+        An entry's time is known to the second only, as in Apache's files.
+        """
+        number = self._file.ints([self._slot_place(key_hash)])[0]
+        while 0 < number < self.next:
+            own_hash, offset, seconds, before = self._entry(number)
+            time_ms = self.begin_time_ms + seconds * 1000
+            if seconds < 0:
+                return
+            if own_hash == key_hash and begin_ms <= time_ms <= end_ms:
+                yield offset
+            if before >= number or time_ms < begin_ms:
+                return
+            number = before
+
+    def _slot_place(self, key_hash: int) -> int:
+        return HEAD_SIZE + key_hash % self._slots * _SLOT_SIZE
+
+    def _entry_place(self, number: int) -> int:
+        return HEAD_SIZE + self._slots * _SLOT_SIZE + number * _ENTRY.size
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        return next(self._entries(number, number + 1))
+
+    def _entries(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        size = (end - begin) * _ENTRY.size
+        return _ENTRY.iter_unpack(self._file.copy(self._entry_place(begin), size))
+
+    def sync(self) -> None:
+        """Return when everything is on the medium. May run in another thread."""
+        self.is_synced = True
+        self._file.sync()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
