@@ -54,7 +54,7 @@ def index_files(world: BrokerWorld) -> list[bytes]:
 
 def filled_world(**properties: str) -> BrokerWorld:
     """Return a broker with message n at second n, for n from 0 to 9, of two keys and two tags."""
-    world = BrokerWorld(**properties)
+    world = BrokerWorld(None, **properties)
     for number in range(10):
         keys = f"order-{number} customer-{number % 2}"
         tag = "even" if number % 2 == 0 else "odd"
