@@ -24,8 +24,8 @@ from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
 from reliable_mq.errors import StoreCorrupt, StoreError
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
 from reliable_mq.wire.record import pack_host
 
 log = logging.getLogger(__name__)
