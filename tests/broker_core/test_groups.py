@@ -175,3 +175,12 @@ def test_a_bad_heartbeat_registers_nobody(world: BrokerWorld, said: bytes, inste
 
     assert answer.code == Code.SYSTEM_ERROR
     assert members(world) == []
+
+
+@pytest.mark.parametrize("order", ["true", "false"])
+def test_the_retry_topic_of_a_group_with_an_ordered_topic_is_ordered(order: str) -> None:
+    world = BrokerWorld()
+    header = {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": order}
+    world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header)
+    world.subscribe(TOPIC)
+    assert world.state.topics.get(f"%RETRY%{GROUP}").order is (order == "true")

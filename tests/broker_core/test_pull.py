@@ -9,6 +9,7 @@ from tests.broker_core.broker_world import (
     waiting_pull_header,
 )
 
+from reliable_mq.broker_core.requests import offsets
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -151,3 +152,20 @@ def test_a_one_way_pull_gets_no_answer_and_is_not_held(ten: BrokerWorld) -> None
     ten.send()
     assert ten.inbox == {1: []}
     assert len(ten.state.pulls) == 0
+
+
+@pytest.mark.parametrize(
+    ("slaves", "is_far_behind", "broker_id"),
+    [("true", True, "7"), ("true", False, "3"), ("false", True, "0")],
+)
+def test_a_group_that_reads_slowly_is_sent_to_the_broker_of_its_settings(
+    slaves: str, is_far_behind: bool, broker_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = BrokerWorld(slaveReadEnable=slaves)
+    settings = {"groupName": GROUP, "whichBrokerWhenConsumeSlowly": 7, "brokerId": 3}
+    world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, fastjson.dumps(settings))
+    world.create_topic()
+    world.send()
+    if is_far_behind:
+        monkeypatch.setattr(offsets, "_YOUNG_SIZE", 0)
+    assert pull(world).ext_fields["suggestWhichBrokerId"] == broker_id

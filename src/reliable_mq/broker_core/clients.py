@@ -38,6 +38,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel"):
     message_model: str | None = None
     consume_from_where: str | None = None
     subscription_data_set: list[SubscriptionData] | None = None
+    unit_mode: bool = False
 
 
 class Member(msgspec.Struct):

@@ -66,6 +66,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_topic_queues: _Positive = msgspec.field(default=8, name="defaultTopicQueueNums")
     property_filter: bool = msgspec.field(default=False, name="enablePropertyFilter")
     server_side_reset: bool = msgspec.field(default=True, name="useServerSideResetOffset")
+    slave_read: bool = msgspec.field(default=False, name="slaveReadEnable")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
     pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")

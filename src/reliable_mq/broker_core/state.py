@@ -188,15 +188,21 @@ class BrokerState:
         """Save the groups."""
         self.save(GROUPS_PATH, self.groups.dump())
 
-    def ensure_retry_topic(self, group: str, queues: int, now_ms: int) -> TopicConfig:
+    def ensure_retry_topic(
+        self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
         """Return the group's retry topic; it is created when it is not there."""
-        return self._ensure_topic(retry_topic(group), queues, now_ms)
+        return self._ensure_topic(
+            retry_topic(group), queues, now_ms, order=order, sys_flag=sys_flag
+        )
 
     def ensure_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
         """Return the group's dead-letter topic; it is created when it is not there."""
         return self._ensure_topic(dead_letter_topic(group), 1, now_ms)
 
-    def _ensure_topic(self, name: str, queues: int, now_ms: int) -> TopicConfig:
+    def _ensure_topic(
+        self, name: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
         topic = self.topics.get(name)
         if topic is None:
             topic = TopicConfig(
@@ -204,6 +210,8 @@ class BrokerState:
                 read_queue_nums=queues,
                 write_queue_nums=queues,
                 perm=READ | WRITE,
+                order=order,
+                topic_sys_flag=sys_flag,
             )
             self.put_topic(topic, now_ms)
         return topic

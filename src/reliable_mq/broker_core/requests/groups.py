@@ -17,6 +17,8 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import UnregisterClientHeader
 
+_UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
+
 
 class _ProducerData(msgspec.Struct, rename="camel"):
     group_name: str
@@ -69,10 +71,24 @@ def _register_consumer(
     if group is None:
         return
     if group.retry_queue_nums > 0:
-        state.ensure_retry_topic(name, group.retry_queue_nums, now_ms)
+        _ensure_retry_topic(state, consumer, group.retry_queue_nums, now_ms)
     keeps = beat.fingerprint != 0 and beat.without_subscriptions
     if state.clients.register_consumer(consumer, member, keeps_subscriptions=keeps):
         state.notify_group(name)
+
+
+def _ensure_retry_topic(
+    state: BrokerState, consumer: ConsumerData, queues: int, now_ms: int
+) -> None:
+    """Create the group's retry topic if it is new: ordered when one of its topics is."""
+    topics = [state.topics.get(item.topic) for item in consumer.subscription_data_set or ()]
+    state.ensure_retry_topic(
+        consumer.group_name,
+        queues,
+        now_ms,
+        order=any(topic.order for topic in topics if topic is not None),
+        sys_flag=_UNIT_SUBSCRIBES if consumer.unit_mode else 0,
+    )
 
 
 def unregister_client(state: BrokerState, request: Request) -> Command:

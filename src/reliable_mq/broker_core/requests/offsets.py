@@ -17,8 +17,8 @@ from reliable_mq.wire.headers import (
     UpdateConsumerOffsetHeader,
 )
 
-# Apache asks the page cache whether a queue's first message is still in memory. Here the newest
-# part of the log counts as that.
+# Apache asks whether a message is still in memory: by accessMessageInMemoryMaxRatio, a share of the
+# machine's. Here the newest part of the log counts as that.
 _YOUNG_SIZE = 4 * 1024 * 1024 * 1024
 
 
@@ -48,7 +48,12 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Command:
 def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
     if queue is None or queue.first > 0 or queue.end == 0:
         return False
-    return state.store.log.end - queue.unit(0).commit_log_offset <= _YOUNG_SIZE
+    return is_young(state, queue.unit(0).commit_log_offset)
+
+
+def is_young(state: BrokerState, commit_log_offset: int) -> bool:
+    """Whether a place of the log is near enough to its end to be still in memory."""
+    return state.store.log.end - commit_log_offset <= _YOUNG_SIZE
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:

@@ -11,6 +11,7 @@ from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.filtered_pull import scan
+from reliable_mq.broker_core.requests.offsets import is_young
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
 from reliable_mq.broker_core.requests.subscription import wanted_by
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -239,8 +240,9 @@ def _answer(
     group: GroupConfig | None,
 ) -> Command:
     queue = state.store.queue(header.topic, header.queue_id)
+    slaves = state.config.slave_read
     ext = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": _broker_to_read(state, queue, found, group) if slaves else "0",
         "nextBeginOffset": str(found.next_offset),
         "minOffset": str(queue.first if queue else 0),
         "maxOffset": str(queue.end if queue else 0),
@@ -248,3 +250,22 @@ def _answer(
         "groupSysFlag": str(group.group_sys_flag if group else 0),
     }
     return reply(command, found.code, found.status, ext, found.body)
+
+
+def _broker_to_read(
+    state: BrokerState, queue: ConsumeQueue | None, found: _Found, group: GroupConfig | None
+) -> str:
+    """Return the id of the broker that a group is to read next, where slaves may be read.
+
+    A group that reads what left memory long ago is sent to the broker that its settings name.
+    """
+    group = group or GroupConfig()
+    last = found.next_offset - 1
+    is_read = found.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    is_slow = (
+        is_read
+        and queue is not None
+        and queue.first <= last < queue.end
+        and not is_young(state, queue.unit(last).commit_log_offset)
+    )
+    return str(group.which_broker_when_consume_slowly if is_slow else group.broker_id)
