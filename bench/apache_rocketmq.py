@@ -5,6 +5,7 @@ its `runbroker.sh` with a heap of 2 GiB instead of 8.
 """
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -51,27 +52,42 @@ class ApacheRocketMQ:
     Args:
         directory: an empty directory; ROCKETMQ_HOME, the store and the logs go there.
         flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
+        settings: further properties of the broker.
+        name_servers: "host:port;…" of other name servers; then none is started.
     """
 
     label = "Apache RocketMQ 5.4.0"
 
-    def __init__(self, directory: Path, flush_disk_type: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        flush_disk_type: str,
+        settings: Mapping[str, str] | None = None,
+        name_servers: str = "",
+    ) -> None:
         self.directory = directory
         self.flush_disk_type = flush_disk_type
-        self.name_server_address = f"127.0.0.1:{free_port()}"
+        self.name_server_address = name_servers or f"127.0.0.1:{free_port()}"
+        self.name_server: LoggedProcess | None = None
+        self._settings = dict(settings or {})
+        self._has_name_server = not name_servers
         self.address = f"127.0.0.1:{broker_port()}"
 
     def start(self) -> None:
         """Start both; returns when the broker has registered."""
         build_server()
         (self.directory / "conf").mkdir(parents=True, exist_ok=True)
-        self.name_server = self._start(
-            "org.apache.rocketmq.namesrv.NamesrvStartup",
-            NAME_SERVER_FLAGS,
-            "namesrv",
-            {"listenPort": self.name_server_address.rpartition(":")[2]},
-        )
-        self.name_server.wait_for(r"boot success", START_SECONDS)
+        if self._has_name_server:
+            self.name_server = self._start(
+                "org.apache.rocketmq.namesrv.NamesrvStartup",
+                NAME_SERVER_FLAGS,
+                "namesrv",
+                {
+                    "listenPort": self.name_server_address.rpartition(":")[2],
+                    "kvConfigPath": str(self.directory / "kvConfig.json"),
+                },
+            )
+            self.name_server.wait_for(r"boot success", START_SECONDS)
         store = self.directory / "store"
         self.broker = self._start(
             "org.apache.rocketmq.broker.BrokerStartup",
@@ -86,6 +102,7 @@ class ApacheRocketMQ:
                 "storePathRootDir": str(store),
                 "storePathCommitLog": str(store / "commitlog"),
                 "flushDiskType": self.flush_disk_type,
+                **self._settings,
             },
         )
         self.broker.wait_for(r"boot success", START_SECONDS)
@@ -108,11 +125,13 @@ class ApacheRocketMQ:
     @property
     def pids(self) -> list[int]:
         """The process ids of both, while they run."""
-        return [self.broker.child.pid, self.name_server.child.pid]
+        servers = [self.broker, self.name_server]
+        return [server.child.pid for server in servers if server]
 
     def stop(self) -> None:
         self.broker.stop()
-        self.name_server.stop()
+        if self.name_server:
+            self.name_server.stop()
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,7 +1,7 @@
 """Our broker as users start it: `reliable-mq broker` in a process of its own."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,8 @@ class ReliableMQBroker:
         directory: holds the store, `store/`, and the log of the n-th start, `broker-n.log`.
         flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
         command: what stands for `reliable-mq` in the command line.
+        settings: further properties of the broker.
+        name_servers: "host:port;…" of other name servers; then none runs in this process.
     """
 
     label = "reliable_mq"
@@ -30,6 +32,8 @@ class ReliableMQBroker:
         directory: Path,
         flush_disk_type: str = "SYNC_FLUSH",
         command: Sequence[str] = COMMAND,
+        settings: Mapping[str, str] | None = None,
+        name_servers: str = "",
     ) -> None:
         self.directory = directory
         self.store = directory / "store"
@@ -38,19 +42,28 @@ class ReliableMQBroker:
         self.name_server_address = "127.0.0.1:0"
         self.starts = 0
         self._command = command
+        self._settings = {"flushDiskType": flush_disk_type, **(settings or {})}
+        self._name_servers = name_servers
 
     def start(self) -> None:
         """Start the process; returns when its ready line has come."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.starts += 1
+        name_server = ("--namesrv-port", self.name_server_address.rpartition(":")[2])
+        if self._name_servers:
+            name_server = ("--namesrv", self._name_servers)
         self.process = LoggedProcess(
             [
                 *self._command,
                 "broker",
                 *("--store", str(self.store)),
                 *("--port", self.address.rpartition(":")[2]),
-                *("--namesrv-port", self.name_server_address.rpartition(":")[2]),
-                *("--set", f"flushDiskType={self.flush_disk_type}"),
+                *name_server,
+                *(
+                    word
+                    for name, value in self._settings.items()
+                    for word in ("--set", f"{name}={value}")
+                ),
             ],
             self.directory / f"broker-{self.starts}.log",
         )

@@ -121,7 +121,7 @@ class BrokerWorld:
         """Deliver replies, and write what is to be written, until nothing more comes."""
         while True:
             turn = self.core.take_turn()
-            for number, frame in turn.replies:
+            for number, frame in turn.replies + turn.registered_replies:
                 self.inbox.setdefault(number, []).extend(
                     decode_command(cut) for cut in FrameReader().feed(frame)
                 )

@@ -3,8 +3,9 @@
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 
-from reliable_mq.broker_core.config import BrokerConfig, broker_config, parse_properties
+from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.wire.java_properties import parse_properties
 
 
 def test_without_properties_the_defaults_hold() -> None:

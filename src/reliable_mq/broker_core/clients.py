@@ -126,6 +126,14 @@ class ClientTable:
         """Return a group that has members, or None."""
         return self._consumers.get(name)
 
+    def producers(self) -> dict[str, list[Member]]:
+        """Return the producers by group."""
+        return {name: list(members.values()) for name, members in self._producers.items()}
+
+    def subscribers_of(self, topic: str) -> set[str]:
+        """Return the groups that subscribe to a topic."""
+        return {name for name, group in self._consumers.items() if topic in group.subscriptions}
+
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat."""
         self._producers.setdefault(group, {})[member.connection] = member

@@ -6,7 +6,6 @@ Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 
 import difflib
 import ipaddress
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from reliable_mq.limits import (
     MESSAGE_BODY_SIZE_MAX,
     TOPIC_LENGTH_MAX,
 )
+from reliable_mq.wire.java_properties import as_property
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
@@ -135,6 +135,36 @@ def broker_config(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str
     return config, warnings
 
 
+# What is built from these when the broker starts does not follow them later.
+_READ_AT_START = frozenset(
+    {
+        *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
+        *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
+        *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
+    }
+)
+
+
+def changed_config(
+    config: BrokerConfig, changes: Mapping[str, str]
+) -> tuple[BrokerConfig, list[str]]:
+    """Return the settings after a change at run time, and a warning for each unknown property.
+
+    Raises:
+        ConfigurationError: when a value does not read or is out of range, or is one that the broker
+            reads only when it starts.
+    """
+    current = msgspec.to_builtins(config)
+    for name in sorted(_READ_AT_START & changes.keys()):
+        if changes[name] != as_property(current[name]):
+            raise ConfigurationError(
+                f"{name}: the broker reads this property only when it starts; change its "
+                "configuration and start it again"
+            )
+    values = {name: as_property(value) for name, value in current.items()}
+    return broker_config({**values, **changes})
+
+
 def _unsupported(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
@@ -172,26 +202,3 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(
             f"mappedFileSizeConsumeQueue={config.queue_file_size}: a multiple of 20 is needed"
         )
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties of a broker.conf, written as `java.util.Properties` reads them.
-
-    A line is `name=value`, `name:value` or `name value`; # and ! begin comments, a backslash at
-    its end lets a line go on in the next, and before any other letter it stands for that letter.
-    """
-    pairs: dict[str, str] = {}
-    lines = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text.replace("\r\n", "\n"))
-    for line in lines.splitlines():
-        stripped = line.strip()
-        if stripped and stripped[0] not in "#!":
-            name, value = _NAME_AND_VALUE.match(stripped).groups()  # type: ignore[union-attr]
-            pairs[_unescape(name)] = _unescape(value)
-    return pairs
-
-
-_NAME_AND_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)

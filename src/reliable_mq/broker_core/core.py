@@ -97,6 +97,7 @@ class BrokerCore:
         """Handle one command; what it wants done leaves with the next turn."""
         flag = command.flag
         if flag & REPLY_FLAG:
+            self.state.calls.answer(connection.id, command)
             return
         answer = answer_to(self.state, Request(connection, command, now_ms))
         if answer is not None and not flag & ONE_WAY_FLAG:
@@ -105,6 +106,7 @@ class BrokerCore:
     def disconnected(self, connection_id: int) -> None:
         """Forget a connection that closed."""
         self.state.pulls.forget(connection_id)
+        self.state.calls.forget(connection_id)
         self.state.locks.disconnect(connection_id)
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
@@ -155,6 +157,7 @@ class BrokerCore:
         self.index_some(now_ms)
         for pull in state.pulls.due(now_ms):
             self._answer(pull.connection, answer_waiting(state, pull))
+        state.calls.expire(now_ms)
         if self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS):
             state.schedule.deliver_due(state.store, now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:

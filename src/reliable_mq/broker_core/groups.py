@@ -80,6 +80,23 @@ class GroupTable:
         self.version.advance(now_ms)
         self.is_dirty = True
 
+    def names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return sorted(self._groups)
+
+    def remove(self, name: str, now_ms: int) -> bool:
+        """Forget a group's settings; return whether it was there."""
+        removed = self._groups.pop(name, None)
+        is_forbidden = self._forbidden.pop(name, None) is not None
+        if removed is not None or is_forbidden:
+            self.version.advance(now_ms)
+            self.is_dirty = True
+        return removed is not None
+
+    def allow_creation(self, *, auto_create: bool) -> None:
+        """Change whether a group that is new is created when it is first used."""
+        self._auto_create = auto_create
+
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Whether the group may not read this topic, though it may read others."""
         return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)

@@ -69,6 +69,11 @@ def is_system_topic(topic: str) -> bool:
     return topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_")
 
 
+def system_topics() -> frozenset[str]:
+    """Return the topics that every broker counts as its own."""
+    return _SYSTEM_TOPICS
+
+
 def is_send_forbidden(topic: str) -> bool:
     """Whether clients may not send to this system topic."""
     return topic in _NO_SEND_TOPICS

@@ -112,6 +112,13 @@ class OffsetTable:
         """Return the groups that have an offset in the topic."""
         return sorted(group for name, group in self._offsets if name == topic)
 
+    def remove_group(self, group: str) -> None:
+        """Forget a group's offsets of all topics."""
+        for table in (self._offsets, self._pulled, self._resets):
+            for key in [key for key in table if key[1] == group]:
+                del table[key]
+                self.is_dirty = True
+
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
         for table in (self._offsets, self._pulled, self._resets):

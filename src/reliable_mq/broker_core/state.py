@@ -10,6 +10,7 @@ import msgspec
 
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
+from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, HalfMessages
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
@@ -22,7 +23,13 @@ from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.store.commit_log import Batch
 from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.broker_core.topics import READ, WRITE, TopicConfig, TopicTable
+from reliable_mq.broker_core.topics import (
+    READ,
+    WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicTable,
+)
 from reliable_mq.message import new_message_id
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
@@ -52,12 +59,14 @@ class Turn(msgspec.Struct):
     """What one turn of the event loop wants done.
 
     `batch` is written (and synced) first; afterwards the core is told, and further replies leave.
-    `replies` may leave at once. `files` are configuration texts by path.
+    `replies` may leave at once. `files` are configuration texts by path. `registered_replies` leave
+    when the name servers know the topics as they are now, or cannot be told.
     """
 
     batch: Batch | None
     replies: list[tuple[int, bytes]]
     files: dict[str, str]
+    registered_replies: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
 
 
 class BrokerState:
@@ -87,14 +96,17 @@ class BrokerState:
         self.clients = ClientTable()
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls()
+        self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = HalfMessages()
+        self.config_version = DataVersion()
         self.needs_registration = True
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
         self.is_index_stuck = False  # whether it cannot be written
         self._replies: list[tuple[int, bytes]] = []
+        self._registered_replies: list[tuple[int, bytes]] = []
         self._withheld: deque[tuple[int, int, bytes]] = deque()
         self._files: dict[str, str] = {}
         self._message_count = 0
@@ -121,6 +133,14 @@ class BrokerState:
     def reply_when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Answer when everything before log offset `end` is as safe as the flush type promises."""
         self._withheld.append((end, connection, frame))
+
+    def reply_when_registered(self, request: Request, answer: Command) -> None:
+        """Answer when the name servers know the topics as they are now, or cannot be told.
+
+        Whoever made a topic asks a name server for it next.
+        """
+        if not request.command.is_oneway:
+            self._registered_replies.append((request.connection.id, encode_command(answer)))
 
     def release(self, end: int) -> None:
         """Let the replies go that waited for log offsets up to `end`."""
@@ -162,8 +182,9 @@ class BrokerState:
         """Return what this turn wants done, and begin the next."""
         if self.halves.is_op_due:
             self.record_settled()
-        turn = Turn(self.store.take_batch(), self._replies, self._files)
+        turn = Turn(self.store.take_batch(), self._replies, self._files, self._registered_replies)
         self._replies = []
+        self._registered_replies = []
         self._files = {}
         return turn
 
@@ -245,11 +266,28 @@ class BrokerState:
         }
         body: dict[str, object] = {
             "filterServerList": [],
-            "topicConfigSerializeWrapper": {
-                **self.topics.to_json(),
-                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
-                "topicQueueMappingDetailMap": {},
-                "topicQueueMappingInfoMap": {},
-            },
+            "topicConfigSerializeWrapper": self.topic_wrapper(),
         }
         return header, body
+
+    def topic_wrapper(self) -> dict[str, object]:
+        """Return the topics as other servers take them."""
+        return {
+            **self.topics.to_json(),
+            "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+    def change_config(self, config: BrokerConfig, now_ms: int) -> None:
+        """Go on with other settings: those that are looked at when needed, and these."""
+        if config.auto_create_topic != self.config.auto_create_topic:
+            self.topics.allow_creation(
+                auto_create=config.auto_create_topic,
+                queues=config.default_topic_queues,
+                now_ms=now_ms,
+            )
+            self.topics_changed()
+        self.groups.allow_creation(auto_create=config.auto_create_group)
+        self.locks.change_lifetime(config.lock_lifetime_ms)
+        self.config = config

@@ -120,9 +120,23 @@ class TopicTable:
             self._topics.setdefault(topic.topic_name, topic)
         self._own = frozenset(topic.topic_name for topic in system)
 
+    def allow_creation(self, *, auto_create: bool, queues: int, now_ms: int) -> None:
+        """Change whether topics are created when they are first sent to, from the template."""
+        template = self._topics.get(DEFAULT_TOPIC)
+        if template is None:
+            template = TopicConfig(
+                topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues
+            )
+        perm = READ | WRITE | (INHERIT if auto_create else 0)
+        self.put(msgspec.structs.replace(template, perm=perm), now_ms)
+
     def is_system(self, name: str) -> bool:
         """Whether the topic is this broker's own, so that nobody may create or delete it."""
         return name in self._own or is_system_topic(name)
+
+    def own(self) -> frozenset[str]:
+        """Return the topics that the broker made for itself."""
+        return self._own
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the topic, or None."""

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 import uvloop
 
-from reliable_mq.broker_core.config import parse_properties
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.wire.java_properties import parse_properties
 
 _HOST = "127.0.0.1"
 _PORT = 10911

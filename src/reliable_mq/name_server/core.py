@@ -10,16 +10,19 @@ from typing import Any
 import msgspec
 
 from reliable_mq.errors import ProtocolError
+from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import DataVersion, decode_registration
-from reliable_mq.name_server.routes import RouteTable
+from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import RegisterBrokerHeader
+from reliable_mq.wire.java_properties import format_properties, parse_properties
 
 _STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients from here on read standard JSON
-_WIPE_WRITE_PERM_OF_BROKER = 205
-_ADD_WRITE_PERM_OF_BROKER = 327
+_UNIT = 1  # topicSysFlag: the topic belongs to a unit, or a unit subscribes to it
+_UNIT_SUB = 2
+_BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 _SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CRC_MASK = 0x7FFFFFFF
 
@@ -29,6 +32,7 @@ class NameServerCore:
 
     def __init__(self) -> None:
         self.routes = RouteTable()
+        self.config = NameServerConfig()
         self._handlers: dict[int, Callable[[int, Command, int], Command]] = {
             RequestCode.REGISTER_BROKER: self._register_broker,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
@@ -38,8 +42,17 @@ class NameServerCore:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            _WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
-            _ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
         }
 
     def receive(self, connection: int, command: Command, now_ms: int) -> Command:
@@ -110,7 +123,64 @@ class NameServerCore:
         return reply(command, body=fastjson.dumps(self.routes.cluster_info()))
 
     def _topic_list(self, _connection: int, command: Command, _now_ms: int) -> Command:
-        return reply(command, body=fastjson.dumps({"topicList": self.routes.topics()}))
+        if not self.config.enable_all_topic_list:
+            return reply(command, ResponseCode.SYSTEM_ERROR, "disable")
+        return _topics(command, self.routes.topics())
+
+    def _topics_by_cluster(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        if not self.config.enable_topic_list:
+            return reply(command, ResponseCode.SYSTEM_ERROR, "disable")
+        return _topics(command, self.routes.topics_in(command.ext_fields["cluster"]))
+
+    def _unit_topics(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        if not self.config.enable_topic_list:
+            return reply(command, ResponseCode.SYSTEM_ERROR, "disable")
+        wanted = {
+            RequestCode.GET_UNIT_TOPIC_LIST: lambda flag: flag & _UNIT,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda flag: flag & _UNIT_SUB,
+        }.get(
+            RequestCode(command.code),
+            lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB,
+        )
+        return _topics(command, self.routes.topics_by_flag(wanted))
+
+    def _system_topics(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        info = self.routes.cluster_info()
+        names = {name for brokers in info["clusterAddrTable"].values() for name in brokers}
+        addresses = [
+            a for data in info["brokerAddrTable"].values() for a in data["brokerAddrs"].values()
+        ]
+        topics = sorted(names | info["clusterAddrTable"].keys())
+        body = {"topicList": topics} | ({"brokerAddr": addresses[0]} if addresses else {})
+        return reply(command, body=fastjson.dumps(body))
+
+    def _member_group(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        ext = command.ext_fields
+        cluster, name = ext["clusterName"], ext["brokerName"]
+        group = {
+            "brokerAddrs": self.routes.members(cluster, name),
+            "brokerName": name,
+            "cluster": cluster,
+        }
+        return reply(command, body=fastjson.dumps({"brokerMemberGroup": group}))
+
+    def _register_topic(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        route = msgspec.convert(fastjson.loads(command.body), _Route) if command.body else _Route()
+        self.routes.add_topic(command.ext_fields["topic"], route.queue_datas)
+        return reply(command)
+
+    def _update_config(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        changes = parse_properties(command.body.decode())
+        if changes.keys() & _BLACK_LIST:
+            return reply(
+                command, ResponseCode.NO_PERMISSION, "Can not update config in black list."
+            )
+        self.config = changed_config(self.config, changes)
+        return reply(command)
+
+    def _get_config(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        values = msgspec.to_builtins(self.config)
+        return reply(command, body=format_properties(values).encode())
 
     def _delete_topic(self, _connection: int, command: Command, _now_ms: int) -> Command:
         ext = command.ext_fields
@@ -124,6 +194,14 @@ class NameServerCore:
     def _add_write_permission(self, _connection: int, command: Command, _now_ms: int) -> Command:
         count = self.routes.add_write_permission(command.ext_fields["brokerName"])
         return reply(command, ext={"addTopicCount": str(count)})
+
+
+class _Route(msgspec.Struct, rename="camel"):
+    queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+
+
+def _topics(command: Command, names: list[str]) -> Command:
+    return reply(command, body=fastjson.dumps({"topicList": names}))
 
 
 def _standard_json(value: dict[str, Any]) -> bytes:

@@ -238,6 +238,30 @@ class RouteTable:
             "clusterAddrTable": clusters,
         }
 
+    def members(self, cluster: str, name: str) -> dict[int, str]:
+        """Return the addresses of the brokers of one name in one cluster by their ids."""
+        data = self._names.get(name)
+        return dict(data.broker_addrs) if data and data.cluster == cluster else {}
+
+    def topics_in(self, cluster: str) -> list[str]:
+        """Return the topics that brokers of a cluster have, sorted."""
+        names = {name for name, data in self._names.items() if data.cluster == cluster}
+        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
+
+    def topics_by_flag(self, wanted: Callable[[int], bool]) -> list[str]:
+        """Return the topics whose system flag, as any broker has it, is wanted; sorted."""
+        return sorted(
+            topic
+            for topic, queues in self._topics.items()
+            if wanted(next(iter(queues.values())).topic_sys_flag)
+        )
+
+    def add_topic(self, topic: str, queues: list[QueueData]) -> None:
+        """Add what somebody else than its brokers says of a topic; unknown brokers are left out."""
+        for queue_data in queues:
+            if queue_data.broker_name in self._names:
+                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+
     def topics(self) -> list[str]:
         """Return all topics, sorted."""
         return sorted(self._topics)

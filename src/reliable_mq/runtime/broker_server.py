@@ -58,6 +58,8 @@ class BrokerServer:
         self._name_server: NameServer | None = None
         self._turn_is_due = False
         self._timers: list[asyncio.Task[None]] = []
+        self._registration: asyncio.Task[None] | None = None
+        self._wait_for_registration: list[tuple[int, bytes]] = []
         self._links: Links
         self._core: BrokerCore
         self._disk: FileDisk | None = None
@@ -154,12 +156,18 @@ class BrokerServer:
     def _run_turn(self) -> None:
         self._turn_is_due = False
         turn = self._core.take_turn()
+        self._send(turn.replies)
+        self._log_writer.take(turn)
+        self._wait_for_registration.extend(turn.registered_replies)
+        if self._core.state.needs_registration or self._wait_for_registration:
+            self._begin_registration()
+
+    def _send(self, replies: list[tuple[int, bytes]]) -> None:
         by_connection: dict[int, list[bytes]] = {}
-        for connection_id, frame in turn.replies:
+        for connection_id, frame in replies:
             by_connection.setdefault(connection_id, []).append(frame)
         for connection_id, frames in by_connection.items():
             self._listener.send(connection_id, frames)
-        self._log_writer.take(turn)
 
     def _stored(self, end: int, is_durable: bool) -> None:
         self._core.stored(end, durable=is_durable)
@@ -169,8 +177,6 @@ class BrokerServer:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._core.tick(now_ms())
-            if self._core.state.needs_registration:
-                await self._register()
             self._run_turn()
 
     async def _index_forever(self) -> None:
@@ -188,25 +194,48 @@ class BrokerServer:
 
     async def _register_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._config.register_interval_ms / 1000)
+            await asyncio.sleep(self._core.state.config.register_interval_ms / 1000)
             await self._register()
+
+    def _begin_registration(self) -> None:
+        """Register the topics that changed, unless that is under way and will see the change.
+
+        Before the first registration, and after the last, nothing is to be done.
+        """
+        if self._timers and (self._registration is None or self._registration.done()):
+            self._registration = asyncio.create_task(self._register_changes())
+
+    async def _register_changes(self) -> None:
+        while self._core.state.needs_registration or self._wait_for_registration:
+            replies, self._wait_for_registration = self._wait_for_registration, []
+            await self._register()
+            self._send(replies)
 
     async def _register(self) -> None:
         """Tell every name server which topics there are."""
         self._core.state.needs_registration = False
         header, body = self._core.state.registration()
-        for address in self.name_server_address.split(";"):
-            command = request(RequestCode.REGISTER_BROKER, header, fastjson.dumps(body))
-            try:
-                await self._links.call(address, command, _REGISTER_TIMEOUT)
-            except Unavailable as error:
-                log.warning("cannot register at %s: %s", address, error)
+        encoded = fastjson.dumps(body)
+        await asyncio.gather(
+            *(
+                self._register_at(address, request(RequestCode.REGISTER_BROKER, header, encoded))
+                for address in self.name_server_address.split(";")
+            )
+        )
+
+    async def _register_at(self, address: str, command: Command) -> None:
+        try:
+            await self._links.call(address, command, _REGISTER_TIMEOUT)
+        except Unavailable as error:
+            log.warning("cannot register at %s: %s", address, error)
 
     async def close(self) -> None:
         """Finish what was begun, save everything, and stop."""
-        for timer in self._timers:
-            timer.cancel()
-        await asyncio.gather(*self._timers, return_exceptions=True)
+        tasks = [*self._timers, *([self._registration] if self._registration else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._timers = []  # what is under way may change topics, but nobody is told any more
         await self._unregister()
         self._listener.stop_reading()
         self._run_turn()

@@ -221,6 +221,23 @@ class TopicConfigHeader(Header, frozen=True, kw_only=True, rename="camel"):
     attributes: str | None = None
 
 
+class DeleteGroupHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class ConsumeQueueHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """QUERY_CONSUME_QUEUE (321); `index` is the queue offset of the first entry."""
+
+    topic: str
+    queue_id: I32
+    index: I64
+    count: I32
+    consumer_group: str | None = None
+
+
 class UnregisterClientHeader(Header, frozen=True, kw_only=True):
     """UNREGISTER_CLIENT (35)."""
 

@@ -40,6 +40,10 @@ class OrderLocks:
         if bound != listed:
             raise InvariantBroken(f"L2: {bound} are bound to connections, {listed} are listed")
 
+    def change_lifetime(self, lifetime_ms: int) -> None:
+        """Let locks live this long after their next renewal."""
+        self._lifetime_ms = lifetime_ms
+
     def lock(
         self,
         group: str,

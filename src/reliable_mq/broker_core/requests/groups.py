@@ -8,6 +8,7 @@ import msgspec
 from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
+from reliable_mq.broker_core.requests.connections import connection_of
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.requests.subscription import check_filter
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
@@ -15,7 +16,7 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
-from reliable_mq.wire.headers import UnregisterClientHeader
+from reliable_mq.wire.headers import DeleteGroupHeader, UnregisterClientHeader
 
 _UNIT_SUBSCRIBES = 2  # a topic's system flag: a unit subscribes to it
 
@@ -132,15 +133,7 @@ def get_consumer_connection_list(state: BrokerState, request: Request) -> Comman
     if group is None:
         raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
     body = {
-        "connectionSet": [
-            {
-                "clientAddr": member.address,
-                "clientId": member.client_id,
-                "language": member.language,
-                "version": member.version,
-            }
-            for member in group.members.values()
-        ],
+        "connectionSet": [connection_of(member) for member in group.members.values()],
         "consumeFromWhere": group.consume_from_where,
         "consumeType": group.consume_type,
         "messageModel": group.message_model,
@@ -154,16 +147,45 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     body = request.command.body
     if body:
         group = msgspec.convert(fastjson.loads(body), GroupConfig)
-        fault = group_fault(group.group_name)
-        if fault:
-            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
-        if group.retry_queue_nums > QUEUES_MAX:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"retryQueueNums={group.retry_queue_nums}: a topic has 0 to {QUEUES_MAX} queues",
-            )
+        _refuse_faulty(group)
         state.groups.put(group, request.now_ms)
         state.groups_changed()
+    return reply(request.command)
+
+
+class _GroupList(msgspec.Struct):
+    groups: list[GroupConfig] = msgspec.field(name="groupConfigList")
+
+
+def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> Command:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or, if one is faulty, none."""
+    listed = msgspec.convert(fastjson.loads(request.command.body), _GroupList).groups
+    for group in listed:
+        _refuse_faulty(group)
+    for group in listed:
+        state.groups.put(group, request.now_ms)
+    state.groups_changed()
+    return reply(request.command)
+
+
+def _refuse_faulty(group: GroupConfig) -> None:
+    fault = group_fault(group.group_name)
+    if fault:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+    if group.retry_queue_nums > QUEUES_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"retryQueueNums={group.retry_queue_nums}: a topic has 0 to {QUEUES_MAX} queues",
+        )
+
+
+def delete_subscription_group(state: BrokerState, request: Request) -> Command:
+    """DELETE_SUBSCRIPTIONGROUP: its settings go, there or not, and its offsets if so asked."""
+    header = DeleteGroupHeader.decode(request.command.ext_fields)
+    if state.groups.remove(header.group_name, request.now_ms):
+        state.groups_changed()
+    if header.clean_offset:
+        state.offsets.remove_group(header.group_name)
     return reply(request.command)
 
 

@@ -27,18 +27,14 @@ _ATTRIBUTE_VALUES = {
 }
 
 
-def update_and_create_topic(state: BrokerState, request: Request) -> Command:
+def update_and_create_topic(state: BrokerState, request: Request) -> Command | None:
     """UPDATE_AND_CREATE_TOPIC. A topic that is there as it is wanted is left alone."""
     header = TopicConfigHeader.decode(request.command.ext_fields)
     fault = topic_fault(header.topic)
     if fault:
         raise Refused(ResponseCode.INVALID_PARAMETER, fault)
     _refuse_system_topic(state, header.topic)
-    if header.topic_filter_type not in _FILTER_TYPES:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            f"topicFilterType = [{header.topic_filter_type}] value invalid",
-        )
+    _refuse_filter_type(header.topic_filter_type)
     known = state.topics.get(header.topic)
     topic = TopicConfig(
         topic_name=header.topic,
@@ -50,19 +46,56 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command:
         order=header.order or False,
         attributes=_changed_attributes(known, header.attributes or ""),
     )
-    if (
-        not 0
-        <= min(topic.read_queue_nums, topic.write_queue_nums)
-        <= topic.queue_count
-        <= QUEUES_MAX
-    ):
+    _refuse_queue_count(topic)
+    if topic == known:
+        return reply(request.command)
+    state.put_topic(topic, request.now_ms)
+    state.reply_when_registered(request, reply(request.command))
+    return None
+
+
+class _TopicList(msgspec.Struct):
+    topics: list[TopicConfig] = msgspec.field(name="topicConfigList")
+
+
+def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
+    """UPDATE_AND_CREATE_TOPIC_LIST: all of them or, if one is faulty, none.
+
+    The names of the attributes begin with their signs, as in the header of a single topic.
+    """
+    listed = msgspec.convert(fastjson.loads(request.command.body), _TopicList).topics
+    topics: list[TopicConfig] = []
+    for wanted in listed:
+        fault = topic_fault(wanted.topic_name)
+        if fault:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        _refuse_system_topic(state, wanted.topic_name)
+        _refuse_filter_type(wanted.topic_filter_type)
+        _refuse_queue_count(wanted)
+        changes = ",".join(
+            f"{name}={value}" if name.startswith("+") else name
+            for name, value in wanted.attributes.items()
+        )
+        attributes = _changed_attributes(state.topics.get(wanted.topic_name), changes)
+        topics.append(msgspec.structs.replace(wanted, attributes=attributes))
+    for topic in topics:
+        state.topics.put(topic, request.now_ms)
+    state.topics_changed()
+    state.reply_when_registered(request, reply(request.command))
+
+
+def _refuse_filter_type(filter_type: str) -> None:
+    if filter_type not in _FILTER_TYPES:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{filter_type}] value invalid")
+
+
+def _refuse_queue_count(topic: TopicConfig) -> None:
+    fewest = min(topic.read_queue_nums, topic.write_queue_nums)
+    if not 0 <= fewest <= topic.queue_count <= QUEUES_MAX:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
             f"{topic}: a topic has 0 to {QUEUES_MAX} queues",
         )
-    if topic != known:
-        state.put_topic(topic, request.now_ms)
-    return reply(request.command)
 
 
 def _refuse_system_topic(state: BrokerState, name: str) -> None:

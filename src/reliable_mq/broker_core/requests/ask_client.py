@@ -1,0 +1,81 @@
+"""Requests of tools that a consumer itself must answer: they are passed on to it.
+
+Source: Apache RocketMQ `AdminBrokerProcessor.callConsumer`, `Broker2Client`.
+"""
+
+from functools import partial
+
+from reliable_mq.broker_core.clients import Member
+from reliable_mq.broker_core.delivery.client_calls import TIMEOUT_MS
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.message_id import decode_offset_message_id
+
+_VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients know no such request
+
+
+def get_consumer_running_info(state: BrokerState, asked: Request) -> Command | None:
+    """GET_CONSUMER_RUNNING_INFO: what a consumer says of its queues and threads."""
+    return _pass_on(state, asked, dict(asked.command.ext_fields), asked.command.body)
+
+
+def consume_message_directly(state: BrokerState, asked: Request) -> Command | None:
+    """CONSUME_MESSAGE_DIRECTLY: one message is handled at once, apart from its queue's order."""
+    ext = asked.command.ext_fields
+    offset = decode_offset_message_id(ext.get("msgId", "")).commit_log_offset
+    record = state.store.read_record(offset) if offset >= 0 else None
+    if record is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    sent = {**ext, "brokerName": state.config.broker_name}
+    topic = state.topics.get(ext.get("topic", ""))
+    if topic is not None:
+        sent["topicSysFlag"] = str(topic.topic_sys_flag)
+    group = state.groups.get(ext.get("consumerGroup", ""))
+    if group is not None:
+        sent["groupSysFlag"] = str(group.group_sys_flag)
+    return _pass_on(state, asked, sent, state.store.log.read(offset, record.size))
+
+
+def _pass_on(
+    state: BrokerState, asked: Request, ext: dict[str, str], body: bytes
+) -> Command | None:
+    """Send what was asked to the consumer that it names; the reply comes when it has answered."""
+    group, client_id = ext.get("consumerGroup", ""), ext.get("clientId", "")
+    member = _member(state, group, client_id)
+    if member is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+    if member.version < _VERSION_MIN:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please "
+            "upgrade it to V3_1_8_SNAPSHOT",
+        )
+    passed = request(asked.command.code, ext, body)
+    answered = partial(_answer, state, asked, group, client_id)
+    state.reply(
+        member.connection, state.calls.begin(member.connection, passed, asked.now_ms, answered)
+    )
+    return None
+
+
+def _member(state: BrokerState, group: str, client_id: str) -> Member | None:
+    members = state.clients.consumer_group(group)
+    known = members.members.values() if members else ()
+    return next((member for member in known if member.client_id == client_id), None)
+
+
+def _answer(
+    state: BrokerState, asked: Request, group: str, client_id: str, answer: Command | None
+) -> None:
+    if answer is None:
+        sent = reply(
+            asked.command,
+            ResponseCode.CONSUME_MSG_TIMEOUT,
+            f"consumer <{group}> <{client_id}> Timeout: no answer within {TIMEOUT_MS} ms",
+        )
+    else:
+        sent = reply(asked.command, answer.code, answer.remark, answer.ext_fields, answer.body)
+    if not asked.command.is_oneway:
+        state.reply(asked.connection.id, encode_command(sent))

@@ -1,0 +1,56 @@
+"""The broker's properties: shown, and changed while it runs.
+
+Source: Apache RocketMQ `AdminBrokerProcessor`, `Configuration`.
+"""
+
+import logging
+
+import msgspec
+
+from reliable_mq.broker_core.config import (
+    BrokerConfig,
+    changed_config,
+)
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.java_properties import format_properties, parse_properties
+
+log = logging.getLogger(__name__)
+
+_BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+
+
+def get_broker_config(state: BrokerState, request: Request) -> Command:
+    """GET_BROKER_CONFIG: the properties that this broker supports, one a line."""
+    values = msgspec.to_builtins(state.config)
+    version = msgspec.json.encode(state.config_version).decode()
+    body = format_properties(values).encode()
+    return reply(request.command, ext={"version": version}, body=body)
+
+
+def update_broker_config(state: BrokerState, request: Request) -> Command:
+    """UPDATE_BROKER_CONFIG: properties change at once, and stay so until the broker ends.
+
+    What this broker does not know is passed over, as Apache does. What it reads only when it starts
+    is refused: Apache accepts that, and then nothing changes.
+    """
+    changes = parse_properties(request.command.body.decode())
+    if changes.keys() & _BLACK_LIST:
+        raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    try:
+        config, warnings = changed_config(state.config, changes)
+    except ConfigurationError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    for warning in warnings:
+        log.warning("%s", warning)
+    if config != state.config:
+        _apply(state, config, request.now_ms)
+    return reply(request.command)
+
+
+def _apply(state: BrokerState, config: BrokerConfig, now_ms: int) -> None:
+    state.config_version.advance(now_ms)
+    state.change_config(config, now_ms)

@@ -1,0 +1,36 @@
+"""The broker's tables as a whole, for tools that export them and brokers that copy them.
+
+Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeWrapper`.
+"""
+
+from reliable_mq.broker_core.names import system_topics
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.command import Command, reply
+
+
+def get_all_topic_config(state: BrokerState, request: Request) -> Command:
+    """GET_ALL_TOPIC_CONFIG."""
+    table = state.topic_wrapper()
+    return reply(request.command, body=fastjson.dumps(table))
+
+
+def get_all_subscription_group_config(state: BrokerState, request: Request) -> Command:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    return reply(request.command, body=fastjson.dumps(state.groups.to_json()))
+
+
+def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
+    """GET_ALL_CONSUMER_OFFSET."""
+    return reply(request.command, body=fastjson.dumps(state.offsets.to_json()))
+
+
+def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
+    """GET_ALL_DELAY_OFFSET: how far each delay level was delivered."""
+    return reply(request.command, body=fastjson.dumps(state.schedule.to_json()))
+
+
+def get_system_topic_list(state: BrokerState, request: Request) -> Command:
+    """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+    names = sorted(system_topics() | state.topics.own())
+    return reply(request.command, body=fastjson.dumps({"topicList": names}))

@@ -1,0 +1,41 @@
+"""Properties as text: what a broker.conf holds, and what tools send and get.
+
+Source: `java.util.Properties`, Apache RocketMQ `MixAll`.
+"""
+
+import re
+from collections.abc import Mapping
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the properties of a broker.conf, written as `java.util.Properties` reads them.
+
+    A line is `name=value`, `name:value` or `name value`; # and ! begin comments, a backslash at
+    its end lets a line go on in the next, and before any other letter it stands for that letter.
+    """
+    pairs: dict[str, str] = {}
+    lines = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t\f]*", r"\1", text.replace("\r\n", "\n"))
+    for line in lines.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            name, value = _NAME_AND_VALUE.match(stripped).groups()  # type: ignore[union-attr]
+            pairs[_unescape(name)] = _unescape(value)
+    return pairs
+
+
+_NAME_AND_VALUE = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def format_properties(values: Mapping[str, object]) -> str:
+    """Return properties as `java.util.Properties` reads them, one a line."""
+    lines = (f"{name}={as_property(value)}" for name, value in values.items())
+    return "".join(line.replace("\\", "\\\\") + "\n" for line in lines)
+
+
+def as_property(value: object) -> str:
+    """Return a value as properties spell it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

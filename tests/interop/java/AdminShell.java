@@ -1,0 +1,157 @@
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * Many mqadmin commands in one JVM, beside clients that stay connected while the commands run.
+ *
+ * A line of the input is one command, its words separated by tabs. What it prints is followed by a
+ * line with the single character U+0001. A first word that begins with @ is a command of this shell:
+ *   @produce NAMESRV GROUP TOPIC QUEUES COUNT   send COUNT messages round robin; stays connected
+ *   @send NAMESRV GROUP TOPIC COUNT             send to any queue; prints how many went to each broker
+ *   @consume NAMESRV GROUP TOPIC COUNT          start a push consumer; returns when it has COUNT
+ *   @close                                      end all clients
+ */
+public class AdminShell {
+    private static final PrintStream OUT = System.out;
+    private static final long SECONDS_MAX = 30;
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
+    private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader lines = new BufferedReader(
+            new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            ByteArrayOutputStream printed = new ByteArrayOutputStream();
+            PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
+            System.setOut(capture);
+            System.setErr(capture);
+            try {
+                run(line.split("\t", -1));
+            } catch (Throwable failure) {
+                failure.printStackTrace();
+            }
+            capture.flush();
+            OUT.write(printed.toByteArray());
+            OUT.print("\n\u0001\n");
+            OUT.flush();
+        }
+        close();
+        System.exit(0);
+    }
+
+    private static void run(String[] words) throws Exception {
+        switch (words[0]) {
+            case "@produce":
+                produce(words[1], words[2], words[3], Integer.parseInt(words[4]),
+                    Integer.parseInt(words[5]));
+                break;
+            case "@send":
+                send(words[1], words[2], words[3], Integer.parseInt(words[4]));
+                break;
+            case "@consume":
+                consume(words[1], words[2], words[3], Integer.parseInt(words[4]));
+                break;
+            case "@close":
+                close();
+                break;
+            default:
+                MQAdminStartup.main0(words, null);
+        }
+    }
+
+    private static DefaultMQProducer producer(String servers, String group) throws Exception {
+        String key = servers + group;
+        DefaultMQProducer known = PRODUCERS.get(key);
+        if (known != null) {
+            return known;
+        }
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(servers);
+        producer.setInstanceName(key.replaceAll("\\W", ""));
+        producer.setPollNameServerInterval(500);
+        producer.setHeartbeatBrokerInterval(500);
+        producer.start();
+        PRODUCERS.put(key, producer);
+        return producer;
+    }
+
+    private static void produce(String servers, String group, String topic, int queues, int count)
+        throws Exception {
+        DefaultMQProducer producer = producer(servers, group);
+        String broker = producer.fetchPublishMessageQueues(topic).get(0).getBrokerName();
+        for (int i = 0; i < count; i++) {
+            Message message = new Message(topic, i % 2 == 0 ? "even" : "odd", "key-" + i,
+                ("body " + i).getBytes(StandardCharsets.UTF_8));
+            message.putUserProperty("number", Integer.toString(i));
+            SendResult result = producer.send(message, new MessageQueue(topic, broker, i % queues));
+            System.out.println(result.getSendStatus() + " " + result.getMessageQueue().getQueueId()
+                + " " + result.getQueueOffset() + " #" + result.getMsgId()
+                + " #" + result.getOffsetMsgId());
+        }
+    }
+
+    private static void send(String servers, String group, String topic, int count)
+        throws Exception {
+        DefaultMQProducer producer = producer(servers, group);
+        Map<String, Integer> brokers = new TreeMap<>();
+        for (int i = 0; i < count; i++) {
+            Message message = new Message(topic, ("body " + i).getBytes(StandardCharsets.UTF_8));
+            String broker = producer.send(message).getMessageQueue().getBrokerName();
+            brokers.merge(broker, 1, Integer::sum);
+        }
+        System.out.println(brokers);
+    }
+
+    private static void consume(String servers, String group, String topic, int count)
+        throws Exception {
+        AtomicInteger got = new AtomicInteger();
+        Map<String, Integer> brokers = new ConcurrentSkipListMap<>();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(servers);
+        consumer.setInstanceName((servers + group).replaceAll("\\W", ""));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(500);
+        consumer.setHeartbeatBrokerInterval(500);
+        consumer.setPersistConsumerOffsetInterval(200);
+        consumer.subscribe(topic, "even || odd");
+        if (count == 0) {
+            consumer.subscribe(topic, "*");
+        }
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            brokers.merge(context.getMessageQueue().getBrokerName(), messages.size(), Integer::sum);
+            got.addAndGet(messages.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        CONSUMERS.put(servers + group, consumer);
+        long deadline = System.nanoTime() + SECONDS_MAX * 1_000_000_000L;
+        while (got.get() < count && System.nanoTime() < deadline) {
+            Thread.sleep(20);
+        }
+        System.out.println(got.get() + " " + brokers);
+    }
+
+    private static void close() {
+        CONSUMERS.values().forEach(DefaultMQPushConsumer::shutdown);
+        PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+        CONSUMERS.clear();
+        PRODUCERS.clear();
+    }
+}
