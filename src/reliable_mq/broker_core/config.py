@@ -23,6 +23,8 @@ from reliable_mq.wire.java_properties import as_property
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+_ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
+_TIMER_SLOTS_MS = (100, 200, 500, 1_000)
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -89,9 +91,35 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=4_096, name="transactionOpMsgMaxSize"
     )
     store_reply_message: bool = msgspec.field(default=True, name="storeReplyMessageEnable")
+    timer_wheel: bool = msgspec.field(default=True, name="timerWheelEnable")
+    timer_seconds_max: _Positive = msgspec.field(default=3 * 24 * 3600, name="timerMaxDelaySec")
+    timer_slot_ms: _Positive = msgspec.field(default=1_000, name="timerPrecisionMs")
+    timer_roll_slots: int = msgspec.field(default=2 * 24 * 3600, name="timerRollWindowSlot")
+    timer_file_size: _Positive = msgspec.field(
+        default=100 * 1024 * 1024, name="mappedFileSizeTimerLog"
+    )
+    timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
+    recall_messages: bool = msgspec.field(default=False, name="recallMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )
+
+    @property
+    def timer_precision_ms(self) -> int:
+        """How long a slot of the timer wheel lasts: the longest that is no longer than asked for.
+
+        Source: Apache RocketMQ `MessageStoreConfig`.
+        """
+        fitting = [slot for slot in _TIMER_SLOTS_MS if slot <= self.timer_slot_ms]
+        return max(fitting, default=_TIMER_SLOTS_MS[0])
+
+    @property
+    def timer_roll_window(self) -> int:
+        """Slots after which a timed message goes round; out of range it is the most there can be.
+
+        Source: Apache RocketMQ `TimerMessageStore`.
+        """
+        return self.timer_roll_slots if 2 <= self.timer_roll_slots <= _ROLL_MAX else _ROLL_MAX
 
     @property
     def delays_ms(self) -> dict[int, int]:
@@ -197,6 +225,10 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(
             f"mappedFileSizeCommitLog={config.segment_size}: a segment must hold a message of "
             f"maxMessageSize={config.message_size_max} and 64 KiB"
+        )
+    if config.timer_file_size < 4096:
+        raise ConfigurationError(
+            f"mappedFileSizeTimerLog={config.timer_file_size}: at least 4096 bytes are needed"
         )
     if config.queue_file_size < 20 or config.queue_file_size % 20:
         raise ConfigurationError(

@@ -7,12 +7,14 @@ the flush type promises.
 """
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
-from reliable_mq.broker_core.delivery import schedule
+from reliable_mq.broker_core.delivery import schedule, timer_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
+from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
@@ -23,6 +25,7 @@ from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import StoreCorrupt, StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
@@ -50,10 +53,24 @@ class BrokerCore:
             if config.is_indexed
             else None,
         )
-        self.state = BrokerState(config, store)
+        self.state = BrokerState(config, store, self._timers(config, store))
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0, "halves": 0}
+
+    def _timers(self, config: BrokerConfig, store: MessageStore) -> Timers:
+        files = TimerStore(
+            self._disk,
+            file_size=config.timer_file_size,
+            precision_ms=config.timer_precision_ms,
+            is_sync_flush=config.flush_disk_type == SYNC_FLUSH,
+        )
+        return Timers(
+            store,
+            files,
+            precision_ms=config.timer_precision_ms,
+            roll_slots=config.timer_roll_window,
+        )
 
     def open(self, now_ms: int) -> None:
         """Recover the store and read the configuration files.
@@ -67,6 +84,7 @@ class BrokerCore:
             GROUPS_PATH: state.groups.load,
             OFFSETS_PATH: state.offsets.load,
             schedule.PATH: state.schedule.load,
+            timer_counts.PATH: state.timers.counts.load,
         }
         for path, load in loaders.items():
             try:
@@ -86,6 +104,7 @@ class BrokerCore:
         state.topics_changed()
         state.store.open()
         state.schedule.settle(state.store)
+        state.timers.settle(now_ms)
         state.offsets.settle(state.store)
         state.settled(0, None, now_ms)
         state.halves.recover(state.store, state.offsets)
@@ -111,6 +130,13 @@ class BrokerCore:
         for group in self.state.clients.disconnect(connection_id):
             self.state.notify_group(group)
 
+    def begin_timer_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
+        """Return the work of noting how far the timers have come; None when it is no news.
+
+        It may run in another thread, between two writes of batches.
+        """
+        return self.state.timers.begin_checkpoint(now_ms)
+
     def take_turn(self) -> Turn:
         """Return what this turn wants done."""
         return self.state.take_turn()
@@ -130,6 +156,7 @@ class BrokerCore:
         if durable:
             self.state.schedule.stored(end)
             self.state.halves.stored(end, self.state.offsets)
+            self.state.timers.stored(end)
         self._wake_pulls()
 
     def _note_arrival(self, entry: DispatchEntry) -> None:
@@ -160,11 +187,14 @@ class BrokerCore:
         state.calls.expire(now_ms)
         if self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS):
             state.schedule.deliver_due(state.store, now_ms)
+        state.timers.run(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
             state.save(OFFSETS_PATH, state.offsets.dump())
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
             state.save(schedule.PATH, state.schedule.dump())
+        if is_due and state.timers.counts.is_dirty:
+            state.save(timer_counts.PATH, state.timers.counts.dump())
         if self._is_due("halves", now_ms, config.transaction_check_interval_ms):
             self._half_check.begin(state)
         if self._half_check.is_running:
@@ -211,6 +241,9 @@ class BrokerCore:
         state.halves.stored(state.store.log.end, state.offsets)
         state.save(OFFSETS_PATH, state.offsets.dump())
         state.save(schedule.PATH, state.schedule.dump())
+        if state.timers.counts.is_dirty:
+            state.save(timer_counts.PATH, state.timers.counts.dump())
         for path, text in state.take_turn().files.items():
             self._disk.write_text(path, text)
+        state.timers.close()
         state.store.close()

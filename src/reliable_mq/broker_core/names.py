@@ -15,6 +15,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages whose transaction is not set
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that nobody settled
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ILLEGAL = "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"

@@ -15,6 +15,7 @@ from reliable_mq.broker_core.delivery.half import SETTLED_TAG, HalfMessages
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
+from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import OP_TOPIC, dead_letter_topic, retry_topic
@@ -76,7 +77,7 @@ class BrokerState:
     and replies that wait leave in the order of their offsets.
     """
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+    def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
         self.config = config
         self.store = store
         self.host = pack_host(config.broker_ip, config.listen_port)
@@ -100,6 +101,7 @@ class BrokerState:
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = HalfMessages()
         self.config_version = DataVersion()
+        self.timers = timers
         self.needs_registration = True
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0

@@ -13,6 +13,7 @@ from reliable_mq.broker_core.names import (
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     is_system_topic,
     reply_topic,
 )
@@ -106,6 +107,7 @@ class TopicTable:
                 )
             ),
             TopicConfig(topic_name=SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels),
+            TopicConfig(topic_name=TIMER_TOPIC, read_queue_nums=1, write_queue_nums=1),
         ]
         if auto_create:
             system.append(

@@ -126,6 +126,7 @@ class BrokerServer:
             asyncio.create_task(self._register_forever()),
             asyncio.create_task(self._checkpoint_forever()),
             asyncio.create_task(self._index_forever()),
+            asyncio.create_task(self._checkpoint_timers_forever()),
         ]
 
     async def _abandon(self) -> None:
@@ -191,6 +192,13 @@ class BrokerServer:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             await self._log_writer.run(self._core.state.store.begin_checkpoint())
+
+    async def _checkpoint_timers_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.timer_interval_ms / 1000)
+            work = self._core.begin_timer_checkpoint(now_ms())
+            if work:
+                await self._log_writer.run(work)
 
     async def _register_forever(self) -> None:
         while True:

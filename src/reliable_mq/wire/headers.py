@@ -152,6 +152,14 @@ class SearchOffsetHeader(Header, frozen=True, kw_only=True, rename="camel"):
     boundary_type: str | None = None
 
 
+class RecallMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """RECALL_MESSAGE (370)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 class SendBackHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """CONSUMER_SEND_MSG_BACK (36); `offset` is the commit-log offset of the message."""
 

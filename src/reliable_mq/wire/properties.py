@@ -38,6 +38,15 @@ UNIQ_KEY = "UNIQ_KEY"
 CLUSTER = "CLUSTER"
 SHARDING_KEY = "__SHARDINGKEY"
 POP_CK = "POP_CK"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # asked for: the instant, or else one of the two delays
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELETED_KEY = "TIMER_DEL_UNIQKEY"  # which timed message this one takes back
+TIMER_OUT_MS = "TIMER_OUT_MS"  # the slot of the wheel
+TIMER_TAKEN_MS = "TIMER_ENQUEUE_MS"
+TIMER_DELIVERED_MS = "TIMER_DEQUEUE_MS"
+TIMER_ROLLS = "TIMER_ROLL_TIMES"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

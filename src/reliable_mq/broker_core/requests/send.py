@@ -10,12 +10,19 @@ import msgspec
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
     RETRY_PREFIX,
+    TIMER_TOPIC,
     dead_letter_topic,
     is_retry_topic,
     is_send_forbidden,
     topic_fault,
 )
 from reliable_mq.broker_core.requests.refusal import Refused, no_such_group, no_such_topic
+from reliable_mq.broker_core.requests.timed import (
+    TIMER_WISHES,
+    is_timed,
+    put_into_wheel,
+    recall_handle,
+)
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_store import Place, StoredMessage
@@ -59,6 +66,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     topic = _topic_for(state, header, request.now_ms)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
+    queue_id = message.queue_id
     if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
         _check_batch(state, header, command.body)
         places = _append_batch(state, message, command.body, request.now_ms)
@@ -67,7 +75,8 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     else:
         places = [_append_one(state, message, properties, request.now_ms)]
     if not command.is_oneway:
-        frame = state.send_reply.encode(command, message.queue_id, places)
+        handle = recall_handle(state, message) if message.topic == TIMER_TOPIC else ""
+        frame = state.send_reply.encode(command, queue_id, places, handle)
         state.reply_when_stored(request.connection.id, places[-1].end, frame)
     return None
 
@@ -149,8 +158,6 @@ def _check(
         )
     if header.sys_flag & TRANSACTION_MASK and _PREPARED not in properties:
         raise half_refused(config.broker_ip)  # Apache's stores it where nobody will ever see it
-    if _TIMED in properties and DELAY not in decode_properties(properties):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timed message is not enabled")
 
 
 def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> None:
@@ -197,8 +204,9 @@ def _append_one(
 
 
 def _names_what_is_decided_here(properties: bytes) -> bool:
-    return (  # four searches of a short text cost less than one expression
+    return (  # five searches of a short text cost less than one expression
         _DELAY in properties
+        or _TIMED in properties
         or _REGION in properties
         or _TRACE in properties
         or _CLUSTER in properties
@@ -245,10 +253,13 @@ def _append_rewritten(
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
     if is_dead:
         properties.pop(DELAY, None)
-    elif level > 0:
+    if level > 0 and not is_dead:
         level = state.schedule.level(level)
+        properties = {name: properties[name] for name in properties if name not in TIMER_WISHES}
         properties[DELAY] = str(level)
         message, properties = delayed(message, level, properties)
+    elif is_timed(message, properties):
+        put_into_wheel(state, message, properties, now_ms)
     message.properties = encode_properties(properties)
     return state.append(message, now_ms)
 

@@ -45,19 +45,27 @@ class SendReply:
         }
         return reply(to, ext=ext)
 
-    def encode(self, command: Command, queue_id: int, places: Sequence[Place]) -> bytes:
-        """Return the frame that answers `command`, whose messages went to `places`."""
+    def encode(
+        self, command: Command, queue_id: int, places: Sequence[Place], recall_handle: str = ""
+    ) -> bytes:
+        """Return the frame that answers `command`, whose messages went to `places`.
+
+        `recall_handle` is how a timed message can be taken back, "" for any other.
+        """
         first = places[0]
         message_id = f"{self._host}{first.commit_log_offset:016X}"
         if len(places) > 1:
             others = [f",{self._host}{place.commit_log_offset:016X}" for place in places[1:]]
             message_id += "".join(others)
         queue_offset = first.queue_offset
-        if command.serialize_type == JSON:
+        if command.serialize_type == JSON and not recall_handle:
             return encode_frame(
                 JSON, self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
             )
-        return encode_command(self._reply(command, message_id, queue_id, queue_offset))
+        answer = self._reply(command, message_id, queue_id, queue_offset)
+        if recall_handle:
+            answer.ext_fields["recallHandle"] = recall_handle
+        return encode_command(answer)
 
     def encode_half(
         self, command: Command, queue_id: int, place: Place, transaction_id: str

@@ -1,0 +1,168 @@
+"""What the properties of a timed message say, and what it is when its time has come.
+
+Receives stored records; hands on when they are due and what is to be stored then; refuses to keep
+anything. A message is due in the slot after TIMER_OUT_MS: at the earliest one millisecond behind
+it, at the latest when the next slot begins, which is where Apache's broker delivers it.
+Source: Apache RocketMQ `TimerMessageStore`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.store.log_walk import LogWalk
+from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.errors import MessageRefused
+from reliable_mq.wire.properties import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELETED_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_DELIVERED_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLLS,
+    TIMER_TAKEN_MS,
+    UNIQ_KEY,
+    encode_properties,
+)
+from reliable_mq.wire.record import Record, decode_record
+
+_DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
+
+
+class Identity(NamedTuple):
+    """What one delivery of one timed message can be known by, in the log and before it."""
+
+    topic: str
+    queue_id: int
+    unique_key: str
+    out_ms: int
+    rolls: int
+    is_roll: bool
+
+
+class TimedMessage(NamedTuple):
+    """A message that waits: its record, where it goes, its slot and when exactly it is due."""
+
+    record: Record
+    properties: dict[str, str]
+    topic: str
+    queue_id: int
+    out_ms: int
+    due_ms: int
+
+    @property
+    def deleted_key(self) -> str:
+        """Which message it takes back; "" for a message of its own."""
+        return self.properties.get(TIMER_DELETED_KEY, "")
+
+    @property
+    def own_key(self) -> str:
+        """By which key it can be taken back."""
+        return delete_key(self.topic, self.properties.get(UNIQ_KEY, ""))
+
+    def identity(self, *, is_roll: bool) -> Identity:
+        """Return what its delivery, or its way back into the wheel, is known by."""
+        rolls = _number(self.properties, TIMER_ROLLS)
+        key = self.properties.get(UNIQ_KEY, "")
+        return Identity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
+
+
+def delete_key(topic: str, unique_key: str) -> str:
+    """Return how a message is named that is to be taken back."""
+    return f"{topic}+{unique_key}"
+
+
+def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
+    """Return what a record of the timers' topic says; None when it is no timed message.
+
+    A client may send anything to that topic, and what does not read can never be delivered.
+    """
+    if record is None or record.topic != TIMER_TOPIC:
+        return None
+    properties = record.property_map()
+    try:
+        out_ms = int(properties[TIMER_OUT_MS])
+        queue_id = int(properties[REAL_QUEUE_ID])
+        topic = properties[REAL_TOPIC]
+        wanted_ms = _wanted_ms(properties, record.store_time_ms)
+    except (KeyError, ValueError):
+        return None
+    due_ms = min(max(wanted_ms, out_ms + 1), out_ms + precision_ms)
+    return TimedMessage(record, properties, topic, queue_id, out_ms, due_ms)
+
+
+def _wanted_ms(properties: Mapping[str, str], stored_ms: int) -> int:
+    """Return when the producer wanted it; a delay counts from when it was stored first."""
+    if _number(properties, TIMER_ROLLS) and TIMER_DELIVER_MS in properties:
+        return int(properties[TIMER_DELIVER_MS])
+    if TIMER_DELAY_SEC in properties:
+        return stored_ms + int(properties[TIMER_DELAY_SEC]) * 1000
+    if TIMER_DELAY_MS in properties:
+        return stored_ms + int(properties[TIMER_DELAY_MS])
+    return int(properties[TIMER_DELIVER_MS])
+
+
+def _number(properties: Mapping[str, str], name: str) -> int:
+    text = properties.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def message_when_due(
+    timed: TimedMessage, taken_ms: int, now_ms: int, *, is_roll: bool
+) -> StoredMessage:
+    """Return what is stored when the time has come: the message itself, or its next round.
+
+    Args:
+        timed: the message.
+        taken_ms: when it was put into the wheel.
+        now_ms: the time.
+        is_roll: its time lies beyond what the wheel was asked to hold: it goes round again.
+    """
+    record = timed.record
+    properties = {**timed.properties, TIMER_TAKEN_MS: str(taken_ms)}
+    if is_roll:
+        properties[TIMER_ROLLS] = str(_number(properties, TIMER_ROLLS) + 1)
+        properties.setdefault(TIMER_DELIVER_MS, str(timed.due_ms))
+    properties[TIMER_DELIVERED_MS] = str(now_ms)
+    try:
+        stored_properties = encode_properties(properties)
+    except MessageRefused:  # no room for our notes; the message counts for more
+        stored_properties = record.properties
+    return StoredMessage(
+        topic=TIMER_TOPIC if is_roll else timed.topic,
+        queue_id=0 if is_roll else timed.queue_id,
+        body=record.body,
+        properties=stored_properties,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_time_ms=record.born_time_ms,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def deliveries_since(store: MessageStore, log_offset: int) -> Counter[Identity]:
+    """Return what the timers stored from a log offset on, where a record begins.
+
+    A crash comes between a delivery and the note of it; the log knows what was delivered.
+    """
+    found: Counter[Identity] = Counter()
+    start = max(log_offset, store.log.start)
+    for place in LogWalk(store.log, start, start):
+        data = bytes(place.buffer[place.at : place.at + place.size])
+        if _DELIVERED not in data:
+            continue
+        record = decode_record(data)
+        properties = record.property_map()
+        rolls = _number(properties, TIMER_ROLLS)
+        key, out_ms = properties.get(UNIQ_KEY, ""), _number(properties, TIMER_OUT_MS)
+        if record.topic == TIMER_TOPIC:
+            topic, queue_id = properties.get(REAL_TOPIC, ""), _number(properties, REAL_QUEUE_ID)
+            found[Identity(topic, queue_id, key, out_ms, rolls - 1, is_roll=True)] += 1
+        else:
+            found[Identity(record.topic, record.queue_id, key, out_ms, rolls, is_roll=False)] += 1
+    return found

@@ -1,0 +1,310 @@
+"""Timed messages: each is stored again, at its real place, in the millisecond that was asked for.
+
+They wait in the queue of `rmq_sys_wheel_timer`. From there they are taken up into the timer log and
+a slot of the wheel, which is a second as at Apache's broker. A slot is loaded one slot ahead into
+buckets, one for each millisecond and eight bytes for each message; that is where the precision
+comes from that the files do not have.
+
+A slot counts as delivered when the records of all its messages are durable. What a crash leaves in
+between is found in the log by what the deliveries say of themselves, so that nothing comes twice.
+Invariant L6: noted read time <= delivered time <= loaded time, and no bucket lies before it.
+Source: Apache RocketMQ `TimerMessageStore`.
+"""
+
+import heapq
+import logging
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable
+
+from reliable_mq.broker_core.delivery.timed_message import (
+    Identity,
+    TimedMessage,
+    deliveries_since,
+    message_when_due,
+    read_timed,
+)
+from reliable_mq.broker_core.delivery.timer_counts import TimerCounts
+from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
+from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire.java_hash import java_string_hash
+
+log = logging.getLogger(__name__)
+
+# Of one turn, so that a burst does not stop everything.
+_MESSAGES_MAX = 1_000
+_ENTRIES_MAX = 5_000
+_SIZE_MAX = 8 * 1024 * 1024
+
+
+class Timers:
+    """The messages that wait for their time.
+
+    Args:
+        store: where they are stored, before and after.
+        files: what is kept of them.
+        precision_ms: how long a slot lasts.
+        roll_slots: a message that is due later than so many slots goes round in the wheel.
+    """
+
+    def __init__(
+        self, store: MessageStore, files: TimerStore, *, precision_ms: int, roll_slots: int
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._precision_ms = precision_ms
+        self._roll_slots = roll_slots
+        self.counts = TimerCounts()
+        self._buckets: dict[int, array[int]] = {}  # by due time: positions in the timer log
+        self._due: list[int] = []  # a heap of the keys of the buckets
+        self._loaded_ms = 0  # the slots before it are in the buckets
+        self._chain = -1  # how far the slot at `_loaded_ms` is loaded
+        self._delivered_ms = 0
+        self._used_ms = 0  # the last slot from which something was delivered
+        self._deleted: dict[int, dict[str, bool]] = {}  # by slot: the key, and whether it was met
+        self._in_flight: deque[tuple[int, int]] = deque()  # log end, slots before it
+        self._known: Counter[Identity] = Counter()  # what was delivered before a crash
+        self._known_until_ms = 0
+        self._backlog_end = 0  # of the queue when it was opened
+
+    def invariants(self) -> None:
+        """L6; see the module's head."""
+        if not self._files.is_open:
+            return
+        if not self._files.read_ms <= self._delivered_ms <= self._loaded_ms:
+            raise InvariantBroken(
+                f"L6: read {self._files.read_ms}, delivered {self._delivered_ms}, "
+                f"loaded {self._loaded_ms}"
+            )
+
+    def settle(self, now_ms: int) -> None:
+        """Go on where the files say, now that the log is known; nothing to do without timers.
+
+        Raises:
+            StoreCorrupt: when a file cannot be what it claims.
+        """
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        if queue is None or queue.end == 0:
+            return
+        files = self._files
+        files.open(self._store, self._slot_of(now_ms))
+        self._loaded_ms = self._delivered_ms = files.read_ms
+        self._known = deliveries_since(self._store, files.delivered_end)
+        self._known_until_ms = now_ms
+        self._backlog_end = queue.end
+
+    def run(self, now_ms: int) -> int:
+        """Take up what came, and store what is due; return how many messages were due."""
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        if queue is None or queue.end == 0:
+            return 0
+        if not self._files.is_open:
+            self.settle(now_ms)
+        self._take_up(queue, now_ms)
+        self._load(now_ms)
+        if self._files.queue_offset < self._backlog_end:
+            return 0  # a message that takes another one back may be among the rest
+        count = self._deliver(now_ms)
+        self.stored(self._store.log.durable)
+        self.invariants()
+        return count
+
+    def _slot_of(self, due_ms: int) -> int:
+        return (due_ms - 1) // self._precision_ms * self._precision_ms
+
+    def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
+        """Give the messages that came an entry and a slot."""
+        files = self._files
+        files.queue_offset = max(files.queue_offset, queue.first)
+        for unit in queue.units(files.queue_offset, _MESSAGES_MAX):
+            record = self._store.read_record(unit.commit_log_offset)
+            timed = read_timed(record, self._precision_ms)
+            if timed is None:
+                log.warning("message %d of %s is no timed one", files.queue_offset, TIMER_TOPIC)
+            elif not self._put(timed, now_ms):
+                break
+            files.queue_offset += 1
+        files.flush()
+
+    def _put(self, timed: TimedMessage, now_ms: int) -> bool:
+        """Put a message into its slot; return whether there was room."""
+        due_ms = max(timed.due_ms, self._delivered_ms + 1)
+        slot_ms, magic = self._slot_of(due_ms), DEFAULT
+        taken_ms = now_ms // self._precision_ms * self._precision_ms
+        window_ms = self._roll_slots * self._precision_ms
+        if slot_ms - taken_ms >= window_ms:
+            magic |= ROLL
+            is_short = slot_ms - taken_ms - window_ms < self._roll_slots // 3 * self._precision_ms
+            slots = self._roll_slots // 2 if is_short else self._roll_slots
+            slot_ms = taken_ms + slots * self._precision_ms
+            due_ms = slot_ms + self._precision_ms
+        if slot_ms >= self._files.room_end_ms:
+            return False
+        if timed.deleted_key:
+            magic |= DELETE
+        record = timed.record
+        entry = TimerEntry(
+            previous=-1,
+            magic=magic,
+            taken_ms=taken_ms,
+            slot_ms=slot_ms,
+            commit_log_offset=record.commit_log_offset,
+            size=record.size,
+            topic_hash=java_string_hash(timed.topic),
+            due_ms=due_ms,
+        )
+        position = self._files.put(entry)
+        self.counts.add(timed.topic, -1 if timed.deleted_key else 1, now_ms)
+        is_loading = slot_ms == self._loaded_ms and self._chain >= 0
+        if slot_ms < self._loaded_ms or is_loading:
+            self._wait(position, due_ms)
+            if magic & DELETE and not magic & ROLL:
+                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = False
+        return True
+
+    def _wait(self, position: int, due_ms: int) -> None:
+        bucket = self._buckets.get(due_ms)
+        if bucket is None:
+            bucket = self._buckets[due_ms] = array("q")
+            heapq.heappush(self._due, due_ms)
+        bucket.append(position)
+
+    def _load(self, now_ms: int) -> None:
+        """Load the slots up to the one behind the present, as far as one turn may take."""
+        files, budget = self._files, _ENTRIES_MAX
+        until_ms = self._slot_of(now_ms) + 2 * self._precision_ms
+        while budget > 0:
+            if self._chain < 0:
+                self._loaded_ms = files.next_used(self._loaded_ms, max(until_ms, self._loaded_ms))
+                if self._loaded_ms >= until_ms:
+                    return
+                self._chain = files.slot(self._loaded_ms).last
+            budget -= 1
+            while self._chain >= 0 and budget > 0:
+                entry = files.entry(self._chain)
+                self._wait_for(self._chain, entry)
+                self._chain = entry.previous if entry and entry.previous < self._chain else -1
+                budget -= 1
+            if self._chain < 0:
+                self._loaded_ms += self._precision_ms
+
+    def _wait_for(self, position: int, entry: TimerEntry | None) -> None:
+        """Let an entry wait that was loaded."""
+        if entry is None:
+            log.error("timer log: no entry at %d; those before it in its slot are lost", position)
+            return
+        if not entry.due_ms or entry.magic & DELETE:
+            timed = self._read(entry)
+            if timed is None:
+                return
+            if entry.magic & DELETE and not entry.magic & ROLL:
+                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = False
+            if not entry.due_ms:
+                due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
+                entry = entry._replace(due_ms=due_ms)
+        self._wait(position, max(entry.due_ms, self._delivered_ms + 1))
+
+    def _read(self, entry: TimerEntry | None) -> TimedMessage | None:
+        """Return the message of an entry; None when it is gone, or was never a timed one."""
+        record = self._store.read_record(entry.commit_log_offset) if entry else None
+        timed = read_timed(record, self._precision_ms)
+        if entry and (timed is None or timed.record.size != entry.size):
+            log.warning("no timed message at offset %d of the log", entry.commit_log_offset)
+            return None
+        return timed
+
+    def _deliver(self, now_ms: int) -> int:
+        """Store what is due; return how many messages that were."""
+        limit_ms = min(now_ms, self._loaded_ms)
+        count = size = 0
+        while self._due and self._due[0] <= limit_ms:
+            due_ms = self._due[0]
+            positions = sorted(self._buckets[due_ms])
+            for index, position in enumerate(positions):
+                if count == _MESSAGES_MAX or size > _SIZE_MAX:
+                    self._buckets[due_ms] = array("q", positions[index:])
+                    return count
+                size += self._deliver_one(position, now_ms)
+                count += 1
+            heapq.heappop(self._due)
+            del self._buckets[due_ms]
+        self._finish(limit_ms, now_ms)
+        return count
+
+    def _deliver_one(self, position: int, now_ms: int) -> int:
+        """Store the message of an entry, unless it was taken back; return its size."""
+        entry = self._files.entry(position)
+        timed = self._read(entry)
+        if entry is None or timed is None:
+            return 0
+        self._used_ms = max(self._used_ms, entry.slot_ms)
+        is_roll = bool(entry.magic & ROLL)
+        is_deletion = bool(entry.magic & DELETE)
+        if not is_roll:
+            deleted = self._deleted.get(timed.out_ms, {})
+            if is_deletion or timed.own_key in deleted:
+                deleted.update({} if is_deletion else {timed.own_key: True})
+                return entry.size
+        self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
+        if self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
+            self._known[timed.identity(is_roll=is_roll)] -= 1
+            return entry.size
+        self._store.append(message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll), now_ms)
+        return entry.size
+
+    def _finish(self, limit_ms: int, now_ms: int) -> None:
+        """Note that everything is delivered that is due up to a time."""
+        self._delivered_ms = max(self._delivered_ms, limit_ms)
+        read_ms = self._delivered_ms // self._precision_ms * self._precision_ms
+        if read_ms <= (self._in_flight[-1][1] if self._in_flight else self._files.read_ms):
+            return
+        self._in_flight.append((self._store.log.end, read_ms))
+        if read_ms > self._known_until_ms:
+            self._known.clear()
+        for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
+            for key, was_met in self._deleted.pop(out_ms).items():
+                if not was_met:
+                    self.counts.add(key.partition("+")[0], 1, now_ms)
+
+    def stored(self, end: int) -> None:
+        """Note that everything before log offset `end` is durable."""
+        while self._in_flight and self._in_flight[0][0] <= end:
+            delivered_end, read_ms = self._in_flight.popleft()
+            self._files.advance(read_ms, delivered_end)
+
+    def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
+        """Return the work of noting how far this has come; None when that would be no news.
+
+        It may run in another thread, between two writes of batches.
+        """
+        if not self._files.needs_checkpoint(self._store, self._used_ms):
+            return None
+        return self._files.begin_checkpoint(self._store, now_ms)
+
+    def close(self) -> None:
+        """Note everything, and let go of the files. All batches must be durable.
+
+        What was delivered of a slot that is not over is taken out of it, because Apache's broker
+        would deliver the slot as a whole.
+        """
+        files = self._files
+        if not files.is_open:
+            return
+        self.stored(self._store.log.end)
+        now_ms = self._delivered_ms
+        files.begin_checkpoint(self._store, now_ms)()
+        waiting = {position for bucket in self._buckets.values() for position in bucket}
+
+        def is_needed(position: int, entry: TimerEntry) -> bool:
+            return position in waiting or entry.magic & (DELETE | ROLL) == DELETE
+
+        slot_ms, end_ms = files.read_ms, min(self._loaded_ms, self._used_ms + self._precision_ms)
+        while slot_ms < end_ms:
+            files.leave(slot_ms, is_needed)
+            slot_ms = files.next_used(slot_ms + self._precision_ms, end_ms)
+        files.begin_checkpoint(self._store, now_ms)()
+        files.close()

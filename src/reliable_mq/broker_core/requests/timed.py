@@ -1,0 +1,140 @@
+"""Timed messages as they come in: which slot they wait in, and the handle to take one back.
+
+Receives the message and its properties; changes both, so that the message waits in the topic of
+the wheel; refuses what lies too far ahead, in Apache's words.
+Source: Apache RocketMQ `HookUtils`, `SendMessageProcessor`, `RecallMessageHandle`.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from reliable_mq.broker_core.names import TIMER_TOPIC, is_retry_topic
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.java_int import I64_MAX
+from reliable_mq.wire.properties import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELETED_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    decode_properties,
+)
+
+TIMER_WISHES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""What a producer may ask with, in the order in which it counts."""
+
+_NOTES_SIZE = 128  # what is added when the message is delivered
+_JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_VERSION = "v1"
+
+
+class RecallHandle(NamedTuple):
+    """Which timed message is meant: `time` is an instant in its slot, in milliseconds, as text."""
+
+    topic: str
+    broker: str
+    time: str
+    unique_key: str
+
+
+def is_timed(message: StoredMessage, properties: Mapping[str, str]) -> bool:
+    """Whether a message asks for a time, and was not delivered at one before."""
+    if TIMER_OUT_MS in properties or message.topic == TIMER_TOPIC:
+        return False
+    return any(wish in properties for wish in TIMER_WISHES)
+
+
+def put_into_wheel(
+    state: BrokerState, message: StoredMessage, properties: dict[str, str], now_ms: int
+) -> None:
+    """Let a message wait for its time; one whose time has passed stays what it is.
+
+    Its slot begins before its time, never at it: a slot is delivered when it is over.
+
+    Raises:
+        Refused: when the time does not read or lies too far ahead, or timers are off.
+    """
+    if not state.config.timer_wheel:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+        )
+    due_ms = _due_ms(state, properties, now_ms)
+    if due_ms <= now_ms:
+        if TIMER_DELETED_KEY in properties:
+            raise _illegal_time(state)
+        return
+    if due_ms - now_ms > state.config.timer_seconds_max * 1000:
+        raise _illegal_time(state)
+    precision_ms = state.config.timer_precision_ms
+    properties[TIMER_OUT_MS] = str((due_ms - 1) // precision_ms * precision_ms)
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    size = sum(len(name) + len(value) + 2 for name, value in properties.items())
+    if size > PROPERTIES_SIZE_MAX - _NOTES_SIZE:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {state.config.message_size_max}B, "
+            "msg properties length limit 32KB.",
+        )
+    message.topic, message.queue_id = TIMER_TOPIC, 0
+
+
+def _due_ms(state: BrokerState, properties: Mapping[str, str], now_ms: int) -> int:
+    wish = next(name for name in TIMER_WISHES if name in properties)
+    number = java_long(properties[wish])
+    if number is None:
+        raise _illegal_time(state)
+    if wish == TIMER_DELIVER_MS:
+        return number
+    return now_ms + number * (1000 if wish == TIMER_DELAY_SEC else 1)
+
+
+def java_long(text: str) -> int | None:
+    """Return the number that Java's `Long.parseLong` reads, or None."""
+    number = int(text) if _JAVA_LONG.fullmatch(text) else None
+    return number if number is not None and -I64_MAX <= number <= I64_MAX else None
+
+
+def _illegal_time(state: BrokerState) -> Refused:
+    return Refused(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay "
+        f"{state.config.timer_seconds_max * 1000}ms; or if set del msg, the delay time should be "
+        "bigger than the current time",
+    )
+
+
+def recall_handle(state: BrokerState, message: StoredMessage) -> str:
+    """Return the handle by which a stored timed message can be taken back, or ""."""
+    properties = decode_properties(message.properties)
+    out_ms = java_long(properties.get(TIMER_OUT_MS, ""))
+    topic = properties.get(REAL_TOPIC, "")
+    if out_ms is None or not topic or is_retry_topic(topic):
+        return ""
+    fields = (_VERSION, topic, state.config.broker_name, str(out_ms + 1), properties[UNIQ_KEY])
+    return base64.urlsafe_b64encode(" ".join(fields).encode()).decode()
+
+
+def read_recall_handle(text: str) -> RecallHandle | None:
+    """Return what a handle says, or None when it is none."""
+    try:
+        padding = "" if text.endswith("=") else "=" * (-len(text) % 4)
+        raw = base64.b64decode(text + padding, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    version, *fields = raw.decode("utf-8", "replace").split(" ")
+    if version != _VERSION or len(fields) < 4:
+        return None
+    return RecallHandle(*fields[:4])

@@ -1,0 +1,199 @@
+"""The timer log: one entry for every timed message, in the order in which they were taken up.
+
+An entry says where the message is in the commit log and which slot of the wheel it waits in. The
+entries of one slot are a chain: each names the position of the one before it. Files of one size are
+named by the position of their first byte; an entry never spans two, a blank closes a file.
+
+    size i32 = 52 | previous position i64 (-1: none) | magic i32 | taken up at i64 | slot's time
+    less that i32 | log offset i64 | size i32 | hash of the real topic i32 | reserved i64
+
+Apache writes 0 as `reserved` and never reads it. We keep there when the message is due, to the
+millisecond; an entry with 0 is Apache's, and its time is in the message.
+Source: Apache RocketMQ `TimerLog`, `TimerMessageStore`.
+"""
+
+import struct
+from typing import NamedTuple
+
+from reliable_mq.broker_core.store.disk import Disk, DiskFile
+from reliable_mq.errors import StoreCorrupt
+
+FOLDER = "timerlog"
+DEFAULT, ROLL, DELETE = 1, 2, 4  # bits of the magic
+
+_ENTRY = struct.Struct(">iqiqiqiiq")
+_BLANK = struct.Struct(">iqi")
+_BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+_MAGIC_PLACE = 12
+_PREVIOUS_PLACE, _DELAY_PLACE = 4, 24
+SIZE = _ENTRY.size
+
+
+class TimerEntry(NamedTuple):
+    """One timed message; times in milliseconds. `due_ms` is 0 when only the message knows it."""
+
+    previous: int
+    magic: int
+    taken_ms: int
+    slot_ms: int
+    commit_log_offset: int
+    size: int
+    topic_hash: int
+    due_ms: int
+
+
+class TimerLog:
+    """The files of the log. Entries from `start` to `end` are there; `flush` makes them readable.
+
+    Args:
+        disk: the store's folder.
+        file_size: bytes of one file.
+
+    Raises:
+        StoreCorrupt: when a file has another size, or one in the middle is missing.
+    """
+
+    def __init__(self, disk: Disk, file_size: int) -> None:
+        self._disk = disk
+        self._file_size = file_size
+        self._files: dict[int, DiskFile] = {}  # by the position of the first byte
+        self._unsynced: set[int] = set()
+        self._gathered: list[bytes] = []
+        self._gathered_size = 0
+        self._load()
+        self.start = min(self._files, default=0)
+        self.end = self.start
+
+    def _load(self) -> None:
+        names = [name for name in self._disk.names(FOLDER) if name.isdecimal() and len(name) == 20]
+        for name in names:
+            path = f"{FOLDER}/{name}"
+            size = self._disk.size_of(path)
+            if size == 0:
+                continue  # the process died while it made this file
+            if size != self._file_size:
+                raise StoreCorrupt(
+                    f"{path}: {size} bytes instead of {self._file_size}; "
+                    "set mappedFileSizeTimerLog as it was when the file was written"
+                )
+            first = int(name)
+            if self._files and first != max(self._files) + self._file_size:
+                raise StoreCorrupt(f"{path}: the file before it is missing; restore it from a copy")
+            self._files[first] = self._disk.open(path, self._file_size)
+
+    def _file(self, first: int) -> DiskFile:
+        file = self._files.get(first)
+        if file is None:
+            file = self._disk.open(f"{FOLDER}/{first:020d}", self._file_size)
+            self._files[first] = file
+        return file
+
+    def append(self, entry: TimerEntry) -> int:
+        """Add an entry and return its position."""
+        rest = self._file_size - self.end % self._file_size
+        if rest < SIZE + _BLANK.size:
+            self._gather(_BLANK.pack(rest, 0, _BLANK_MAGIC))
+            self.flush()
+            self.end += rest - _BLANK.size
+        position = self.end
+        self._gather(
+            _ENTRY.pack(
+                SIZE,
+                entry.previous,
+                entry.magic,
+                entry.taken_ms,
+                entry.slot_ms - entry.taken_ms,
+                *entry[4:],
+            )
+        )
+        return position
+
+    def _gather(self, data: bytes) -> None:
+        self._gathered.append(data)
+        self._gathered_size += len(data)
+        self.end += len(data)
+
+    def flush(self) -> None:
+        """Write what was appended: one write, as all of it lies in one file."""
+        if not self._gathered:
+            return
+        begin = self.end - self._gathered_size
+        self._write(begin, self._gathered)
+        self._gathered = []
+        self._gathered_size = 0
+
+    def _write(self, position: int, parts: list[bytes]) -> None:
+        at = position % self._file_size
+        self._file(position - at).write(at, parts)
+        self._unsynced.add(position - at)
+
+    def read(self, position: int) -> TimerEntry | None:
+        """Return the entry at a position, or None when none is there."""
+        at = position % self._file_size
+        file = self._files.get(position - at)
+        data = file.read(at, SIZE) if file and position >= self.start else b""
+        if len(data) < SIZE:
+            return None
+        size, previous, magic, taken_ms, delay_ms, *rest = _ENTRY.unpack(data)
+        if size != SIZE or not 0 < magic <= 15:
+            return None
+        return TimerEntry(previous, magic, taken_ms, taken_ms + delay_ms, *rest)
+
+    def after(self, position: int) -> int:
+        """Return where the entry begins that follows on what is at `position`: an entry or a blank.
+
+        A position without either is returned as it is.
+        """
+        at = position % self._file_size
+        file = self._files.get(position - at)
+        if file is None:
+            return position
+        if int.from_bytes(file.read(at + _MAGIC_PLACE, 4), "big", signed=True) == _BLANK_MAGIC:
+            return position - at + self._file_size
+        return position + SIZE if self.read(position) else position
+
+    def relink(self, position: int, previous: int) -> None:
+        """Let the entry at `position` name another one before it in its chain."""
+        self._write(position + _PREVIOUS_PLACE, [previous.to_bytes(8, "big", signed=True)])
+
+    def retire(self, position: int, slot_ms: int) -> None:
+        """Let the entry at `position` say another slot, as one that has passed."""
+        entry = self.read(position)
+        if entry:
+            delay_ms = slot_ms - entry.taken_ms
+            self._write(position + _DELAY_PLACE, [delay_ms.to_bytes(4, "big", signed=True)])
+
+    def cut(self, end: int) -> None:
+        """Let the log end at `end`: what stands behind it is no entry."""
+        keep = end - end % self._file_size
+        for first in sorted(self._files, reverse=True):
+            if first > keep:
+                self._files.pop(first).close()
+                self._unsynced.discard(first)
+                self._disk.remove(f"{FOLDER}/{first:020d}")
+        if keep in self._files and not self._files[keep].clear(end - keep):
+            self._unsynced.add(keep)
+        self.end = end
+
+    def remove_before(self, log_start: int) -> None:
+        """Remove files whose messages are all gone: the commit log begins at `log_start`."""
+        for first in sorted(self._files)[:-1]:
+            last = (self._file_size - _BLANK.size - SIZE) // SIZE * SIZE
+            entry = self.read(first + last)
+            if entry is None or entry.commit_log_offset >= log_start:
+                return
+            self._files.pop(first).close()
+            self._unsynced.discard(first)
+            self._disk.remove(f"{FOLDER}/{first:020d}")
+            self.start = min(self._files)
+
+    def take_unsynced(self) -> list[DiskFile]:
+        """Return the files that must be synced before the entries are durable."""
+        unsynced = [self._files[first] for first in sorted(self._unsynced)]
+        self._unsynced.clear()
+        return unsynced
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self._files.values():
+            file.close()
