@@ -90,6 +90,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_op_size_max: _Positive = msgspec.field(
         default=4_096, name="transactionOpMsgMaxSize"
     )
+    check_message_type: bool = msgspec.field(default=False, name="enableTopicMessageTypeCheck")
+    mixed_message_type: bool = msgspec.field(default=False, name="enableMixedMessageType")
     store_reply_message: bool = msgspec.field(default=True, name="storeReplyMessageEnable")
     timer_wheel: bool = msgspec.field(default=True, name="timerWheelEnable")
     timer_seconds_max: _Positive = msgspec.field(default=3 * 24 * 3600, name="timerMaxDelaySec")

@@ -37,6 +37,23 @@ def no_such_topic(topic: str, *, after: str = "") -> Refused:
     )
 
 
+def no_such_queue(queue_id: int, topic: object, producer: str) -> Refused:
+    """Return the refusal of a send to a queue that the topic does not have."""
+    return Refused(
+        ResponseCode.INVALID_PARAMETER,
+        f"request queueId[{queue_id}] is illegal, {topic} Producer: {producer}",
+    )
+
+
+def too_large(body_size_max: int) -> Refused:
+    """Return the refusal of a message whose body or properties cannot be stored."""
+    return Refused(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {body_size_max}B, msg properties length limit 32KB.",
+    )
+
+
 def no_such_group(group: str) -> Refused:
     """Return the refusal of a retry for a group that is not there and may not be created."""
     return Refused(

@@ -16,7 +16,14 @@ from reliable_mq.broker_core.names import (
     is_send_forbidden,
     topic_fault,
 )
-from reliable_mq.broker_core.requests.refusal import Refused, no_such_group, no_such_topic
+from reliable_mq.broker_core.requests.message_type import check_message_type
+from reliable_mq.broker_core.requests.refusal import (
+    Refused,
+    no_such_group,
+    no_such_queue,
+    no_such_topic,
+    too_large,
+)
 from reliable_mq.broker_core.requests.timed import (
     TIMER_WISHES,
     is_timed,
@@ -63,7 +70,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     if header is None:
         header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
     properties = (header.properties or "").encode()
-    topic = _topic_for(state, header, request.now_ms)
+    topic = topic_for(state, header, request.now_ms)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
     queue_id = message.queue_id
@@ -81,7 +88,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     return None
 
 
-def _topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
     """Return the topic to store in; it may be created, or be the group's dead letters.
 
     Raises:
@@ -142,22 +149,15 @@ def _check(
         and queue_id >= topic.queue_count
         and topic.topic_name == header.topic
     ):
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{queue_id}] is illegal, {topic} "
-            f"Producer: {request.connection.address}",
-        )
+        raise no_such_queue(queue_id, topic, request.connection.address)
     body = request.command.body
     properties_size = len(properties) + _OWN_SIZE + len(state.broker_properties)
     if len(body) > config.message_size_max or properties_size > PROPERTIES_SIZE_MAX:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {config.message_size_max}B, "
-            "msg properties length limit 32KB.",
-        )
+        raise too_large(config.message_size_max)
     if header.sys_flag & TRANSACTION_MASK and _PREPARED not in properties:
         raise half_refused(config.broker_ip)  # Apache's stores it where nobody will ever see it
+    if config.check_message_type:
+        check_message_type(topic, decode_properties(properties))
 
 
 def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> None:

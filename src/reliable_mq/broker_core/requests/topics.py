@@ -7,6 +7,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 import msgspec
 
 from reliable_mq.broker_core.names import topic_fault
+from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import TopicConfig
@@ -18,10 +19,11 @@ from reliable_mq.wire.headers import TopicConfigHeader
 # Apache takes any number; whoever asks for the numbers of such a topic would stop the broker.
 QUEUES_MAX = 65_535
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
-_MESSAGE_TYPE = "message.type"
 # What this broker can keep of each attribute; what else Apache has would be a broken promise.
 _ATTRIBUTE_VALUES = {
-    _MESSAGE_TYPE: frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"}),
+    message_type.ATTRIBUTE: frozenset(
+        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", message_type.MIXED}
+    ),
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
 }
@@ -44,7 +46,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order or False,
-        attributes=_changed_attributes(known, header.attributes or ""),
+        attributes=_changed_attributes(state, known, header.attributes or ""),
     )
     _refuse_queue_count(topic)
     if topic == known:
@@ -76,7 +78,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
             f"{name}={value}" if name.startswith("+") else name
             for name, value in wanted.attributes.items()
         )
-        attributes = _changed_attributes(state.topics.get(wanted.topic_name), changes)
+        attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
         topics.append(msgspec.structs.replace(wanted, attributes=attributes))
     for topic in topics:
         state.topics.put(topic, request.now_ms)
@@ -105,7 +107,9 @@ def _refuse_system_topic(state: BrokerState, name: str) -> None:
         )
 
 
-def _changed_attributes(topic: TopicConfig | None, changes: str) -> dict[str, str]:
+def _changed_attributes(
+    state: BrokerState, topic: TopicConfig | None, changes: str
+) -> dict[str, str]:
     """Return a topic's attributes after `+name=value,-name`; a new topic can only gain some."""
     attributes = dict(topic.attributes) if topic else {}
     for change in filter(None, changes.split(",")):
@@ -121,7 +125,8 @@ def _changed_attributes(topic: TopicConfig | None, changes: str) -> dict[str, st
                 raise _attribute_fault(f"attempt to delete a nonexistent key: {name}")
             del attributes[name]
             continue
-        if (name, value) == (_MESSAGE_TYPE, "MIXED"):
+        is_mixed = (name, value) == (message_type.ATTRIBUTE, message_type.MIXED)
+        if is_mixed and not state.config.mixed_message_type:
             raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         if value not in _ATTRIBUTE_VALUES[name]:
             raise _attribute_fault(f"value is not in set: {sorted(_ATTRIBUTE_VALUES[name])}")

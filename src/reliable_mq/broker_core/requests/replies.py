@@ -1,0 +1,133 @@
+"""Request and reply between two clients: the broker brings the reply to whoever asked.
+
+The asker is a producer; its client id travels in the request's properties and comes back in the
+reply's. The reply is pushed over the asker's connection, kept in `<cluster>_REPLY_TOPIC` unless
+`storeReplyMessageEnable=false`, and only then is the one who replied told how it went.
+Source: Apache RocketMQ `ReplyMessageProcessor`.
+"""
+
+from functools import partial
+
+from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
+from reliable_mq.broker_core.requests.send import topic_for
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.headers import PushReplyHeader, SendMessageHeader, SendMessageHeaderV2
+from reliable_mq.wire.message_id import encode_offset_message_id
+from reliable_mq.wire.properties import (
+    MSG_REGION,
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    TRACE_ON,
+    decode_properties,
+    encode_properties,
+)
+from reliable_mq.wire.record import TRANSACTION_MASK
+
+
+def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
+    """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2. The answer waits for that of the asker."""
+    command = asked.command
+    is_v1 = command.code == RequestCode.SEND_REPLY_MESSAGE
+    header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
+    properties = (header.properties or "").encode()
+    topic = topic_for(state, header, asked.now_ms)
+    if header.queue_id >= topic.queue_count:
+        raise no_such_queue(header.queue_id, topic, asked.connection.address)
+    if len(command.body) > state.config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
+        raise too_large(state.config.message_size_max)
+    queue_id = header.queue_id
+    if queue_id < 0:
+        queue_id = state.store.log.end % topic.write_queue_nums
+    message = StoredMessage(
+        topic=topic.topic_name,
+        queue_id=queue_id,
+        body=command.body,
+        properties=properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag & ~TRANSACTION_MASK,
+        born_time_ms=header.born_timestamp,
+        born_host=asked.connection.host,
+        reconsume_times=header.reconsume_times or 0,
+    )
+    named = decode_properties(properties)
+    client_id = named.get(REPLY_TO_CLIENT)
+    asker = state.clients.find_producer(client_id) if client_id else None
+    if asker is None:
+        fault = f"reply message properties[{REPLY_TO_CLIENT}] is null"
+        if client_id:
+            fault = f"push reply message fail, channel of <{client_id}> not found."
+        _finish(state, asked, message, fault, asked.now_ms)
+        return None
+    named[PUSH_REPLY_TIME] = str(asked.now_ms)
+    pushed = _push(state, asked, header, encode_properties(named).decode())
+    answered = partial(_answered, state, asked, message, str(client_id))
+    state.reply(asker, state.calls.begin(asker, pushed, asked.now_ms, answered))
+    return None
+
+
+def _push(
+    state: BrokerState, asked: Request, header: SendMessageHeader, properties: str
+) -> Command:
+    """Return the reply as the asker gets it."""
+    config = state.config
+    pushed = PushReplyHeader(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        properties=properties,
+        reconsume_times=header.reconsume_times,
+        unit_mode=bool(header.unit_mode),
+        born_host=asked.connection.address,
+        store_host=f"{config.broker_ip}:{config.listen_port}",
+        store_timestamp=asked.now_ms,
+    )
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    return request(code, pushed.to_ext(), asked.command.body)
+
+
+def _answered(
+    state: BrokerState,
+    asked: Request,
+    message: StoredMessage,
+    client_id: str,
+    answer: Command | None,
+) -> None:
+    is_taken = answer is not None and answer.code == ResponseCode.SUCCESS
+    fault = None if is_taken else f"push reply message to {client_id}fail."
+    _finish(state, asked, message, fault, asked.now_ms)
+
+
+def _finish(
+    state: BrokerState, asked: Request, message: StoredMessage, fault: str | None, now_ms: int
+) -> None:
+    """Keep the reply, whether the asker got it or not, and answer the one who replied."""
+    config = state.config
+    ext = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
+    code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
+    queue_id = str(message.queue_id)
+    if not config.store_reply_message:
+        if fault is None:
+            ext |= {"msgId": "0", "queueId": queue_id, "queueOffset": "0"}
+        frame = encode_command(reply(asked.command, code, fault, ext))
+        if not asked.command.is_oneway:
+            state.reply(asked.connection.id, frame)
+        return
+    place = state.append(message, now_ms)
+    ip, port = state.host[:-4], int.from_bytes(state.host[-4:])
+    ext |= {
+        "msgId": encode_offset_message_id(ip, port, place.commit_log_offset),
+        "queueId": queue_id,
+        "queueOffset": str(place.queue_offset),
+    }
+    if not asked.command.is_oneway:
+        frame = encode_command(reply(asked.command, code, fault, ext))
+        state.reply_when_stored(asked.connection.id, place.end, frame)
