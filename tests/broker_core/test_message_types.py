@@ -19,7 +19,7 @@ CHECKED = {"enableTopicMessageTypeCheck": "true", "enableMixedMessageType": "tru
 
 
 def typed_world(message_type: str, **properties: str) -> BrokerWorld:
-    world = BrokerWorld(**properties)
+    world = BrokerWorld(None, **properties)
     answer = create(world, message_type)
     assert answer.code == 0, answer.remark
     return world
@@ -52,7 +52,7 @@ def test_a_message_of_another_type_is_refused_when_types_are_checked(
     message_type: str, sent: dict[str, str], actual: str
 ) -> None:
     world = typed_world(message_type, **CHECKED)
-    answer = world.ask(RequestCode.SEND_MESSAGE_V2, send_header(**sent), b"x")
+    answer = world.ask(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC, 0, **sent), b"x")
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark == (
         f"TopicMessageType validate failed, the expected type is {message_type}, "
@@ -70,7 +70,7 @@ def test_a_message_of_another_type_is_refused_when_types_are_checked(
 )
 def test_a_message_of_its_topics_type_is_taken(message_type: str, sent: dict[str, str]) -> None:
     world = typed_world(message_type, **CHECKED)
-    assert world.ask(RequestCode.SEND_MESSAGE_V2, send_header(**sent), b"x").code == 0
+    assert world.ask(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC, 0, **sent), b"x").code == 0
 
 
 def test_retries_are_of_any_type() -> None:
@@ -80,7 +80,9 @@ def test_retries_are_of_any_type() -> None:
 
 def test_types_are_not_checked_unless_it_is_asked_for() -> None:
     world = typed_world("FIFO")
-    assert world.ask(RequestCode.SEND_MESSAGE_V2, send_header(**TRANSACTION), b"x").code == 0
+    assert (
+        world.ask(RequestCode.SEND_MESSAGE_V2, send_header(TOPIC, 0, **TRANSACTION), b"x").code == 0
+    )
 
 
 def test_mixed_topics_must_be_allowed() -> None:
