@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
@@ -314,3 +315,38 @@ def test_a_group_whose_tags_leave_a_message_out_is_not_waited_for() -> None:
 def test_one_name_where_several_are_meant_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="a list of names"):
         ReliableMQ("shop").topic("orders", groups="payments")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_transaction_of_its_own_inside_a_handler_is_refused_and_the_handlers_session_taken(
+    shop: ReliableMQ, is_async: bool
+) -> None:
+    """It would be committed though the handler fails, and its message doubled by the next try."""
+    said: list[str] = []
+
+    def handle(order: dict[str, int], session: Session) -> None:
+        try:
+            shop.transaction()
+        except UsageError as error:
+            said.append(str(error))
+        with shop.transaction(session) as tx:
+            tx.send("receipts", order)
+
+    async def handle_async(order: dict[str, int], session: AsyncSession) -> None:
+        await session.run_sync(lambda inner: handle(order, inner))
+
+    shop.consumer("orders", group="payments")(handle_async if is_async else handle)
+
+    with shop:
+        with shop.transaction() as tx:
+            tx.send("orders", {"id": 1})
+        until(lambda: statuses(shop) == [1, 1])
+
+    (line,) = said
+    assert "write mq.transaction(session)" in line
+
+
+def test_a_wait_that_the_broker_cannot_keep_is_refused() -> None:
+    Retry(after=7200)
+    with pytest.raises(UsageError, match=r"within 0\.\.7200 s"):
+        Retry(after=7201)

@@ -1,7 +1,7 @@
 """P1: a stub exists if and only if the business transaction committed; on both databases."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,12 +10,11 @@ import pytest
 from sqlalchemy import Integer, create_engine, event, make_url, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
+from tests.outbox.benches import Bench
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
-from reliable_mq.outbox.stub import Stub
 
 
 class Tables(DeclarativeBase): ...
@@ -26,50 +25,6 @@ class Unsaved(Tables):
 
     __tablename__ = "orders"
     id: ClassVar[Any] = mapped_column(Integer, primary_key=True)
-
-
-class Bench:
-    """An outbox over a real database, and a relay that only remembers what it was handed."""
-
-    def __init__(self, url: str) -> None:
-        self.database = Database(url, prefix="rmq_", connections=4)
-        self.database.create_tables()
-        with self.database.engine.begin() as connection:
-            connection.execute(text("CREATE TABLE orders (id INTEGER)"))
-        self.handed: list[str] = []
-        self.outbox = SqlOutbox(
-            SqlStubs(self.database.engine, self.database.stubs),
-            self,
-            owner="relay",
-            lease=5.0,
-            groups_of_topic=lambda topic, _tag: ("payments",) if topic == "orders" else (),
-        )
-
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        self.handed += [stub.message_id for stub in stubs]
-
-    def transaction(self, session: Any = None) -> TransactionScope:
-        database = self.database
-        return TransactionScope(self.outbox, database.session, database.async_session, session)
-
-    def stubs(self) -> list[Any]:
-        with self.database.engine.begin() as connection:
-            table = self.database.stubs
-            return list(connection.execute(select(table).order_by(table.c.seq)).all())
-
-    def ids(self) -> list[str]:
-        return [row.message_id for row in self.stubs()]
-
-    def orders(self) -> int:
-        with self.database.engine.begin() as connection:
-            return int(connection.execute(text("SELECT count(*) FROM orders")).scalar_one())
-
-
-@pytest.fixture
-def bench(database_url: str) -> Iterator[Bench]:
-    made = Bench(database_url)
-    yield made
-    made.database.close()
 
 
 def insert_order(session: Session) -> None:
@@ -314,3 +269,81 @@ def test_a_stub_has_its_row_after_the_changes_that_were_made_before_it(bench: Be
     assert orders < stubs
     (row,) = bench.stubs()
     assert (row.message_key, row.ordering_key) == ("", "")
+
+
+def test_messages_of_a_joined_transaction_that_nobody_commits_are_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query began a transaction, so the block joined it, and the owner forgot it."""
+    with bench.database.session() as session:
+        session.execute(text("SELECT 1"))
+        with bench.transaction(session) as tx:
+            tx.send("orders", {"id": 1})
+
+    assert (bench.ids(), bench.handed) == ([], [])
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "1 message(s) were written into a transaction that was closed without commit" in line
+
+
+def test_messages_that_somebody_decided_against_are_not_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def joined() -> Iterator[Session]:
+        with bench.database.session() as session:
+            insert_order(session)
+            with bench.transaction(session) as tx:
+                tx.send("orders", {"id": 1})
+            yield session
+
+    def fails_inside() -> None:
+        with bench.database.session() as session:
+            insert_order(session)
+            with bench.transaction(session) as tx:
+                tx.send("orders", {"id": 1})
+            raise ZeroDivisionError
+
+    for session in joined():
+        session.rollback()
+    for session in joined():
+        session.begin_nested()
+        session.rollback()
+        session.rollback()
+    with pytest.raises(ZeroDivisionError):
+        fails_inside()
+
+    assert bench.ids() == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_send_that_nobody_awaited_fails_its_block_instead_of_being_lost(
+    bench: Bench, joins: bool
+) -> None:
+    async def block() -> None:
+        async with bench.database.async_session() as session:
+            if joins:
+                await session.begin()
+            async with bench.transaction(session) as tx:
+                await tx.send("orders", {"id": 1})
+                tx.send("orders", {"id": 2})  # type: ignore[unused-coroutine]
+
+    async def scenario() -> None:
+        with pytest.raises(UsageError, match=r"was not awaited .* write `await tx.send"):
+            await block()
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+
+    assert bench.ids() == []
+
+
+def test_a_send_may_be_awaited_as_a_task_and_together_with_other_work(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with bench.transaction() as tx:
+            await asyncio.create_task(tx.send("orders", {"id": 1}))
+            await asyncio.gather(tx.send("orders", {"id": 2}), asyncio.sleep(0))
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+
+    assert len(bench.ids()) == 2

@@ -14,8 +14,9 @@ from tests.app.kill_switch import Killed, KillSwitch
 from reliable_mq.app.sql_database import Database
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress

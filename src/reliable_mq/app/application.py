@@ -10,14 +10,16 @@ from sqlalchemy.orm import Session
 from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name, tags_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import SqlOutbox, TransactionScope
+from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.scheduler import LogNotifier, Notifier, Scheduler
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
@@ -199,8 +201,14 @@ class ReliableMQ:
         """Return a block in which messages and business rows are committed together.
 
         `with mq.transaction() as tx` (or `async with`) makes a session and commits it at the end of
-        the block. Given a session, see `TransactionScope` for who commits.
+        the block. Given a session, see `TransactionScope` for who commits. In a handler, give the
+        handler's session.
+
+        Raises:
+            UsageError: without a session in a handler of this database.
         """
+        if session is None:
+            refuse_second_transaction(self.database.url)
         if self._outbox is None:
             stubs = SqlStubs(self.database.engine, self.database.stubs)
             self._connections.relay(stubs, self.database.clock)

@@ -10,10 +10,10 @@ from typing import Any
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, SendResult
-from reliable_mq.outbox.delay import delay_level_of
+from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.sql_transaction import checked_id, fresh_message_id
-from reliable_mq.outbox.stub import CONTENT_TYPE
+from reliable_mq.outbox.sql_outbox import checked_id, fresh_message_id, key_text
+from reliable_mq.outbox.stub import CONTENT_TYPE, check_texts
 from reliable_mq.settings import OutsidePolicy
 
 
@@ -90,14 +90,15 @@ class Producer:
     ) -> Message:
         self._check_policy(topic)
         body, content_type = encode_payload(payload)
+        check_texts(tag, key_text(key), key_text(ordering_key))
         return Message(
             topic=topic,
             body=body,
             tag=tag,
-            keys=(str(key),) if str(key) else (),
+            keys=(key_text(key),) if key_text(key) else (),
             message_id=checked_id(message_id) or fresh_message_id(time.time()),
-            ordering_key=str(ordering_key),
-            delay_level=delay_level_of(delay.total_seconds() if delay is not None else 0.0),
+            ordering_key=key_text(ordering_key),
+            delay_level=delay_level_of(seconds_of(delay)),
             properties={**(properties or {}), CONTENT_TYPE: content_type},
         )
 

@@ -13,21 +13,26 @@ from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.delay import DELAY_LEVEL_SECONDS
 
 DEFAULT_CONCURRENCY = 8
+RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
 
 
 class Retry(Exception):
     """Raise it in a handler: undo this attempt and hand the message out again.
 
     Args:
-        after: seconds until then; None: the usual wait.
+        after: seconds until then, two hours at most, as with `delay`; None: the usual wait.
+
+    Raises:
+        UsageError: when it is negative, or longer than the broker keeps a message back.
     """
 
     def __init__(self, after: float | None = None) -> None:
         super().__init__("again" if after is None else f"again after {after} s")
-        if after is not None and after < 0:
-            raise UsageError(f"Retry(after={after}): it must not be negative")
+        if after is not None and not 0 <= after <= RETRY_SECONDS_MAX:
+            raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
         self.after = after
 
 

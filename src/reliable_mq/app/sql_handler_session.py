@@ -9,15 +9,17 @@ What nobody can prevent, a rollback of the connection, is noticed afterwards.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 
 from reliable_mq.errors import UsageError
 
 _SESSION = "reliable_mq_session"
+_running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
 _ENDS = re.compile(r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b", re.IGNORECASE)
 
 
@@ -41,9 +43,11 @@ class HandlerSession(Session):
         """
         self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
         self.is_held = True
+        outer = _running.set(self)
         try:
             yield
         finally:
+            _running.reset(outer)
             self.is_held = False
         if not (
             self._ours is not None
@@ -97,6 +101,27 @@ class HandlerSession(Session):
         """Drop the connections, when no handler has the session."""
         self.refuse_if_held()
         super().invalidate()
+
+
+def refuse_second_transaction(url: URL) -> None:
+    """Raise when a handler runs here whose own session leads to the same database.
+
+    A second transaction beside its own is committed whatever becomes of the handler: its messages
+    go out again with every attempt, under other ids. In SQLite it would wait for itself.
+
+    Raises:
+        UsageError: says what to write.
+    """
+    session = _running.get()
+    if session is None or not session.is_held:  # a task that a handler left behind is no handler
+        return
+    theirs = session.get_bind().engine.url
+    if (theirs.host, theirs.port, theirs.database) == (url.host, url.port, url.database):
+        raise UsageError(
+            "mq.transaction() inside a handler: take a `session: Session` (in an async def: an "
+            "AsyncSession) and write mq.transaction(session), so that its messages are committed "
+            "with the handler's effect"
+        )
 
 
 def _not_yours() -> UsageError:

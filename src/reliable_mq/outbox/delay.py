@@ -13,6 +13,19 @@ def seconds_of_level(text: str) -> float:
     return float(int(text[:-1]) * _UNIT_SECONDS[text[-1]])
 
 
+def seconds_of(delay: timedelta | None) -> float:
+    """Return a delay in seconds, 0 for none.
+
+    Raises:
+        UsageError: when it is a number, which does not say of what.
+    """
+    if delay is None:
+        return 0.0
+    if not isinstance(delay, timedelta):
+        raise UsageError(f"delay={delay!r}: a timedelta is needed, timedelta(seconds=…)")
+    return delay.total_seconds()
+
+
 DELAY_LEVEL_SECONDS = tuple(seconds_of_level(text) for text in DELAY_LEVELS_TEXT.split())
 """Wait of delay level 1, 2, … 18."""
 

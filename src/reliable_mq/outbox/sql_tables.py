@@ -16,6 +16,7 @@ from sqlalchemy import (
     false,
 )
 
+from reliable_mq.outbox.stub import TEXT_LENGTH_MAX
 from reliable_mq.sql_types import UtcDateTime
 
 DEFAULT_PREFIX = "rmq_"
@@ -41,9 +42,9 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
         Column("message_id", String(32), nullable=False, unique=True),
         Column("topic", String(127), nullable=False),
-        Column("tag", String(255), nullable=False, server_default=""),
-        Column("message_key", String(255), nullable=False, server_default=""),
-        Column("ordering_key", String(255), nullable=False, server_default=""),
+        Column("tag", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
+        Column("message_key", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
+        Column("ordering_key", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
         Column("content", LargeBinary, nullable=False),
         Column("content_type", String(127), nullable=False, server_default=""),
         Column("properties", Text, nullable=False, server_default="{}"),

@@ -13,11 +13,13 @@ from enum import Enum, IntEnum
 
 import msgspec
 
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import RESENT, Message
 
 CONTENT_TYPE = "CONTENT_TYPE"
 """The user property that tells a consumer how the body was made."""
+TEXT_LENGTH_MAX = 255
+"""Characters of a tag, a message key and an ordering key, each."""
 
 
 class StubStatus(IntEnum):
@@ -129,6 +131,25 @@ def message_of(stub: Stub, delay_level: int, *, is_missed: bool = False) -> Mess
         delay_level=delay_level,
         properties=properties,
     )
+
+
+def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
+    """Check what filters, searches and the columns of the stub ask of a message's short texts.
+
+    Raises:
+        MessageRefused: when one is too long, is not printable, or is a tag that nobody can ask for.
+    """
+    for name, text in (("tag", tag), ("key", message_key), ("ordering_key", ordering_key)):
+        if len(text) > TEXT_LENGTH_MAX:
+            raise MessageRefused(
+                f"the {name} has {len(text)} characters, {TEXT_LENGTH_MAX} are allowed"
+            )
+        if not text.isprintable():
+            raise MessageRefused(f"the {name} {text!r} holds a character that cannot be printed")
+    if "||" in tag or tag == "*" or tag != tag.strip():
+        raise MessageRefused(
+            f"tag {tag!r}: no consumer could ask for it; || joins the tags of a filter, * is all"
+        )
 
 
 def groups_text(groups: tuple[str, ...]) -> str:

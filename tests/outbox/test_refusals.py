@@ -1,0 +1,50 @@
+"""What could not be sent, found or stored later is refused in the transaction."""
+
+from typing import Any
+
+import pytest
+from tests.outbox.benches import Bench
+
+from reliable_mq.errors import MessageRefused, UsageError
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tag": "t" * 256}, "the tag has 256 characters, 255 are allowed"),
+        ({"key": "k" * 256}, "the key has 256 characters"),
+        ({"ordering_key": "k" * 256}, "the ordering_key has 256 characters"),
+        ({"key": "a\0b"}, "the key 'a.x00b' holds a character that cannot be printed"),
+        ({"tag": "paid\n"}, "the tag 'paid.n' holds"),
+        ({"tag": "paid || refunded"}, "no consumer could ask for it"),
+        ({"tag": "*"}, "no consumer could ask for it"),
+        ({"tag": " paid"}, "no consumer could ask for it"),
+        ({"properties": {"a": "\x01"}}, "separators"),
+        ({"properties": {"a": "x" * 40_000}}, "at most|are allowed"),
+        ({"properties": {"a": "\ud800"}}, "no Unicode"),
+    ],
+)
+def test_texts_that_a_column_a_filter_or_a_record_cannot_hold_are_refused(
+    bench: Bench, options: dict[str, Any], says: str
+) -> None:
+    with bench.transaction() as tx:
+        with pytest.raises(MessageRefused, match=says):
+            tx.send("orders", {"id": 1}, **options)
+        kept = tx.send("orders", {"id": 1}, tag="t" * 255, key="ü" * 255, ordering_key="k" * 255)
+
+    assert bench.ids() == [kept]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delay": 5}, r"delay=5: a timedelta is needed"),
+        ({"required_groups": ("no such,group",)}, "'no such,group' is no legal name"),
+        ({"message_id": "é" * 32}, "32 characters of a-z"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused_with_what_to_write(
+    bench: Bench, options: dict[str, Any], says: str
+) -> None:
+    with bench.transaction() as tx, pytest.raises(UsageError, match=says):
+        tx.send("orders", {"id": 1}, **options)
