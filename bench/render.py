@@ -88,10 +88,25 @@ def orders_table(results: dict[str, Any]) -> str:
     return f"{_markdown(runs)}\n{_markdown(shares)}{_origin(results)}"
 
 
+def scale_table(results: dict[str, Any]) -> str:
+    """One line per figure, Apache's beside ours where there is one."""
+    rows = [("what", "Apache", "ours", "ratio", "unit")]
+    figures = results["rounds"]
+    for what in dict.fromkeys(each["what"] for each in figures):
+        of_both = [each for each in figures if each["what"] == what]
+        ours = _median([each for each in of_both if each["broker"] == OURS], "value")
+        theirs = _median([each for each in of_both if each["broker"] != OURS], "value")
+        ratio = ours / theirs if ours is not None and theirs else None
+        values = (_figure(theirs, ",.3g"), _figure(ours, ",.3g"), _figure(ratio, ".2f"))
+        rows.append((what, *values, of_both[0]["unit"]))
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "consume": consume_table,
     "kills": kill_table,
+    "scale": scale_table,
     "orders": orders_table,
 }
 
