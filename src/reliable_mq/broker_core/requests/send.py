@@ -5,8 +5,6 @@ only when they name something that the broker itself decides.
 Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
-import msgspec
-
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
     RETRY_PREFIX,
@@ -268,15 +266,8 @@ def _append_batch(
     state: BrokerState, template: StoredMessage, body: bytes, now_ms: int
 ) -> list[Place]:
     """Store each message of a batch; all of it is read before anything is stored."""
+    append = state.store.append_like
     return [
-        state.append(
-            msgspec.structs.replace(
-                template,
-                body=item.body,
-                flag=item.flag,
-                properties=_identified(state, item.properties, now_ms),
-            ),
-            now_ms,
-        )
-        for item in decode_batch(body)
+        append(template, body, _identified(state, properties, now_ms), flag, now_ms)
+        for flag, body, properties in decode_batch(body)
     ]

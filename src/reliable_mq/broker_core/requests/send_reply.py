@@ -8,7 +8,8 @@ from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
-_MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = "@message-id@", -11, -12, -13
+_QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = -11, -12, -13
+_LOG_OFFSET = "@log-offset@"
 
 
 class SendReply:
@@ -29,10 +30,11 @@ class SendReply:
         self._template = self._cut_template()
 
     def _cut_template(self) -> bytes:
-        sample = self._reply(Command(code=0, opaque=_OPAQUE), _MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET)
+        message_id = self._host + _LOG_OFFSET
+        sample = self._reply(Command(code=0, opaque=_OPAQUE), message_id, _QUEUE_ID, _QUEUE_OFFSET)
         template = encode_command(sample)[8:].replace(b"%", b"%%")
-        for mark in (_MESSAGE_ID, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE):
-            form = b"%s" if mark == _MESSAGE_ID else b"%d"
+        for mark in (_LOG_OFFSET, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE):
+            form = b"%016X" if mark == _LOG_OFFSET else b"%d"
             template = template.replace(str(mark).encode(), form)
         return template
 
@@ -53,15 +55,11 @@ class SendReply:
         `recall_handle` is how a timed message can be taken back, "" for any other.
         """
         first = places[0]
-        message_id = f"{self._host}{first.commit_log_offset:016X}"
-        if len(places) > 1:
-            others = [f",{self._host}{place.commit_log_offset:016X}" for place in places[1:]]
-            message_id += "".join(others)
-        queue_offset = first.queue_offset
-        if command.serialize_type == JSON and not recall_handle:
-            return encode_frame(
-                JSON, self._template % (message_id.encode(), queue_id, queue_offset, command.opaque)
-            )
+        log_offset, queue_offset = first.commit_log_offset, first.queue_offset
+        if len(places) == 1 and command.serialize_type == JSON and not recall_handle:
+            header = self._template % (log_offset, queue_id, queue_offset, command.opaque)
+            return encode_frame(JSON, header)
+        message_id = ",".join([f"{self._host}{place.commit_log_offset:016X}" for place in places])
         answer = self._reply(command, message_id, queue_id, queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle

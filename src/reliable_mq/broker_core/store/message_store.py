@@ -181,8 +181,13 @@ class MessageStore:
 
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Give a message its place. Its bytes leave with the next `take_batch`."""
+        return self.append_like(message, message.body, message.properties, message.flag, now_ms)
+
+    def append_like(
+        self, message: StoredMessage, body: bytes, properties: bytes, flag: int, now_ms: int
+    ) -> Place:
+        """Append a message that is like `message`, save for these: one of a batch."""
         topic_name, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
-        properties = message.properties
         key = (topic_name, queue_id)
         has_unit = is_queued(sys_flag)
         queue_offset = self._next_offsets.get(key, 0) if has_unit else 0
@@ -190,7 +195,7 @@ class MessageStore:
         topic = topic_name.encode()
         size = (
             75
-            + len(message.body)
+            + len(body)
             + len(topic)
             + (len(topic) > 127)
             + len(properties)
@@ -203,10 +208,10 @@ class MessageStore:
         log.add(
             encode_record_fields(
                 topic=topic,
-                body=message.body,
+                body=body,
                 properties=properties,
                 queue_id=queue_id,
-                flag=message.flag,
+                flag=flag,
                 queue_offset=queue_offset,
                 commit_log_offset=offset,
                 sys_flag=sys_flag,
