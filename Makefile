@@ -13,10 +13,12 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 ORDERS ?=
 SEED   ?=
 LOSE   ?=
+# make sim SEEDS=1000, or SEED=17 to replay one
+SEEDS  ?= 100
 PYTEST ?= -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench walk clean
+.PHONY: help demo test check format bench sim walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -38,6 +40,9 @@ format: $(READY) ## let ruff format and mend what it can
 
 bench: $(READY) ## orders per second, sends per second, kills survived (fifteen minutes)
 	@$(BIN)/python -m bench
+
+sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk

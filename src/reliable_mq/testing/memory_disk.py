@@ -69,8 +69,8 @@ class MemoryFile:
     """A file of a `MemoryDisk`."""
 
     def __init__(self, disk: "MemoryDisk", path: str, content: _Content) -> None:
+        self.path = path
         self._disk = disk
-        self._path = path
         self._content = content
 
     @property
@@ -108,8 +108,8 @@ class MemoryFile:
         if not data:
             return
         if at + len(data) > self.size:
-            raise AssertionError(f"{self._path}: {len(data)} bytes at {at} of {self.size}")
-        self._disk.operate(Operation("write", self._path, at, len(data)), self._content, data)
+            raise AssertionError(f"{self.path}: {len(data)} bytes at {at} of {self.size}")
+        self._disk.operate(Operation("write", self.path, at, len(data)), self._content, data)
         self._content.write(at, data)
 
     def write_ahead(self, at: int) -> None:
@@ -118,15 +118,15 @@ class MemoryFile:
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero; return whether it was."""
         rest = self.size - at
-        if not any(self._content.seen[at:]):
+        if self._content.seen.count(0, at) == rest:
             return True
-        self._disk.operate(Operation("clear", self._path, at, rest), self._content, bytes(rest))
+        self._disk.operate(Operation("clear", self.path, at, rest), self._content, bytes(rest))
         self._content.write(at, bytes(rest))
         return False
 
     def sync(self) -> None:
         """Return when all that was written before, and the file's name, are on the medium."""
-        self._disk.operate(Operation("sync", self._path))
+        self._disk.operate(Operation("sync", self.path))
         self._content.sync()
 
     def close(self) -> None:

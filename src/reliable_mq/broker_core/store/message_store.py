@@ -318,7 +318,7 @@ class MessageStore:
     def _progress(self) -> Progress:
         queues: dict[str, dict[int, QueueExtent]] = {}
         for (topic, queue_id), queue in self._queues.items():
-            if queue.end > queue.first:
+            if queue.end > 0:  # also one whose messages have all expired: it goes on counting
                 noted = QueueExtent(queue.first, queue.end, queue.last_log_offset)
                 queues.setdefault(topic, {})[queue_id] = noted
         return Progress(

@@ -243,6 +243,8 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
         if b"\0" in head.properties and not _was_durable(evidence, record):
             break
         _dispatch(record, head, evidence, known, units)
+    for key in [key for key in keep if _lost_its_head(evidence, key, keep[key], units[key])]:
+        del keep[key]
     result.last_record = record_at(log, walk.last) if walk.last >= 0 else None
     result.log_end = walk.end
     _judge_end(evidence, walk.end)
@@ -276,6 +278,21 @@ def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
         return NewUnits(None, 0)
     last = queue.unit(end - 1)
     return NewUnits(end, last.commit_log_offset + last.size)
+
+
+def _lost_its_head(evidence: Evidence, key: QueueKey, keep: int, new: NewUnits) -> bool:
+    """Whether a queue, none of whose units is believed, seems to begin too late.
+
+    When the power fails, a file that was just made may be gone though a later one is there.
+    """
+    queue, note = evidence.queues[key], evidence.newest_progress
+    if keep > queue.first:
+        return False
+    if new.units:
+        return new.begin != queue.first
+    if queue.first == 0 or note is None or not evidence.was_killed or evidence.is_same_boot:
+        return False
+    return key[1] not in note.queues.get(key[0], {})
 
 
 def _dispatch(

@@ -1,0 +1,188 @@
+"""Planted bugs: each must be found, or the simulation proves nothing.
+
+A canary changes the product in memory, in one small way that a reviewer might miss.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
+from reliable_mq.broker_core.delivery.order_lock import OrderLocks
+from reliable_mq.broker_core.delivery.schedule import DelaySchedule
+from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.requests import pull, send
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.testing.memory_disk import MemoryFile
+
+_Original = Any  # a function of the product, whatever it takes
+
+
+def _reply_before_sync(state: BrokerState, connection: int, _end: int, frame: bytes) -> None:
+    state.reply(connection, frame)
+
+
+def _sync_nothing(_file: MemoryFile) -> None:
+    """Say that a file is on the medium when it is not."""
+
+
+def _offset_off_by_one(original: _Original) -> _Original:
+    def append(store: MessageStore, message: Any, now_ms: int) -> Any:
+        place = original(store, message, now_ms)
+        key = (message.topic, message.queue_id)
+        if place.queue_offset and place.queue_offset % 7 == 0:
+            store._next_offsets[key] += 1
+        return place
+
+    return append
+
+
+def _dispatch_at_append(original: _Original) -> _Original:
+    def take_turn(core: BrokerCore) -> Any:
+        turn = original(core)
+        if turn.batch:
+            core.state.store.log.mark_written(turn.batch.end)
+            core.state.store.dispatch_up_to(turn.batch.end)
+        return turn
+
+    return take_turn
+
+
+def _lose_a_delay(original: _Original) -> _Original:
+    def deliver_level(schedule: DelaySchedule, store: Any, level: int, now_ms: int) -> Any:
+        count = original(schedule, store, level, now_ms)
+        if count > 1:
+            schedule._next[level] += 1
+        return count
+
+    return deliver_level
+
+
+def _delay_too_short(original: _Original) -> _Original:
+    def is_early(schedule: DelaySchedule, level: int, due_ms: int, now_ms: int) -> Any:
+        return original(schedule, level, due_ms - 30, now_ms)
+
+    return is_early
+
+
+def _save_delays_too_soon(original: _Original) -> _Original:
+    """Count what is delivered as delivered for good before it is durable."""
+
+    def dump(schedule: DelaySchedule) -> Any:
+        schedule._saved.update(schedule._next)
+        return original(schedule)
+
+    return dump
+
+
+def _no_settling(_table: OffsetTable, _store: MessageStore) -> None:
+    """Keep committed offsets that lie behind what a crash left."""
+
+
+def _commit_forgotten(original: _Original) -> _Original:
+    def commit(table: OffsetTable, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if offset % 5:
+            original(table, group, topic, queue_id, offset)
+
+    return commit
+
+
+def _wake_nobody_with_a_tag(original: _Original) -> _Original:
+    def arrived(pulls: WaitingPulls, topic: str, queue_id: int, _tags_code: int) -> Any:
+        return original(pulls, topic, queue_id, 0)
+
+    return arrived
+
+
+def _one_too_many(original: _Original) -> _Original:
+    def more_units(queue: Any, header: Any, units: Any) -> Iterator[Any]:
+        for number, unit in enumerate(original(queue, header, units)):
+            if number != 3:
+                yield unit
+
+    return more_units
+
+
+def _lock_of_two(original: _Original) -> _Original:
+    def lock(locks: OrderLocks, group: str, client: str, queues: Any, now_ms: int, *at: Any) -> Any:
+        for queue in queues:
+            lock = locks._locks.get(group, {}).get(queue)
+            if lock is not None and lock.expires_ms <= now_ms + 1_000:
+                locks._free(group, queue)
+        return original(locks, group, client, queues, now_ms, *at)
+
+    return lock
+
+
+def _trust_units(queue: ConsumeQueue, _log_offset: int) -> int:
+    """Believe of a queue what it has, though nobody synced it."""
+    return queue.end
+
+
+def _half_a_batch(original: _Original) -> _Original:
+    def append_batch(state: BrokerState, template: Any, body: bytes, now_ms: int) -> Any:
+        store = state.store
+        places = original(state, template, body, now_ms)
+        if len(places) > 3:
+            store._undispatched.pop()
+        return places
+
+    return append_batch
+
+
+def _answer_twice(original: _Original) -> _Original:
+    def release(state: BrokerState, end: int) -> None:
+        waiting = list(state._withheld)[:1]
+        original(state, end)
+        if waiting and waiting[0][0] <= end and end % 11 == 0:
+            state.reply(waiting[0][1], waiting[0][2])
+
+    return release
+
+
+CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
+    "reply before sync": (BrokerState, "reply_when_stored", lambda _: _reply_before_sync),
+    "no sync": (MemoryFile, "sync", lambda _: _sync_nothing),
+    "offset off by one": (MessageStore, "append", _offset_off_by_one),
+    "dispatch before durable": (BrokerCore, "take_turn", _dispatch_at_append),
+    "a lost delay": (DelaySchedule, "_deliver_level", _lose_a_delay),
+    "a delay too short": (DelaySchedule, "_is_early", _delay_too_short),
+    "delays saved too soon": (DelaySchedule, "dump", _save_delays_too_soon),
+    "offsets behind the end": (OffsetTable, "settle", lambda _: _no_settling),
+    "a commit forgotten": (OffsetTable, "commit", _commit_forgotten),
+    "a waiting pull forgotten": (WaitingPulls, "arrived", _wake_nobody_with_a_tag),
+    "a message skipped": (pull, "_more_units", _one_too_many),
+    "a lock of two": (OrderLocks, "lock", _lock_of_two),
+    "unsynced units trusted": (ConsumeQueue, "index_of", lambda _: _trust_units),
+    "a batch not whole": (send, "_append_batch", _half_a_batch),
+    "an answer twice": (BrokerState, "release", _answer_twice),
+}
+
+
+# Worlds in which a bug can show at all, where that takes more than luck.
+HABITATS: Mapping[str, Mapping[str, object]] = {
+    "offsets behind the end": {
+        "is_sync_flush": False,
+        "sync_interval_ms": 500.0,
+        "power_loss": 1.0,
+        "crash_every_ms": 1_000.0,
+    },
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug for as long as the context lasts."""
+    owner, attribute, change = CANARIES[name]
+    original = getattr(owner, attribute)
+    is_own = attribute in vars(owner)
+    assert is_own, f"{owner} has no {attribute} of its own any more"
+    raw = vars(owner)[attribute]
+    setattr(owner, attribute, change(original))
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, raw)

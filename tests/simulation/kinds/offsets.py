@@ -1,0 +1,156 @@
+"""Offsets of groups and of queues, and messages looked up by their place."""
+
+from bisect import bisect_left, bisect_right
+
+from tests.simulation.client import Memory
+from tests.simulation.facts import Expected, Violation
+from tests.simulation.model import Asked, Model
+
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import (
+    ConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from reliable_mq.wire.record import decode_record
+
+
+class Question:
+    """A request that changes nothing and is answered at once."""
+
+    def learn(self, memory: Memory, command: Command, reply: Command) -> None:
+        pass
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        return []
+
+    def may_wait(self, model: Model, asked: Asked) -> bool:
+        return False
+
+
+class Commit(Question):
+    """A group has come so far; never farther than it was told."""
+
+    def make(self, memory: Memory) -> Command | None:
+        topic, queue_id = memory.place()
+        header = UpdateConsumerOffsetHeader(
+            consumer_group=memory.group,
+            topic=topic,
+            queue_id=queue_id,
+            commit_offset=memory.next_offsets.get((topic, queue_id), 0),
+        )
+        is_oneway = memory.random.random() < 0.5
+        return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=is_oneway)
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        header = UpdateConsumerOffsetHeader.decode(asked.command.ext_fields)
+        tables = model.tables
+        asked.facts = ResponseCode.SUCCESS
+        if header.consumer_group not in tables.groups:
+            asked.facts = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        elif header.topic not in tables.topics:
+            asked.facts = ResponseCode.TOPIC_NOT_EXIST
+        else:
+            place = (header.consumer_group, header.topic, header.queue_id)
+            tables.commit(*place, header.commit_offset)
+        return []
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        if reply.code != asked.facts:
+            raise Violation(f"a commit is answered {reply.code}, not {asked.facts}")
+
+
+class Committed(Question):
+    """How far a group has come."""
+
+    def make(self, memory: Memory) -> Command | None:
+        topic, queue_id = memory.place()
+        header = ConsumerOffsetHeader(
+            consumer_group=memory.group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
+        )
+        return request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        header = ConsumerOffsetHeader.decode(asked.command.ext_fields)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        asked.facts = model.tables.offsets.get(key)
+        return []
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        offset = int(reply.ext_fields["offset"]) if reply.code == ResponseCode.SUCCESS else None
+        if offset is None and asked.facts is None:
+            return
+        is_asked_strictly = asked.command.ext_fields.get("setZeroIfNotFound") == "false"
+        if offset != asked.facts and (is_asked_strictly or asked.facts is not None):
+            raise Violation(f"a group is said to be at {offset}, it committed {asked.facts}")
+
+
+class QueueEnds(Question):
+    """Where a queue begins or ends."""
+
+    def make(self, memory: Memory) -> Command | None:
+        topic, queue_id = memory.place()
+        code = memory.random.choice((RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET))
+        return request(code, QueueHeader(topic=topic, queue_id=queue_id).to_ext())
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        header = QueueHeader.decode(asked.command.ext_fields)
+        count = len(model.shown(header.topic, header.queue_id, asked.visible))
+        offset = int(reply.ext_fields["offset"])
+        is_end = asked.command.code == RequestCode.GET_MAX_OFFSET
+        right = (count,) if is_end else ((0,) if count else (0, -1))
+        if offset not in right:
+            raise Violation(f"{header} of {count} messages is said to begin or end at {offset}")
+
+
+class SearchByTime(Question):
+    """Which message of a queue was stored at a time."""
+
+    def make(self, memory: Memory) -> Command | None:
+        topic, queue_id = memory.place()
+        header = SearchOffsetHeader(
+            topic=topic,
+            queue_id=queue_id,
+            timestamp=memory.now_ms - memory.random.randint(-100, 10_000),
+            boundary_type=memory.random.choice((None, "lower", "upper")),
+        )
+        return request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext())
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        header = SearchOffsetHeader.decode(asked.command.ext_fields)
+        shown = model.shown(header.topic, header.queue_id, asked.visible)
+        times = [entry.store_time_ms for entry in shown]
+        if header.boundary_type == "upper":
+            wanted = max(0, bisect_right(times, header.timestamp) - 1)
+        else:
+            wanted = bisect_left(times, header.timestamp)
+        if int(reply.ext_fields["offset"]) != wanted:
+            raise Violation(f"{header} finds {reply.ext_fields['offset']}, not {wanted}")
+
+
+class ViewById(Question):
+    """The message at a place in the log."""
+
+    def make(self, memory: Memory) -> Command | None:
+        if not memory.log_offsets:
+            return None
+        offset = memory.random.choice(memory.log_offsets)
+        return request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        asked.facts = model.readable(int(asked.command.ext_fields["offset"]))
+        return []
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        entry = asked.facts
+        if entry is None:
+            if reply.code == ResponseCode.SUCCESS:
+                raise Violation(f"a message that is not there is shown: {reply}")
+            return
+        if reply.code != ResponseCode.SUCCESS:
+            raise Violation(f"{entry} cannot be looked up: {reply}")
+        record = decode_record(reply.body)
+        if (record.body, record.commit_log_offset) != (entry.body, entry.log_offset):
+            raise Violation(f"{record} is shown, where {entry} is")

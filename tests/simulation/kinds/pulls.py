@@ -1,0 +1,139 @@
+"""Pulls: what a queue shows from an offset on, at once or when something comes."""
+
+from tests.simulation.client import Memory
+from tests.simulation.facts import Entry, Expected, Violation
+from tests.simulation.model import Asked, Model
+from tests.simulation.waiting import Wait
+
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
+from reliable_mq.wire.record import iter_records
+
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+_COUNT_MAX = 32
+_SUBSCRIPTIONS = ("*", "*", "red", "green || blue")
+_NOT_SUBSCRIBED = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+)
+
+
+class Pull:
+    """A pull that says itself what it wants, and may wait for it."""
+
+    def make(self, memory: Memory) -> Command | None:
+        random = memory.random
+        place = memory.place()
+        if random.random() < 0.15:
+            names = (retry_topic(memory.group), dead_letter_topic(memory.group), SCHEDULE_TOPIC)
+            place = (random.choice(names), 0)
+        known = memory.next_offsets.get(place, 0)
+        offset = max(0, known + random.choice((0, 0, 0, 0, 0, -3, 1, 40)))
+        header = PullMessageHeader(
+            consumer_group=memory.group,
+            topic=place[0],
+            queue_id=place[1],
+            queue_offset=offset,
+            max_msg_nums=random.choice((1, 4, 32, 100)),
+            sys_flag=SUBSCRIPTION | random.choice((0, SUSPEND)) | random.choice((0, COMMIT)),
+            commit_offset=known,
+            suspend_timeout_millis=random.choice((100, 1_000, 5_000)),
+            subscription="*" if place[0] == SCHEDULE_TOPIC else random.choice(_SUBSCRIPTIONS),
+        )
+        return request(RequestCode.PULL_MESSAGE, header.to_ext())
+
+    def learn(self, memory: Memory, command: Command, reply: Command) -> None:
+        if "nextBeginOffset" in reply.ext_fields:
+            header = PullMessageHeader.decode(command.ext_fields)
+            place = (header.topic, header.queue_id)
+            memory.next_offsets[place] = PullResultHeader.decode(reply.ext_fields).next_begin_offset
+            for record in iter_records(reply.body):
+                memory.saw(record.commit_log_offset)
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        header = PullMessageHeader.decode(asked.command.ext_fields)
+        tables = model.tables
+        tables.groups.add(header.consumer_group)
+        asked.facts = header.topic in tables.topics
+        if not asked.facts:
+            return []
+        if header.sys_flag & COMMIT:
+            place = (header.consumer_group, header.topic, header.queue_id)
+            tables.commit(*place, header.commit_offset)
+        count = model.shown_count(header.topic, header.queue_id)
+        finds_nothing = header.queue_offset == count
+        if finds_nothing and header.sys_flag & SUSPEND and not asked.command.is_oneway:
+            model.waiting.hold(
+                Wait(
+                    asked,
+                    header.topic,
+                    header.queue_id,
+                    _tags(header),
+                    asked.now_ms + header.suspend_timeout_millis,
+                )
+            )
+        return []
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        header = PullMessageHeader.decode(asked.command.ext_fields)
+        wait = asked.facts
+        if not wait or reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            if wait or reply.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise Violation(f"a pull of {header.topic}, known or not: {reply}")
+            return
+        if reply.code in _NOT_SUBSCRIBED and not header.sys_flag & SUBSCRIPTION:
+            return
+        result = PullResultHeader.decode(reply.ext_fields)
+        visible = model.visible if isinstance(wait, Wait) else asked.visible
+        shown = model.shown(header.topic, header.queue_id, visible)
+        if result.max_offset != len(shown):
+            raise Violation(f"a pull says {result.max_offset}, the queue ends at {len(shown)}")
+        if isinstance(wait, Wait) and not wait.must_be_answered:
+            raise Violation(f"a pull of {header.topic} that waits is answered without reason")
+        _check_found(header, shown, reply, result.next_begin_offset)
+
+    def may_wait(self, model: Model, asked: Asked) -> bool:
+        return model.waiting.is_held(asked)
+
+
+def _tags(header: PullMessageHeader) -> frozenset[str] | None:
+    if not header.sys_flag & SUBSCRIPTION or header.subscription in ("", "*", None):
+        return None
+    return frozenset(tag.strip() for tag in (header.subscription or "").split("||"))
+
+
+def _check_found(
+    header: PullMessageHeader, shown: list[Entry], reply: Command, next_offset: int
+) -> None:
+    """Compare what was found with what the queue shows. A pull may end early, never with a gap."""
+    offset, tags = header.queue_offset, _tags(header)
+    found = [
+        (r.topic, r.queue_id, r.queue_offset, r.body, r.commit_log_offset, r.reconsume_times)
+        for r in iter_records(reply.body)
+    ]
+    if offset == len(shown):
+        code, next_wanted = ResponseCode.PULL_NOT_FOUND, offset
+    elif offset > len(shown):
+        code, next_wanted = ResponseCode.PULL_OFFSET_MOVED, len(shown)
+    else:
+        code, next_wanted = ResponseCode.SUCCESS, next_offset
+        if not offset < next_offset <= len(shown):
+            raise Violation(f"a pull from {offset} of {len(shown)} goes on at {next_offset}")
+    wanted = [
+        (e.topic, e.queue_id, e.queue_offset, e.body, e.log_offset, e.reconsume_times)
+        for e in shown[offset:next_offset]
+        if tags is None or e.tag in tags
+    ]
+    if code == ResponseCode.SUCCESS and not wanted:
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
+    if (reply.code, next_offset) != (code, next_wanted):
+        raise Violation(
+            f"a pull of {header.topic}/{header.queue_id} from {offset} of {len(shown)} says "
+            f"{reply.code} and {next_offset}, not {code} and {next_wanted}"
+        )
+    if found != wanted:
+        raise Violation(f"a pull from {offset} of {header.topic} returns {found}, not {wanted}")
+    if len(found) > max(1, min(header.max_msg_nums, _COUNT_MAX)):
+        raise Violation(f"a pull for {header.max_msg_nums} returns {len(found)}")

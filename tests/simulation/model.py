@@ -1,0 +1,298 @@
+"""What a broker must do, said a second time and as simply as possible.
+
+The model sees what the broker sees (commands, time, how far the disk has come) and what it does
+(turns), in order, and raises `Violation` at the first thing that breaks a promise:
+
+    every request is answered once, in the turn in which it can be, as its kind demands
+    every message that was taken is one record of the log, in the order of the requests
+    queue offsets are gapless; nothing is acknowledged before it is as safe as the flush type says
+    a message shows in its queue when it is stored, and a pull returns exactly what is there
+    a delayed message is delivered in order, never early, late or twice in one life, and never lost
+    after a crash the log is a prefix of what was written, with everything in it that was safe;
+    tables say what their files said
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+from tests.simulation.delays import Delays
+from tests.simulation.disk_log import records_of, survivors
+from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of
+from tests.simulation.plan import Plan
+from tests.simulation.tables import Tables
+from tests.simulation.waiting import Waiting
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.state import Turn
+from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.command import Command, decode_command
+from reliable_mq.wire.frame import FrameReader
+
+
+class Asked(msgspec.Struct, eq=False):
+    """A request that the broker took. `entries` are the numbers in the log of what it stored."""
+
+    connection: int
+    command: Command
+    kind: "Kind"
+    now_ms: int
+    visible: int  # so many entries of the log showed when it came
+    expected_count: int = 0
+    entries: list[int] = msgspec.field(default_factory=list)
+    is_answered: bool = False
+    facts: Any = None  # what the kind wants to remember
+
+
+class Kind(Protocol):
+    """One kind of requests: what the broker must do with it."""
+
+    def expect(self, model: "Model", asked: Asked) -> list[Expected]:
+        """Return the records that the request makes; note what else it changes."""
+        ...
+
+    def check(self, model: "Model", asked: Asked, reply: Command) -> None:
+        """Raise `Violation` unless this is the right answer."""
+        ...
+
+    def may_wait(self, model: "Model", asked: Asked) -> bool:
+        """Whether the answer may come in a later turn though nothing was stored."""
+        ...
+
+
+class Model:
+    """A broker's promises over all its lives.
+
+    Args:
+        kinds: what answers which request code.
+        plan: whether an acknowledgement means durable, and how often the broker looks at the clock.
+    """
+
+    def __init__(self, kinds: Mapping[int, Kind], plan: Plan) -> None:
+        self._kinds = kinds
+        self._is_sync_flush = plan.is_sync_flush
+        self.log: list[Entry] = []
+        self.queues: dict[tuple[str, int], Queue] = {}
+        self.by_offset: dict[int, Entry] = {}
+        self.tables = Tables()
+        self.delays = Delays(self, plan.tick_ms, plan.queue_file_size)
+        self.waiting = Waiting()
+        self.visible = 0  # so many entries of the log show in their queues
+        self._written = 0  # so many the file system has, and the medium
+        self._synced = 0
+        self._acknowledged = 0
+        self._must_survive = 0
+        self._expected: deque[tuple[Asked, Expected]] = deque()
+        self._asked: dict[tuple[int, int], Asked] = {}
+        self._fresh: list[Asked] = []
+        self._unanswered: deque[Asked] = deque()  # in the order of the log
+        self._ends: deque[tuple[int, int]] = deque()  # log end, number of entries: not stored yet
+        self._counts: dict[int, int] = {}  # the same of all batches
+        self._is_closing = False
+        self.answered_count = 0
+
+    # what the broker is told
+
+    def received(self, connection: int, command: Command, now_ms: int) -> None:
+        """Note a request before the broker sees it."""
+        if command.is_reply:
+            return
+        asked = Asked(connection, command, self._kinds[command.code], now_ms, self.visible)
+        expected = asked.kind.expect(self, asked)
+        asked.expected_count = len(expected)
+        self._expected.extend((asked, record) for record in expected)
+        if not command.is_oneway:
+            self._asked[connection, command.opaque] = asked
+            self._fresh.append(asked)
+            if expected:
+                self._unanswered.append(asked)
+
+    def disconnected(self, connection: int) -> None:
+        """Note that a connection is gone."""
+        self._fresh = [asked for asked in self._fresh if asked.connection != connection]
+        self.waiting.disconnected(connection)
+        self.tables.disconnected(connection)
+
+    def reached_disk(self, end: int, is_synced: bool) -> None:
+        """Note how far the disk has come."""
+        count = self._counts[end]
+        self._written = max(self._written, count)
+        if is_synced:
+            self._synced = max(self._synced, count)
+
+    def stored(self, end: int, now_ms: int) -> None:
+        """Note that the broker was told how far the log is stored."""
+        while self._ends and self._ends[0][0] <= end:
+            _, count = self._ends.popleft()
+            for entry in self.log[self.visible : count]:
+                entry.shown_ms = now_ms
+                self.queues[entry.topic, entry.queue_id].visible += 1
+                self.waiting.shown(entry)
+            self.visible = count
+
+    def ticked(self, now_ms: int) -> None:
+        """Note that the broker looked at the clock."""
+        self.waiting.ticked(now_ms)
+
+    # what the broker does
+
+    def turn(self, turn: Turn, now_ms: int) -> None:
+        """Check all that the broker wants done."""
+        replies = [
+            (connection, decode_command(cut))
+            for connection, frame in turn.replies
+            for cut in FrameReader().feed(frame)
+        ]
+        answers = [pair for pair in map(self._asked_for, replies) if pair]
+        refused = {id(asked) for asked, reply in answers if reply.code and asked.expected_count}
+        if refused:
+            self._expected = deque(p for p in self._expected if id(p[0]) not in refused)
+        if turn.batch:
+            for record in records_of(turn.batch):
+                self._appended(entry_of(record), now_ms)
+            self._ends.append((turn.batch.end, len(self.log)))
+            self._counts[turn.batch.end] = len(self.log)
+        if self._expected:
+            asked, missing = self._expected[0]
+            raise Violation(f"request {asked.command.code} was taken but not stored: {missing}")
+        for asked, reply in answers:
+            if asked.expected_count and not reply.code:
+                self._acknowledge(asked)
+            asked.kind.check(self, asked, reply)
+            self.answered_count += 1
+        self._nobody_is_forgotten()
+
+    def _asked_for(self, answer: tuple[int, Command]) -> tuple[Asked, Command] | None:
+        connection, reply = answer
+        if not reply.is_reply:
+            return None  # the broker's own request
+        asked = self._asked.pop((connection, reply.opaque), None)
+        if asked is None:
+            raise Violation(f"connection {connection}: nobody waits for {reply}")
+        asked.is_answered = True
+        self.waiting.answered(asked)
+        return asked, reply
+
+    def _appended(self, entry: Entry, now_ms: int) -> None:
+        queue = self.queues.setdefault((entry.topic, entry.queue_id), Queue())
+        if entry.queue_offset != len(queue.entries):
+            raise Violation(f"{entry} follows {len(queue.entries)} messages of its queue")
+        if self.log and entry.log_offset < self.log[-1].log_end:
+            raise Violation(f"{entry} begins before {self.log[-1]} ends")
+        if self.log and entry.store_time_ms < self.log[-1].store_time_ms:
+            raise Violation(f"{entry} was stored before {self.log[-1]}")
+        if self._expected and self._expected[0][1].fits(entry):
+            asked, _ = self._expected.popleft()
+            asked.entries.append(len(self.log))
+        elif not self.delays.delivered(entry, now_ms):
+            wanted = self._expected[0][1] if self._expected else "nothing"
+            raise Violation(f"{entry} was stored where {wanted} was expected")
+        entry.number = len(self.log)
+        self.log.append(entry)
+        queue.entries.append(entry)
+        self.by_offset[entry.log_offset] = entry
+
+    def _acknowledge(self, asked: Asked) -> None:
+        last = max(asked.entries, default=-1)
+        safe = self._synced if self._is_sync_flush else self._written
+        if len(asked.entries) != asked.expected_count or last >= safe:
+            raise Violation(
+                f"{asked.command.code} is acknowledged: {len(asked.entries)} of "
+                f"{asked.expected_count} messages in the log up to {last}, safe are {safe}"
+            )
+        if last < self._acknowledged - 1 and self._is_sync_flush:
+            raise Violation(f"entry {last} is acknowledged after {self._acknowledged - 1}")
+        self._acknowledged = max(self._acknowledged, last + 1)
+
+    def _nobody_is_forgotten(self) -> None:
+        for asked in self._fresh:
+            may_wait = asked.entries or asked.kind.may_wait(self, asked)
+            if not asked.is_answered and not may_wait:
+                raise Violation(f"request {asked.command.code} has no answer")
+        self._fresh.clear()
+        while self._unanswered and self._unanswered[0].is_answered:
+            self._unanswered.popleft()
+        if self._unanswered and self._unanswered[0].entries[-1] < self.visible:
+            raise Violation(f"{self._unanswered[0].command.code} is stored and has no answer")
+        self.waiting.nobody_is_forgotten()
+
+    def nothing_is_late(self, now_ms: int) -> None:
+        """Check what had to be done by the clock."""
+        self.delays.nothing_is_late(now_ms)
+
+    # lives
+
+    def closing(self) -> None:
+        """Note that the broker stops and has synced all."""
+        self._written = self._synced = len(self.log)
+        self._is_closing = True
+
+    def down(self, *, is_power_loss: bool) -> None:
+        """Note that the broker is gone; so are the connections, and what waited on them."""
+        safe = self._synced if is_power_loss else self._written
+        self._must_survive = safe
+        self._written = safe
+        self._is_closing = False
+        self._expected.clear()
+        self._asked.clear()
+        self._fresh.clear()
+        self._unanswered.clear()
+        self._ends.clear()
+        self._counts.clear()
+        self.waiting.clear()
+
+    def opened(self, core: BrokerCore, disk: MemoryDisk) -> None:
+        """Check what a broker has found, and go on from there."""
+        found = [entry_of(record) for record in survivors(core.state.store.log)]
+        for ours, theirs in zip(self.log, found, strict=False):
+            if not ours.is_same(theirs):
+                raise Violation(f"after a crash the log has {theirs} instead of {ours}")
+        if not self._must_survive <= len(found) <= len(self.log):
+            raise Violation(
+                f"after a crash the log has {len(found)} of {len(self.log)} messages, "
+                f"{self._must_survive} were safe"
+            )
+        self._cut(len(found))
+        self._written = self._synced = self.visible = len(found)
+        for (topic, queue_id), queue in self.queues.items():
+            theirs_end = core.state.store.queue(topic, queue_id)
+            if (theirs_end.end if theirs_end else 0) != queue.visible:
+                raise Violation(f"{topic}/{queue_id} has {theirs_end}, must have {queue.visible}")
+        self.tables.opened(disk, self)
+        self.delays.opened(disk)
+
+    def _cut(self, count: int) -> None:
+        """Forget the entries of the log from `count` on."""
+        for entry in self.log[count:]:
+            self.queues[entry.topic, entry.queue_id].entries.pop()
+            del self.by_offset[entry.log_offset]
+            self.delays.forget(entry)
+        del self.log[count:]
+        self._acknowledged = min(self._acknowledged, count)
+        for queue in self.queues.values():
+            queue.visible = len(queue.entries)
+
+    def shown(self, topic: str, queue_id: int, visible: int) -> list[Entry]:
+        """Return the messages of a queue that show when so many entries of the log do."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        if visible < self.visible:
+            return queue.entries[: bisect_left(queue.entries, visible, key=_number)]
+        return queue.entries[: queue.visible]
+
+    def shown_count(self, topic: str, queue_id: int) -> int:
+        """Return how many messages a queue shows."""
+        queue = self.queues.get((topic, queue_id))
+        return queue.visible if queue else 0
+
+    def readable(self, log_offset: int) -> Entry | None:
+        """Return the message that begins at a log offset, when a client may read it."""
+        entry = self.by_offset.get(log_offset)
+        return entry if entry and entry.number < self.visible else None
+
+
+def _number(entry: Entry) -> int:
+    return entry.number

@@ -1,0 +1,131 @@
+"""Links between clients and the broker's machine, and what goes wrong on them.
+
+TCP keeps order and loses nothing while a connection lives; a network of proxies and clients that
+resend does not. So frames may be late, lost, cut in pieces, doubled (the copy is a request of its
+own) or overtake one another, as the seed's plan says.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from tests.simulation.world import World
+
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.wire.command import Command, decode_command, encode_command
+from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.record import pack_host
+
+_COPY = 1 << 30  # the opaque of a doubled request: nobody waits for it
+
+
+class Peer(Protocol):
+    """The client's end of a link."""
+
+    def came(self, link: "Link", command: Command) -> None:
+        """Take a command that the broker sent."""
+
+    def lost(self, link: "Link") -> None:
+        """Note that the link is gone."""
+
+
+class Host(Protocol):
+    """The broker's end of all links."""
+
+    def came(self, link: "Link", data: bytes) -> None:
+        """Take bytes that a client sent."""
+
+    def lost(self, link: "Link") -> None:
+        """Note that a link is gone."""
+
+
+class Link:
+    """One connection, seen from both ends."""
+
+    def __init__(self, number: int, peer: Peer) -> None:
+        self.peer = peer
+        self.connection = Connection(number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}")
+        self.is_open = True
+        self.reader = FrameReader()  # the broker's
+        self.peer_reader = FrameReader()
+        self.arrival_ms = [0.0, 0.0]  # of the last frame to the broker, and to the client
+
+
+class Network:
+    """Carries frames, late or never."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        self._world = world
+        self._host = host
+        self._numbers = itertools.count(1)
+        self._copies = itertools.count(_COPY)
+        self.links: dict[int, Link] = {}
+
+    def connect(self, peer: Peer) -> Link:
+        """Return a new link to the broker's machine."""
+        link = Link(next(self._numbers), peer)
+        self.links[link.connection.id] = link
+        self._world.note("connect", link.connection.id)
+        return link
+
+    def send(self, link: Link, command: Command) -> None:
+        """Carry a request to the broker."""
+        plan = self._world.plan
+        self._carry(link, encode_command(command), 0)
+        if not self._world.is_calm and self._world.chance(plan.duplicate):
+            copy = msgspec.structs.replace(command, opaque=next(self._copies))
+            self._carry(link, encode_command(copy), 0)
+
+    def answer(self, connection: int, frames: list[bytes]) -> None:
+        """Carry what the broker sent to a connection; one that is gone gets nothing."""
+        link = self.links.get(connection)
+        if link is not None:
+            for frame in frames:
+                self._carry(link, frame, 1)
+
+    def _carry(self, link: Link, frame: bytes, way: int) -> None:
+        world = self._world
+        plan = world.plan
+        if not world.is_calm and world.chance(plan.drop):
+            world.note("drop", "reply" if way else "request", "of", link.connection.id)
+            return
+        arrive = self._arrive_at_client if way else self._arrive_at_broker
+        if plan.keeps_order and world.chance(plan.split) and len(frame) > 1:
+            cut = world.random.randrange(1, len(frame))
+            self._deliver(link, frame[:cut], way, arrive)
+            self._deliver(link, frame[cut:], way, arrive)
+        else:
+            self._deliver(link, frame, way, arrive)
+
+    def _deliver(
+        self, link: Link, data: bytes, way: int, arrive: Callable[[Link, bytes], None]
+    ) -> None:
+        world = self._world
+        at = world.time_ms + world.around(world.plan.latency_ms)
+        if world.plan.keeps_order:
+            at = link.arrival_ms[way] = max(at, link.arrival_ms[way])
+        world.later(at - world.time_ms, lambda: arrive(link, data))
+
+    def _arrive_at_broker(self, link: Link, data: bytes) -> None:
+        if link.is_open:
+            self._host.came(link, data)
+
+    def _arrive_at_client(self, link: Link, data: bytes) -> None:
+        if link.is_open:
+            for frame in link.peer_reader.feed(data):
+                link.peer.came(link, decode_command(frame))
+
+    def cut(self, link: Link) -> None:
+        """End a link; both ends learn of it at once."""
+        if link.is_open:
+            self._world.note("disconnect", link.connection.id)
+            link.is_open = False
+            del self.links[link.connection.id]
+            self._host.lost(link)
+            link.peer.lost(link)
+
+    def cut_all(self) -> None:
+        """End every link: the broker's machine is gone."""
+        for link in list(self.links.values()):
+            self.cut(link)

@@ -1,0 +1,93 @@
+"""What one seed decides before the first event: how big, how fast and how broken the world is.
+
+Each seed switches a random part of the faults and of the kinds of requests off (swarm testing): a
+world in which everything happens at once hides what needs a quiet corner to go wrong.
+"""
+
+from random import Random
+
+import msgspec
+
+START_MS = 1_700_000_000_000
+DELAY_LEVELS = "1s 2s 5s 10s"
+SEGMENT_SIZES = (96 * 1024, 160 * 1024, 512 * 1024)
+QUEUE_FILE_SIZES = (200, 2_000, 20_000)
+BODY_SIZE_MAX = 4_096
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Every choice that is made once for a world. Times in ms, probabilities from 0 to 1."""
+
+    seed: int
+    is_sync_flush: bool
+    segment_size: int
+    queue_file_size: int
+    topics: dict[str, int]  # queues by name
+    groups: list[str]
+    client_count: int
+    flow_client_count: int
+    duration_ms: float
+    think_ms: float  # between two requests of one client, on average
+    kinds_off: list[str]
+    big_bodies: float
+    # the network
+    latency_ms: float
+    keeps_order: bool  # whether the frames of a connection arrive in order
+    drop: float
+    duplicate: float
+    split: float
+    disconnect_every_ms: float  # 0: never
+    # the broker's machine
+    tick_ms: float
+    disk_ms: float
+    sync_interval_ms: float
+    checkpoint_ms: float
+    crash_every_ms: float  # 0: never
+    power_loss: float  # of crashes
+    clean_stop: float  # of stops
+    crash_in_recovery: float
+    restart_after_ms: float
+
+
+def plan_of(seed: int, kinds: list[str]) -> Plan:
+    """Return the plan of a seed.
+
+    Args:
+        seed: any number.
+        kinds: the names of the kinds of requests, of which some are switched off.
+    """
+    random = Random(seed)
+
+    def sometimes(probability: float, value: float) -> float:
+        return value if random.random() < probability else 0.0
+
+    is_sync_flush = random.random() < 0.65
+    return Plan(
+        seed=seed,
+        is_sync_flush=is_sync_flush,
+        segment_size=random.choice(SEGMENT_SIZES),
+        queue_file_size=random.choice(QUEUE_FILE_SIZES),
+        topics={f"topic-{n}": random.choice((1, 1, 2, 4)) for n in range(random.randint(1, 4))},
+        groups=[f"group-{n}" for n in range(random.randint(1, 3))],
+        client_count=random.randint(2, 8),
+        flow_client_count=random.choice((0, 1, 1, 2)),
+        duration_ms=random.choice((3_000.0, 8_000.0, 20_000.0)),
+        think_ms=random.choice((20.0, 60.0, 200.0)),
+        kinds_off=[name for name in kinds if random.random() < 0.2],
+        big_bodies=sometimes(0.5, 0.1),
+        latency_ms=random.choice((0.05, 0.5, 5.0)),
+        keeps_order=random.random() < 0.6,
+        drop=sometimes(0.5, random.choice((0.01, 0.1))),
+        duplicate=sometimes(0.5, 0.05),
+        split=sometimes(0.5, 0.3),
+        disconnect_every_ms=sometimes(0.5, random.choice((500.0, 3_000.0))),
+        tick_ms=random.choice((20.0, 20.0, 100.0)),
+        disk_ms=random.choice((0.05, 0.5, 5.0)),
+        sync_interval_ms=0.0 if is_sync_flush else random.choice((50.0, 500.0)),
+        checkpoint_ms=random.choice((300.0, 2_000.0, 10_000.0)),
+        crash_every_ms=sometimes(0.8, random.choice((500.0, 2_000.0, 6_000.0))),
+        power_loss=random.choice((0.0, 0.5, 0.5, 1.0)),
+        clean_stop=random.choice((0.0, 0.2)),
+        crash_in_recovery=sometimes(0.5, 0.3),
+        restart_after_ms=random.choice((10.0, 300.0)),
+    )

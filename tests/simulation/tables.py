@@ -1,0 +1,56 @@
+"""What a broker knows beside its log, and what of it outlives a crash: what its files say."""
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.plan import DELAY_LEVELS
+
+from reliable_mq.broker_core.config import parse_delay_levels
+from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC
+from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
+from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire import fastjson
+
+if TYPE_CHECKING:
+    from tests.simulation.model import Model
+
+
+class Tables:
+    """Topics with their numbers of queues, groups, committed offsets, and queue locks."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+        self.groups: set[str] = set()
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.locks: dict[tuple[str, str, int], tuple[str, int, int | None]] = {}
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a commit."""
+        if offset >= 0:
+            self.offsets[group, topic, queue_id] = offset
+
+    def disconnected(self, connection: int) -> None:
+        """Free the locks that end with a connection."""
+        for key, (_, _, bound) in list(self.locks.items()):
+            if bound == connection:
+                del self.locks[key]
+
+    def opened(self, disk: MemoryDisk, model: "Model") -> None:
+        """Go on with what the files say. No offset may lie behind its queue's end."""
+        topics = _table(disk, TOPICS_PATH, "topicConfigTable")
+        self.topics = {name: int(topic["readQueueNums"]) for name, topic in topics.items()}
+        self.topics.setdefault(SCHEDULE_TOPIC, len(parse_delay_levels(DELAY_LEVELS)))
+        self.groups = set(_table(disk, GROUPS_PATH, "subscriptionGroupTable"))
+        self.offsets.clear()
+        self.locks.clear()
+        for name, queues in _table(disk, OFFSETS_PATH, "offsetTable").items():
+            topic, _, group = name.partition("@")
+            for queue_id, offset in queues.items():
+                end = model.shown_count(topic, int(queue_id))
+                self.offsets[group, topic, int(queue_id)] = min(offset, end)
+
+
+def _table(disk: MemoryDisk, path: str, name: str) -> dict[str, dict[str, int]]:
+    text = disk.read_text(path)
+    return fastjson.loads(text)[name] if text else {}

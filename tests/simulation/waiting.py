@@ -1,0 +1,78 @@
+"""The promise of a long poll: answered once, when a message comes that it wants or at its end."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from tests.simulation.facts import Entry, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.model import Asked
+
+
+class Wait(msgspec.Struct, eq=False):
+    """A pull that may wait. `tags` None: it wants every message."""
+
+    asked: "Asked"
+    topic: str
+    queue_id: int
+    tags: frozenset[str] | None
+    deadline_ms: int
+    must_be_answered: bool = False
+
+
+class Waiting:
+    """The pulls that wait."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, Wait] = {}
+        self._owed: list[Wait] = []
+
+    def hold(self, wait: Wait) -> None:
+        """Note a pull that found nothing when it came."""
+        self._waits[id(wait.asked)] = wait
+
+    def is_held(self, asked: "Asked") -> bool:
+        """Whether a pull may still wait."""
+        return id(asked) in self._waits
+
+    def shown(self, entry: Entry) -> None:
+        """Note that a message shows: who wants it must be answered."""
+        for wait in self._waits.values():
+            if (wait.topic, wait.queue_id) == (entry.topic, entry.queue_id) and (
+                wait.tags is None or entry.tag in wait.tags
+            ):
+                self._owe(wait)
+
+    def ticked(self, now_ms: int) -> None:
+        """Note the time: who has waited long enough must be answered."""
+        for wait in self._waits.values():
+            if wait.deadline_ms <= now_ms:
+                self._owe(wait)
+
+    def _owe(self, wait: Wait) -> None:
+        wait.must_be_answered = True
+        self._owed.append(wait)
+
+    def answered(self, asked: "Asked") -> None:
+        """Note an answer."""
+        wait = self._waits.pop(id(asked), None)
+        if wait is not None:
+            asked.facts = wait
+
+    def nobody_is_forgotten(self) -> None:
+        """Check that everybody was answered who had to be."""
+        for wait in self._owed:
+            if id(wait.asked) in self._waits:
+                raise Violation(f"a pull of {wait.topic}/{wait.queue_id} waits for ever")
+        self._owed.clear()
+
+    def disconnected(self, connection: int) -> None:
+        """Forget the pulls of a connection."""
+        for key, wait in list(self._waits.items()):
+            if wait.asked.connection == connection:
+                del self._waits[key]
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        self._waits.clear()
+        self._owed.clear()
