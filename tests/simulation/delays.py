@@ -16,6 +16,8 @@ from reliable_mq.wire import fastjson
 if TYPE_CHECKING:
     from tests.simulation.model import Model
 
+_NOTED_WITHIN_MS = 4_000  # a crash may repeat the deliveries of so long a time
+
 DELAYS_MS = parse_delay_levels(DELAY_LEVELS)
 
 
@@ -29,6 +31,7 @@ class Delays:
         self._slack_ms = CHECK_INTERVAL_MS + 2 * tick_ms
         self._next = dict.fromkeys(DELAYS_MS, 0)
         self._opened_ms: float | None = None
+        self._seen_ms = 0
         self._deliveries: dict[int, list[Entry]] = {}  # by the delayed record's log offset
         self._cause: dict[int, int] = {}  # a delivery's log offset -> the delayed record's
 
@@ -59,6 +62,7 @@ class Delays:
 
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that what is due was delivered; called after a look at the clock."""
+        self._seen_ms = now_ms
         if self._opened_ms is None:
             self._opened_ms = now_ms
         for level, delay_ms in DELAYS_MS.items():
@@ -87,6 +91,10 @@ class Delays:
             for entry in entries[: self._next[level]]:
                 if not self._deliveries.get(entry.log_offset):
                     raise Violation(f"{entry} of level {level} is lost: it counts as delivered")
+            for entry in entries[self._next[level] :]:
+                for delivery in self._deliveries.get(entry.log_offset, ()):
+                    if 0 < delivery.shown_ms < self._seen_ms - _NOTED_WITHIN_MS:
+                        raise Violation(f"{entry} of level {level} was delivered long ago")
 
     def all_are_delivered(self) -> None:
         """Check that nothing waits any more."""

@@ -28,6 +28,8 @@ def config_of(world: World) -> BrokerConfig:
             "brokerName": "broker",
             "mappedFileSizeCommitLog": str(plan.segment_size),
             "mappedFileSizeConsumeQueue": str(plan.queue_file_size),
+            "maxHashSlotNum": "50",
+            "maxIndexNum": "500",
             "maxMessageSize": str(BODY_SIZE_MAX * 2),
             "messageDelayLevel": DELAY_LEVELS,
             "flushDiskType": "SYNC_FLUSH" if plan.is_sync_flush else "ASYNC_FLUSH",
@@ -82,6 +84,7 @@ class Machine:
         self._run_turn()
         self._every(world.plan.tick_ms, self._tick)
         self._every(world.plan.checkpoint_ms, self._checkpoint)
+        self._every(self._config.timer_interval_ms, self._checkpoint_timers)
 
     def _guard_of(self, life: int) -> Callable[[Callable[[], None]], None]:
         """Return what runs a step only in this life, and lets the machine fall when it stops."""
@@ -126,7 +129,7 @@ class Machine:
         self._run_turn()
         self._writer.drain()
         self._model.closing()
-        core.close()
+        core.close(self._world.now_ms)
         self.core = None
         self._model.down(is_power_loss=False)
         self.network.cut_all()
@@ -202,6 +205,11 @@ class Machine:
 
     def _checkpoint(self) -> None:
         self._writer.run(self._alive().state.store.begin_checkpoint())
+
+    def _checkpoint_timers(self) -> None:
+        work = self._alive().begin_timer_checkpoint(self._world.now_ms)
+        if work:
+            self._writer.run(work)
 
     def _alive(self) -> BrokerCore:
         assert self.core is not None

@@ -108,10 +108,9 @@ class LogWriter:
 
         def synced() -> None:
             self._is_syncing = False
-            if not self._sync_interval:
-                self._on_stored(end, True)
-                if self._unsynced and not self._is_syncing:
-                    self._sync()
+            self._on_stored(end, True)
+            if self._unsynced and not self._sync_interval and not self._is_syncing:
+                self._sync()
             if not self._is_syncing:
                 self._settled.set()
 
