@@ -163,13 +163,20 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
 
 
 # Worlds in which a bug can show at all, where that takes more than luck.
+_LOSSY = {
+    "is_sync_flush": False,
+    "sync_interval_ms": 500.0,
+    "power_loss": 1.0,
+    "crash_every_ms": 1_000.0,
+    "kinds_off": [],
+}
 HABITATS: Mapping[str, Mapping[str, object]] = {
     "offsets behind the end": {
-        "is_sync_flush": False,
-        "sync_interval_ms": 500.0,
-        "power_loss": 1.0,
-        "crash_every_ms": 1_000.0,
+        **_LOSSY,
+        "kinds_off": ["delayed", "batch", "wrong", "send back", "search", "view", "lock"],
     },
+    "delays saved too soon": _LOSSY,
+    "unsynced units trusted": _LOSSY,
 }
 
 

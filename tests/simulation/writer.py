@@ -1,8 +1,8 @@
 """What writes for a broker, as a sequence of events: between any two everything else may happen.
 
-Does what `runtime.log_writer.LogWriter` does, in the same order: a batch is written in its turn; one
-sync at a time covers what was written before it began; configuration files and other jobs follow
-one another in a thread.
+Does what `runtime.log_writer.LogWriter` does, in the same order: a batch is written in its turn;
+one sync at a time covers what was written before it began; configuration files and other jobs
+follow one another in a thread.
 """
 
 from collections import deque
