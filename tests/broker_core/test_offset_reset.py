@@ -1,12 +1,18 @@
 """Offsets set for a group: reset with its consumers online and away, cloned, compared."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, pull_header
+from tests.broker_core.broker_world import (
+    GROUP,
+    TOPIC,
+    BrokerWorld,
+    connection,
+    pull_header,
+)
 
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.java_int import I64_MAX
 
 QUEUES = 2
@@ -182,3 +188,60 @@ def test_the_correction_is_the_lowest_offset_of_all_groups(world: BrokerWorld) -
     assert corrections(world) == {0: 2}, "a question changes nothing"
     assert corrections(world, compareGroup="fast") == {0: 2}
     assert corrections(world, compareGroup="slow", filterGroups="slow") == {0: I64_MAX}
+
+
+def ask_status(world: BrokerWorld, of: int = 9, **changes: object) -> int:
+    header = {"topic": TOPIC, "group": GROUP, **changes}
+    assert world.begin(Ask.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header, of=of) is None
+    return world.last_opaque
+
+
+def answer_status(world: BrokerWorld, of: int, offset: int) -> None:
+    """Let a consumer say that it has come to an offset."""
+    wanted = Ask.GET_CONSUMER_STATUS_FROM_CLIENT
+    (asked,) = [notice for notice in world.notices(of) if notice.code == wanted]
+    queue = (("brokerName", "b"), ("queueId", 0), ("topic", TOPIC))
+    body = fastjson.dumps({"messageQueueTable": {queue: offset}})
+    world.core.receive(connection(of), reply(asked, body=body), world.now_ms)
+    world.finish_turn()
+
+
+def test_a_tool_is_told_what_each_consumer_says_of_its_offsets(world: BrokerWorld) -> None:
+    ready(world)
+    world.subscribe(TOPIC, of=2)
+    world.notices(1)
+    opaque = ask_status(world)
+    answer_status(world, 1, 3)
+    assert world.reply_to(opaque, of=9) is None
+    answer_status(world, 2, 4)
+    answer = world.reply_to(opaque, of=9)
+    assert answer is not None
+    told = fastjson.loads(answer.body)["consumerTable"]
+    assert {who: list(table.values()) for who, table in told.items()} == {
+        "client-1": [3],
+        "client-2": [4],
+    }
+
+
+def test_a_consumer_that_says_nothing_is_left_out(world: BrokerWorld) -> None:
+    ready(world)
+    world.subscribe(TOPIC, of=2)
+    world.notices(1)
+    opaque = ask_status(world)
+    answer_status(world, 1, 3)
+    world.pass_time(6_000)
+    answer = world.reply_to(opaque, of=9)
+    assert answer is not None
+    assert list(fastjson.loads(answer.body)["consumerTable"]) == ["client-1"]
+
+    one = ask_status(world, clientAddr="client-2")
+    world.core.disconnected(2)
+    world.finish_turn()
+    alone = world.reply_to(one, of=9)
+    assert alone is not None
+    assert fastjson.loads(alone.body)["consumerTable"] == {}
+
+
+def test_nobody_tells_the_offsets_of_a_group_that_is_away(world: BrokerWorld) -> None:
+    refused = world.ask(Ask.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": "none"})
+    assert refused.code == Code.SYSTEM_ERROR

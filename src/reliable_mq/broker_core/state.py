@@ -3,6 +3,7 @@
 Receives changes from the request families; hands on a `Turn`; refuses to do anything itself.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 
@@ -32,12 +33,15 @@ from reliable_mq.broker_core.topics import (
     TopicTable,
 )
 from reliable_mq.message import new_message_id
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TAGS, TRACE_ON, WAIT, encode_properties
 from reliable_mq.wire.record import pack_host
 
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker has it
+
+log = logging.getLogger(__name__)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -272,6 +276,17 @@ class BrokerState:
         }
         return header, body
 
+    def take_order_topics(self, body: bytes, now_ms: int) -> None:
+        """Mark the topics as ordered that a name server's answer to a registration names."""
+        try:
+            table = msgspec.convert(fastjson.loads(body), _NamedTopics).table if body else {}
+        except (ValueError, msgspec.MsgspecError) as error:
+            log.warning("a name server names ordered topics in a way that does not read: %s", error)
+            return
+        for topic in map(self.topics.get, table):
+            if topic is not None and not topic.order:
+                self.put_topic(msgspec.structs.replace(topic, order=True), now_ms)
+
     def topic_wrapper(self) -> dict[str, object]:
         """Return the topics as other servers take them."""
         return {
@@ -293,3 +308,9 @@ class BrokerState:
         self.groups.allow_creation(auto_create=config.auto_create_group)
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.config = config
+
+
+class _NamedTopics(msgspec.Struct):
+    """What a name server keeps of ordered topics (`KVTable`)."""
+
+    table: dict[str, str] = msgspec.field(default_factory=dict)

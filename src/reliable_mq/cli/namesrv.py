@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,21 +15,25 @@ from reliable_mq.runtime.name_server import NameServer
 def command(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.", min=0, max=65535)] = 9876,
+    kv_config: Annotated[
+        Path | None,
+        typer.Option(help="File that keeps settings of tools and brokers (kvConfig.json)."),
+    ] = None,
 ) -> None:
     """Run a name server: brokers register at it, clients ask it for routes.
 
     When it is ready it prints one line, "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    uvloop.run(_serve(host, port))
+    uvloop.run(_serve(host, port, kv_config))
 
 
-async def _serve(host: str, port: int) -> None:
+async def _serve(host: str, port: int, settings_file: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = NameServer()
+    server = NameServer(settings_file)
     await server.start(host, port)
     print(f"ready namesrv={host}:{server.port}", flush=True)
     await stop.wait()

@@ -13,6 +13,7 @@ from reliable_mq.errors import ProtocolError
 from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import DataVersion, decode_registration
 from reliable_mq.name_server.routes import QueueData, RouteTable
+from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -32,8 +33,13 @@ class NameServerCore:
 
     def __init__(self) -> None:
         self.routes = RouteTable()
+        self.settings = SettingsTable()
         self.config = NameServerConfig()
         self._handlers: dict[int, Callable[[int, Command, int], Command]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_setting,
+            RequestCode.GET_KV_CONFIG: self._get_setting,
+            RequestCode.DELETE_KV_CONFIG: self._delete_setting,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._settings_of,
             RequestCode.REGISTER_BROKER: self._register_broker,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
@@ -79,7 +85,44 @@ class NameServerCore:
         if registered is None:
             return reply(command, ResponseCode.SYSTEM_ERROR, "register broker failed")
         ext = {"haServerAddr": registered.ha_address, "masterAddr": registered.master_address}
-        return reply(command, ext={name: value for name, value in ext.items() if value})
+        return reply(
+            command,
+            ext={name: value for name, value in ext.items() if value},
+            body=self._order_topics(),
+        )
+
+    def _order_topics(self) -> bytes:
+        """Return what a broker is told of ordered topics."""
+        topics = self.settings.all_of(ORDER_TOPICS)
+        if topics is None or not self.config.return_order_topic_config_to_broker:
+            return b""
+        return fastjson.dumps({"table": topics})
+
+    def _put_setting(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        ext = command.ext_fields
+        if "namespace" not in ext or "key" not in ext:
+            return reply(command, ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        self.settings.put(ext["namespace"], ext["key"], ext["value"])
+        return reply(command)
+
+    def _get_setting(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        ext = command.ext_fields
+        namespace, key = ext.get("namespace", "null"), ext.get("key", "null")
+        value = self.settings.get(namespace, key)
+        if value is None:
+            return _no_setting(command, f"Namespace: {namespace} Key: {key}")
+        return reply(command, ext={"value": value})
+
+    def _delete_setting(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        self.settings.remove(command.ext_fields["namespace"], command.ext_fields["key"])
+        return reply(command)
+
+    def _settings_of(self, _connection: int, command: Command, _now_ms: int) -> Command:
+        namespace = command.ext_fields.get("namespace", "null")
+        values = self.settings.all_of(namespace)
+        if values is None:
+            return _no_setting(command, f"Namespace: {namespace}")
+        return reply(command, body=fastjson.dumps({"table": values}))
 
     def _unregister_broker(self, _connection: int, command: Command, _now_ms: int) -> Command:
         ext = command.ext_fields
@@ -113,6 +156,9 @@ class NameServerCore:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}{_SEE_FAQ}",
             )
+        if self.config.order_message_enable:
+            order = self.settings.get(ORDER_TOPICS, topic)
+            route |= {"orderTopicConf": order} if order is not None else {}
         is_standard = (
             command.version >= _STANDARD_JSON_VERSION
             or command.ext_fields.get("acceptStandardJsonOnly") == "true"
@@ -198,6 +244,10 @@ class NameServerCore:
 
 class _Route(msgspec.Struct, rename="camel"):
     queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+
+
+def _no_setting(command: Command, what: str) -> Command:
+    return reply(command, ResponseCode.QUERY_NOT_FOUND, f"No config item, {what}")
 
 
 def _topics(command: Command, names: list[str]) -> Command:

@@ -96,7 +96,7 @@ class BrokerServer:
         options = self._options
         await self._listener.bind(options.host, options.port)
         if not options.name_servers:
-            self._name_server = NameServer()
+            self._name_server = NameServer(options.store / "config" / "kvConfig.json")
             await self._name_server.start(options.host, options.name_server_port)
         properties = {
             "brokerIP1": options.host,
@@ -233,7 +233,8 @@ class BrokerServer:
 
     async def _register_at(self, address: str, command: Command) -> None:
         try:
-            await self._links.call(address, command, _REGISTER_TIMEOUT)
+            answer = await self._links.call(address, command, _REGISTER_TIMEOUT)
+            self._core.state.take_order_topics(answer.body, now_ms())
         except Unavailable as error:
             log.warning("cannot register at %s: %s", address, error)
 

@@ -8,6 +8,7 @@ import msgspec
 from reliable_mq.broker_core.requests import (
     ask_client,
     connections,
+    consumer_status,
     groups,
     locks,
     offset_reset,
@@ -54,6 +55,7 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest_store_time,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset_by_timestamp,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offset_reset.invoke_broker_to_reset_offset,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status.get_consumer_status,
     RequestCode.CLONE_GROUP_OFFSET: offset_reset.clone_group_offset,
     RequestCode.QUERY_CORRECTION_OFFSET: offset_reset.query_correction_offset,
     RequestCode.HEART_BEAT: groups.heart_beat,

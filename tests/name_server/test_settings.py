@@ -1,0 +1,79 @@
+"""Settings at the name server, and the ordered topics that it tells clients and brokers of."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld
+from tests.name_server.test_routes import World
+
+from reliable_mq.errors import StoreCorrupt
+from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
+from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+
+ORDER = {"namespace": ORDER_TOPICS, "key": "orders"}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_was_put_is_there_until_it_is_deleted(world: World) -> None:
+    assert world.ask(Ask.PUT_KV_CONFIG, {**ORDER, "value": "b:2"}).code == Code.SUCCESS
+    assert world.ask(Ask.GET_KV_CONFIG, ORDER).ext_fields["value"] == "b:2"
+    listed = world.ask(Ask.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_TOPICS})
+    assert fastjson.loads(listed.body) == {"table": {"orders": "b:2"}}
+
+    assert world.ask(Ask.DELETE_KV_CONFIG, ORDER).code == Code.SUCCESS
+    missing = world.ask(Ask.GET_KV_CONFIG, ORDER)
+    assert missing.code == Code.QUERY_NOT_FOUND
+    assert missing.remark == "No config item, Namespace: ORDER_TOPIC_CONFIG Key: orders"
+    nothing = world.ask(Ask.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"})
+    assert (nothing.code, nothing.remark) == (22, "No config item, Namespace: none")
+    refused = world.ask(Ask.PUT_KV_CONFIG, {"key": "k", "value": "v"})
+    assert (refused.code, refused.remark) == (1, "namespace or key is null")
+
+
+def test_a_route_names_an_ordered_topics_queues_when_that_is_switched_on(world: World) -> None:
+    world.register("orders")
+    world.ask(Ask.PUT_KV_CONFIG, {**ORDER, "value": "b:2"})
+    ask = (Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert "orderTopicConf" not in fastjson.loads(world.ask(*ask).body)
+    world.ask(Ask.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true")
+    assert fastjson.loads(world.ask(*ask).body)["orderTopicConf"] == "b:2"
+
+
+def test_brokers_are_told_of_ordered_topics_and_mark_them(world: World) -> None:
+    assert world.register(TOPIC).body == b""
+    world.ask(Ask.PUT_KV_CONFIG, {"namespace": ORDER_TOPICS, "key": TOPIC, "value": "b:2"})
+    told = world.register(TOPIC).body
+
+    broker = BrokerWorld()
+    broker.create_topic()
+    broker.state.take_order_topics(told, broker.now_ms)
+    broker.state.take_order_topics(b"{garbage", broker.now_ms)
+    broker.finish_turn()
+    topics = broker.file("config/topics.json")["topicConfigTable"]
+    assert topics[TOPIC]["order"] is True
+
+    world.ask(Ask.UPDATE_NAMESRV_CONFIG, {}, b"returnOrderTopicConfigToBroker=false")
+    assert world.register(TOPIC).body == b""
+
+
+def test_settings_survive_a_restart_and_a_file_that_does_not_read_is_told(tmp_path: Path) -> None:
+    table = SettingsTable()
+    table.put("n", "k", "v")
+    path = tmp_path / "kvConfig.json"
+    path.write_text(table.dump())
+    again = SettingsTable()
+    again.load(path.read_text())
+    assert again.get("n", "k") == "v"
+    assert not table.is_dirty
+
+    path.write_text("{")
+    with pytest.raises(StoreCorrupt, match=r"kvConfig\.json"):
+        asyncio.run(NameServer(path).start("127.0.0.1", 0))
