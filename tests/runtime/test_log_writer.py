@@ -1,6 +1,7 @@
 """The thread that writes and syncs: what shares a sync, and what is reported when."""
 
 import asyncio
+import errno
 import threading
 from typing import cast
 
@@ -135,3 +136,55 @@ def test_a_job_runs_between_rounds_and_its_caller_waits_for_it() -> None:
         return names[0]
 
     assert asyncio.run(scenario()) == "reliable-mq-writer"
+
+
+class FullSegment(GatedSegment):
+    """A segment on a disk that has no room until the test makes some."""
+
+    has_room = False
+
+    def write(self, at: int, parts: list[bytes]) -> None:
+        if not self.has_room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(at, parts)
+
+
+def test_a_full_disk_keeps_batches_waiting_in_order_and_lets_them_go_on_when_there_is_room() -> (
+    None
+):
+    async def scenario() -> tuple[FullSegment, Reports, list[bool]]:
+        segment, reports, rooms = FullSegment(), Reports(), list[bool]()
+        writer = LogWriter(MemoryDisk(), 0, reports, on_room=rooms.append)
+        for at, data in enumerate((b"a", b"b")):
+            writer.take(turn(segment, at, data))
+        assert writer.is_waiting_for_room
+        assert (reports.ends, rooms) == ([], [False])
+        segment.has_room = True
+        async with asyncio.timeout(10):
+            while writer.is_waiting_for_room:
+                await asyncio.sleep(0.01)
+        writer.take(turn(segment, 2, b"c"))
+        await writer.drain()
+        writer.close()
+        return segment, reports, rooms
+
+    segment, reports, rooms = asyncio.run(scenario())
+    assert b"".join(segment.written) == b"abc"
+    assert reports.ends[-1] == (3, True)
+    assert rooms == [False, True]
+
+
+def test_a_configuration_file_that_found_no_room_is_written_with_the_next_one() -> None:
+    async def scenario() -> MemoryDisk:
+        disk = MemoryDisk()
+        disk.error = errno.ENOSPC
+        disk.fail_at = 0
+        writer = LogWriter(disk, 0, Reports())
+        writer.take(Turn(None, [], {"first": "1"}))
+        writer.take(Turn(None, [], {"second": "2"}))
+        await writer.drain()
+        writer.close()
+        return disk
+
+    disk = asyncio.run(scenario())
+    assert (disk.read_text("first"), disk.read_text("second")) == ("1", "2")

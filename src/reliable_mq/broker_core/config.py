@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     COMMIT_LOG_SEGMENT_SIZE,
@@ -61,6 +62,22 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     index_entries: Annotated[int, msgspec.Meta(ge=2)] = msgspec.field(
         default=20_000_000, name="maxIndexNum"
     )
+    reserved_hours: _Positive = msgspec.field(default=72, name="fileReservedTime")
+    delete_when: str = msgspec.field(default="04", name="deleteWhen")
+    used_percent_max: Annotated[int, msgspec.Meta(ge=10, le=95)] = msgspec.field(
+        default=75, name="diskMaxUsedSpaceRatio"
+    )
+    warning_percent: int = msgspec.field(default=90, name="diskSpaceWarningLevelRatio")
+    forcibly_percent: int = msgspec.field(default=85, name="diskSpaceCleanForciblyRatio")
+    cleans_forcibly: bool = msgspec.field(default=True, name="cleanFileForciblyEnable")
+    clean_interval_ms: _Positive = msgspec.field(default=10_000, name="cleanResourceInterval")
+    delete_batch_max: _Positive = msgspec.field(default=10, name="deleteFileBatchMax")
+    redelete_interval_ms: _Positive = msgspec.field(
+        default=120_000, name="redeleteHangedFileInterval"
+    )
+    send_wait_ms: _Positive = msgspec.field(default=200, name="waitTimeMillsInSendQueue")
+    stuck_ms: _Positive = msgspec.field(default=1_000, name="osPageCacheBusyTimeOutMills")
+    sends_waiting_max: _Positive = msgspec.field(default=10_000, name="sendThreadPoolQueueCapacity")
     query_count_max: _Positive = msgspec.field(default=32, name="defaultQueryMaxNum")
     delay_levels: str = msgspec.field(default=DELAY_LEVELS_TEXT, name="messageDelayLevel")
     auto_create_topic: bool = msgspec.field(default=True, name="autoCreateTopicEnable")
@@ -122,6 +139,19 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         Source: Apache RocketMQ `TimerMessageStore`.
         """
         return self.timer_roll_slots if 2 <= self.timer_roll_slots <= _ROLL_MAX else _ROLL_MAX
+
+    @property
+    def retention(self) -> RetentionRules:
+        """When files of the log go; Apache keeps two of the ratios within bounds of its own."""
+        return RetentionRules(
+            hours=parse_hours(self.delete_when),
+            reserved_ms=hours_ms(self.reserved_hours),
+            used_max=self.used_percent_max / 100,
+            forcibly=min(max(self.forcibly_percent, 30), 85) / 100,
+            warning=min(max(self.warning_percent, 35), 90) / 100,
+            may_force=self.cleans_forcibly,
+            batch_max=self.delete_batch_max,
+        )
 
     @property
     def delays_ms(self) -> dict[int, int]:
@@ -208,6 +238,10 @@ def _invalid(properties: Mapping[str, str], reason: str) -> str:
 
 def _check(config: BrokerConfig) -> None:
     parse_delay_levels(config.delay_levels)
+    try:
+        parse_hours(config.delete_when)
+    except ValueError as error:
+        raise ConfigurationError(f"deleteWhen={config.delete_when}: {error}") from error
     if config.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
         raise ConfigurationError(
             f"flushDiskType={config.flush_disk_type}: it is {SYNC_FLUSH} or {ASYNC_FLUSH}"

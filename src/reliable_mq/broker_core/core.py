@@ -17,6 +17,7 @@ from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
+from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
 from reliable_mq.broker_core.requests.pull import answer_waiting
@@ -54,6 +55,7 @@ class BrokerCore:
             else None,
         )
         self.state = BrokerState(config, store, self._timers(config, store))
+        self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0, "halves": 0}
@@ -182,10 +184,13 @@ class BrokerCore:
         """Do what is due: delays, held pulls, silent clients, files."""
         state, config = self.state, self.state.config
         self.index_some(now_ms)
+        state.note_pressure(now_ms)
+        self.housekeeping.run_some()
         for pull in state.pulls.due(now_ms):
             self._answer(pull.connection, answer_waiting(state, pull))
         state.calls.expire(now_ms)
-        if self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS):
+        is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
+        if is_due and not state.pressure.is_disk_full:
             state.schedule.deliver_due(state.store, now_ms)
         state.timers.run(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:

@@ -21,9 +21,11 @@ from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import OP_TOPIC, dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.store.commit_log import Batch
 from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
+from reliable_mq.broker_core.store.retention import Retention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import (
     READ,
@@ -109,10 +111,16 @@ class BrokerState:
         self.needs_registration = True
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
+        self.pressure = Pressure(
+            PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)
+        )
+        self.retention = Retention(config.retention)
+        self.wants_unused_dropped = False  # queues of topics that are no more
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
         self.is_index_stuck = False  # whether it cannot be written
         self._replies: list[tuple[int, bytes]] = []
         self._registered_replies: list[tuple[int, bytes]] = []
+        self._released = 0  # the log offset up to which replies have left
         self._withheld: deque[tuple[int, int, bytes]] = deque()
         self._files: dict[str, str] = {}
         self._message_count = 0
@@ -151,6 +159,7 @@ class BrokerState:
     def release(self, end: int) -> None:
         """Let the replies go that waited for log offsets up to `end`."""
         withheld = self._withheld
+        self._released = end
         while withheld and withheld[0][0] <= end:
             _, connection, frame = withheld.popleft()
             self._replies.append((connection, frame))
@@ -179,6 +188,10 @@ class BrokerState:
         ends, self._ends = self._ends, []
         for connection, frame in ends:
             self.reply_when_stored(connection, self.store.log.end, frame)
+
+    def note_pressure(self, now_ms: int) -> None:
+        """Judge whether sends have to be refused: see `Pressure`."""
+        self.pressure.note_sends(len(self._withheld), self._released, now_ms)
 
     def save(self, path: str, text: str) -> None:
         """Write a configuration file at the end of this turn."""

@@ -112,7 +112,9 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        self._log_writer = LogWriter(disk, sync_interval, self._stored, _kernel_syncs())
+        self._log_writer = LogWriter(
+            disk, sync_interval, self._stored, _kernel_syncs(), self._note_room
+        )
         await self._listener.serve()
         self._links = Links(
             connect_timeout=_REGISTER_TIMEOUT,
@@ -126,6 +128,7 @@ class BrokerServer:
             asyncio.create_task(self._register_forever()),
             asyncio.create_task(self._checkpoint_forever()),
             asyncio.create_task(self._index_forever()),
+            asyncio.create_task(self._clean_forever()),
             asyncio.create_task(self._checkpoint_timers_forever()),
         ]
 
@@ -173,6 +176,19 @@ class BrokerServer:
     def _stored(self, end: int, is_durable: bool) -> None:
         self._core.stored(end, durable=is_durable)
         self._run_turn()
+
+    def _note_room(self, has_room: bool) -> None:
+        self._core.state.pressure.note_room(has_room=has_room)
+
+    async def _clean_forever(self) -> None:
+        """Look at the disk, and remove what is too old."""
+        housekeeping = self._core.housekeeping
+        while True:
+            found = await self._log_writer.run(housekeeping.look())
+            job = housekeeping.begin(found, now_ms())
+            if job is not None:
+                await self._log_writer.run(job)
+            await asyncio.sleep(self._config.clean_interval_ms / 1000)
 
     async def _tick_forever(self) -> None:
         while True:
@@ -251,7 +267,8 @@ class BrokerServer:
         await self._log_writer.drain()
         await self._listener.close()
         self._log_writer.close()
-        self._core.close(now_ms())
+        if not self._log_writer.is_waiting_for_room:  # else the next start takes it for a crash
+            self._core.close(now_ms())
         if self._disk:
             self._disk.close()
         await self._links.close()

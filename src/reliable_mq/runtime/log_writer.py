@@ -11,18 +11,21 @@ import asyncio
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.disk import Disk, DiskFile
+from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
 from reliable_mq.runtime.kernel_sync import KernelSync
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 _Job = Callable[[], None]
+_ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full
 
 
 class Syncs(Protocol):
@@ -44,6 +47,8 @@ class LogWriter:
         disk: the store's folder.
         sync_interval: seconds between syncs of the log; 0 syncs every batch before it is reported.
         on_stored: called on the loop with the log's end, and whether that is durable.
+        on_room: called on the loop with False when the disk is full, with True when what waited for
+            room is written.
         syncs: syncs without a thread, None: the thread does it.
     """
 
@@ -53,6 +58,7 @@ class LogWriter:
         sync_interval: float,
         on_stored: Callable[[int, bool], None],
         syncs: Syncs | None = None,
+        on_room: Callable[[bool], None] = lambda _has_room: None,
     ) -> None:
         self._disk = disk
         self._sync_interval = sync_interval
@@ -60,6 +66,10 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self._syncs = syncs
         self._unsynced: dict[DiskFile, None] = {}
+        self._on_room = on_room
+        self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
+        self._is_out_of_room = False
+        self._unsaved: dict[str, str] = {}  # configuration files that found no room
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
@@ -68,6 +78,11 @@ class LogWriter:
         self._thread = threading.Thread(target=self._serve, name="reliable-mq-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def is_waiting_for_room(self) -> bool:
+        """Whether something that was taken is not written yet, for want of room."""
+        return bool(self._roomless)
+
     def take(self, turn: Turn) -> None:
         """Write what the turn wants written."""
         if turn.files:
@@ -75,10 +90,41 @@ class LogWriter:
         batch = turn.batch
         if batch is None:
             return
+        if self._roomless:
+            self._roomless.append(batch)
+        else:
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> bool:
+        """Write a batch; when the disk has no room for it, keep it and return False."""
         try:
             CommitLog.write(batch)
         except Exception as error:  # noqa: BLE001 - told there
-            _die(error)
+            if not is_out_of_room(error):
+                _die(error)
+            if not self._is_out_of_room:
+                self._is_out_of_room = True
+                log.critical("the disk is full, sends are refused; the log waits: %s", error)
+                self._on_room(False)
+            self._roomless.appendleft(batch)
+            self._loop.call_later(_ROOM_SECONDS, self._write_again)
+            return False
+        self._written(batch)
+        return True
+
+    def _write_again(self) -> None:
+        """Write what waits for room, at its own places in the log."""
+        while self._roomless:
+            batch = self._roomless.popleft()
+            if not self._write(batch):
+                return
+        self._is_out_of_room = False
+        log.warning("the disk has room again")
+        self._on_room(True)
+        if self._unsaved:
+            self._jobs.put(lambda: self._write_files({}))
+
+    def _written(self, batch: Batch) -> None:
         for write in batch.writes:
             self._unsynced[write.segment] = None
         self._end = batch.end
@@ -91,8 +137,15 @@ class LogWriter:
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, str]) -> None:
-        for path, text in files.items():
-            self._disk.write_text(path, text)
+        waiting, self._unsaved = {**self._unsaved, **files}, {}
+        for path, text in waiting.items():
+            try:
+                self._disk.write_text(path, text)
+            except OSError as error:
+                if not is_out_of_room(error):
+                    raise
+                log.warning("%s: no room for it, it is written later", path)
+                self._unsaved[path] = text
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None
@@ -125,16 +178,19 @@ class LogWriter:
 
         self._jobs.put(job)
 
-    async def run(self, job: _Job) -> None:
-        """Run a job in the thread."""
-        done = self._loop.create_future()
+    async def run(self, job: Callable[[], _T]) -> _T:
+        """Run a job in the thread and return its result."""
+        done: asyncio.Future[_T] = self._loop.create_future()
+
+        def tell(result: _T) -> None:
+            if not done.done():
+                done.set_result(result)
 
         def run_and_tell() -> None:
-            job()
-            self._loop.call_soon_threadsafe(done.set_result, None)
+            self._loop.call_soon_threadsafe(tell, job())
 
         self._jobs.put(run_and_tell)
-        await done
+        return await done
 
     async def drain(self) -> None:
         """Return when everything that was taken is durable and reported."""

@@ -6,7 +6,9 @@ does not promise: of the writes since the last sync each sector keeps its old by
 or any in between, and a new file may be gone with its name.
 """
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
+from os import strerror
 from random import Random
 from typing import NamedTuple
 
@@ -139,22 +141,35 @@ class MemoryDisk:
     `operations` are the changes so far. Set `stop_before` to the number of an operation to stop the
     machine there: `Stopped` is raised, now and for every later operation. With `torn` a write that
     is stopped leaves its first `torn` bytes. Then `kill` or `lose_power`, and go on.
-    Set `fail_at` to let one operation fail with an OSError instead, without effect.
+    Set `fail_at` to let one operation fail with an OSError instead, without effect: a medium that
+    is broken, or with `error` ENOSPC one that is full.
     """
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.stop_before: int | None = None
         self.fail_at: int | None = None
+        self.error = errno.EIO
         self.torn = 0
         self.boot = 1
         self._contents: dict[str, _Content] = {}
         self._texts: dict[str, str] = {}
+        self.used = 0.0
+        self.modified: dict[str, int] = {}
 
     @property
     def boot_id(self) -> str:
         """What names the machine's current run."""
         return f"boot {self.boot}"
+
+    @property
+    def used_ratio(self) -> float:
+        """How full the medium is: what a test says."""
+        return self.used
+
+    def modified_ms(self, path: str) -> int:
+        """Return when a file was written last: what a test says, 0 when it says nothing."""
+        return self.modified.get(path, 0) if self.size_of(path) >= 0 else -1
 
     def operate(
         self, operation: Operation, content: _Content | None = None, data: bytes = b""
@@ -168,7 +183,7 @@ class MemoryDisk:
             raise Stopped(operation)
         self.operations.append(operation)
         if number == self.fail_at:
-            raise OSError(28, "No space left on device", operation.path)
+            raise OSError(self.error, strerror(self.error), operation.path)
 
     def kill(self) -> None:
         """The process died: what it wrote is there, synced or not. The disk works again."""

@@ -137,7 +137,7 @@ def test_a_disk_that_fails_stops_the_store_and_takes_nothing() -> None:
         disk = MemoryDisk()
         life = Life(disk, 1)
         disk.fail_at = number
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="Input/output error"):
             life.run(TURNS)
         disk.fail_at = None
         go_on(life)

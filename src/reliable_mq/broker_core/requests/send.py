@@ -62,6 +62,7 @@ _DELAY, _REGION, _TRACE, _CLUSTER = (
 
 def send_message(state: BrokerState, request: Request) -> Command | None:
     """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    state.pressure.check()
     command = request.command
     is_v1 = command.code == RequestCode.SEND_MESSAGE
     header: SendMessageHeader | None = command.send_header

@@ -51,6 +51,8 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     else:
         topic, queue_id = retry_topic.topic_name, request.now_ms % group.retry_queue_nums
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+    if state.pressure.is_disk_full:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
     message = _again(state, record, topic, queue_id, level)
     place = state.append(message, request.now_ms)
     if not command.is_oneway:

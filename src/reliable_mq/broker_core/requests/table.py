@@ -7,6 +7,7 @@ import msgspec
 
 from reliable_mq.broker_core.requests import (
     ask_client,
+    cleaning,
     connections,
     consumer_status,
     groups,
@@ -28,6 +29,7 @@ from reliable_mq.broker_core.requests import (
 )
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -97,6 +99,9 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: stats.get_broker_runtime_info,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
     RequestCode.QUERY_MESSAGE: query.query_message,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: cleaning.clean_expired_consume_queue,
+    RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topic,
 }
 
 
@@ -123,7 +128,12 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
         return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(refused))
     except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-    except (InvariantBroken, StoreError):
+    except StoreError as error:
+        if not is_out_of_room(error):
+            raise
+        state.pressure.note_room(has_room=False)
+        return reply(command, *(state.pressure.refusal or (ResponseCode.SYSTEM_ERROR, str(error))))
+    except InvariantBroken:
         raise
     except Exception as bug:
         log.exception("request %d of %s failed", command.code, request.connection.address)

@@ -139,13 +139,13 @@ class CommitLog:
     def _pend(self, size: int) -> None:
         """Begin a write at the log's end, in the segment that has room for `size` bytes."""
         rest = self.capacity_end - self.end
-        if rest and size + BLANK_SIZE > rest:
-            self._pend_write()
-            self._pending[-1].parts.append(encode_blank(rest))
-            self.end += rest
-            rest = 0
-        if not rest:
-            self._open_segment(self.end)
+        if size + BLANK_SIZE > rest:
+            segment = self._next_segment()  # raises before anything was changed
+            if rest:
+                self._pend_write()
+                self._pending[-1].parts.append(encode_blank(rest))
+                self.end += rest
+            self._keep(self.end, segment)
         self._pend_write()
 
     def _pend_write(self) -> None:
@@ -153,13 +153,13 @@ class CommitLog:
         if not self._pending or self._pending[-1].segment is not segment:
             self._pending.append(Write(segment, self.end - self._firsts[-1], []))
 
-    def _open_segment(self, first: int) -> None:
+    def _next_segment(self) -> DiskFile:
+        first = self.capacity_end
         if self._spare and self._spare[0] == first:
             segment = self._spare[1]
             self._spare = None
-        else:
-            segment = self._disk.open(segment_path(first), self._segment_size)
-        self._keep(first, segment)
+            return segment
+        return self._disk.open(segment_path(first), self._segment_size)
 
     def prepare_segment(self) -> None:
         """Make the next segment's file ahead of need, when the newest is half full.
@@ -242,6 +242,16 @@ class CommitLog:
             first, segment = self.segment_at(end)
             segment.clear(end - first)
         self.reset_end(end)
+
+    def take_oldest(self, count: int) -> list[tuple[DiskFile, str]]:
+        """Forget the oldest segments, never the newest, nor what is not durable.
+
+        Return them with their paths: they may be closed and removed in another thread.
+        """
+        taken: list[tuple[DiskFile, str]] = []
+        while count > len(taken) and len(self._firsts) > 1 and self._firsts[1] <= self.durable:
+            taken.append((self._segments.pop(0), segment_path(self._firsts.pop(0))))
+        return taken
 
     def segments_from(self, offset: int) -> list[DiskFile]:
         """Return the segments that hold bytes at or after `offset`."""

@@ -196,8 +196,12 @@ class ConsumeQueue:
         self.first = self.end = index
 
     def flush(self) -> None:
-        """Write the units that were put, one write for each file."""
-        units, self._gathered = self._gathered, []
+        """Write the units that were put, one write for each file.
+
+        Raises:
+            OSError, StoreError: when the disk fails. The units stay, readable, for the next call.
+        """
+        units = self._gathered
         index = self.end - len(units)
         while units:
             number, at = self._place(index)
@@ -206,15 +210,24 @@ class ConsumeQueue:
             self._dirty.add(number)
             index += len(group)
             units = units[len(group) :]
+        self._gathered = []
         self.invariants()
 
     def unit(self, index: int) -> Unit:
         """Return the unit of message `index`, which must be in `first` .. `end` - 1."""
+        if self._gathered and index >= self.end - len(self._gathered):
+            return Unit(*_UNIT.unpack(self._gathered[index - self.end]))
         number, at = self._place(index)
         return Unit(*_UNIT.unpack(self._files[number].read(at, CONSUME_QUEUE_UNIT_SIZE)))
 
     def units(self, index: int, count: int) -> list[Unit]:
         """Return up to `count` units from message `index`, as many as one file holds."""
+        if self._gathered:
+            written_end = self.end - len(self._gathered)
+            if index >= written_end:
+                group = self._gathered[index - written_end : index - written_end + count]
+                return [Unit(*_UNIT.unpack(unit)) for unit in group]
+            count = min(count, written_end - index)
         number, at = self._place(index)
         file = self._files.get(number)
         count = min(count, self.end - index, self._per_file - index % self._per_file)
@@ -233,6 +246,31 @@ class ConsumeQueue:
         if keep in self._files and not self._files[keep].clear(at):
             self._dirty.add(keep)
         self._set_end(end)
+
+    def trim(self, log_start: int) -> list[tuple[DiskFile, str]]:
+        """Let the queue begin with its first record at or after `log_start`.
+
+        Return the files that hold nothing else, with their paths: they may be closed and removed in
+        another thread. The last file stays, as it knows which number comes next.
+        """
+        if (
+            self.first == self.end
+            or not self._files
+            or self.unit(self.first).commit_log_offset >= log_start
+        ):
+            return []
+        self.first = self.index_of(log_start)
+        kept = min(self.first // self._per_file, max(self._files))
+        gone = [number for number in sorted(self._files) if number < kept]
+        self._dirty.difference_update(gone)
+        return [(self._files.pop(number), self._path(number)) for number in gone]
+
+    def take_files(self) -> list[tuple[DiskFile, str]]:
+        """Forget all files; return them with their paths, as `trim` does."""
+        files = [(file, self._path(number)) for number, file in self._files.items()]
+        self._files = {}
+        self._dirty.clear()
+        return files
 
     def reset(self) -> None:
         """Forget everything: the queue is built from the log again, from its first message."""

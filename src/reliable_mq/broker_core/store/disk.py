@@ -4,8 +4,11 @@
 synced. Paths are relative to the store's root, with forward slashes.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from reliable_mq.errors import StoreError
 
 
 class DiskFile(Protocol):
@@ -88,6 +91,15 @@ class Disk(Protocol):
         """
         ...
 
+    @property
+    def used_ratio(self) -> float:
+        """Return how full the medium is for programs, 0 to 1, rounded up to a hundredth."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
+        ...
+
     def open(self, path: str, size: int) -> DiskFile:
         """Open a file, or create it with `size` zero bytes, folders included.
 
@@ -114,3 +126,9 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder, durably; one that is not there is no error."""
         ...
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether an `OSError`, or a `StoreError` because of one, says that the medium is full."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)

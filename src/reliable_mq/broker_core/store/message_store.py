@@ -15,7 +15,7 @@ from reliable_mq.broker_core.store import consume_queue, recovery
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.log_walk import store_time_ms
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
@@ -24,7 +24,9 @@ from reliable_mq.broker_core.store.progress import (
     load_progress,
     save_progress,
 )
-from reliable_mq.errors import InvariantBroken, RecordError
+from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
+from reliable_mq.broker_core.store.retention import Closeable
+from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.wire.record import Record, decode_record, encode_record_fields
 
 log = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class MessageStore:
         self._undispatched: deque[DispatchEntry] = deque()
         self._last_time_ms = 0
         self._dispatched = _Dispatched()
+        self.upkeep = QueueUpkeep(self._queues, self._next_offsets)
         self._opened_end = 0
         self._noted_end = -1  # how far the last checkpoint reached
         self.log = CommitLog(disk, segment_size)
@@ -145,7 +148,7 @@ class MessageStore:
                 safe_time_ms=checkpoint.index_time_ms,
             )
         self._opened_end = self.log.end
-        self._next_offsets = {key: queue.end for key, queue in self._queues.items()}
+        self._next_offsets.update({key: queue.end for key, queue in self._queues.items()})
         last = plan.last_record
         if last:
             self._last_time_ms = store_time_ms(last)
@@ -153,6 +156,10 @@ class MessageStore:
         else:
             self._dispatched = _Dispatched(self.log.start)
         self.invariants()
+        for queue in self._queues.values():
+            for file, path in queue.trim(self.log.start):
+                file.close()
+                self._disk.remove(path)
         self.checkpoint()
 
     def _load_queues(self) -> None:
@@ -265,8 +272,7 @@ class MessageStore:
         if last is not None:
             self._dispatched = _Dispatched(last.end, last.commit_log_offset, last.store_time_ms)
             self.invariants()
-            for queue in touched.values():
-                queue.flush()
+            self.upkeep.flush(touched.values())
         return count
 
     def read_record(self, commit_log_offset: int) -> Record | None:
@@ -278,6 +284,20 @@ class MessageStore:
             return decode_record(self.log.read(commit_log_offset, size))
         except RecordError:
             return None
+
+    def expire(self, count: int) -> list[tuple[Closeable, str]]:
+        """Forget the oldest segments; return files that may be closed and removed.
+
+        That the log now begins later must be on the medium first: `begin_checkpoint` sees to it.
+        The queues follow with `upkeep.trim_some`.
+        """
+        gone: list[tuple[Closeable, str]] = [*self.log.take_oldest(count)]
+        if gone:
+            self._noted_end = -1
+            if self.index:
+                gone += self.index.take_expired(self.log.start)
+            self.upkeep.trim_all()
+        return gone
 
     def begin_checkpoint(self) -> Callable[[], None]:
         """Return the work of a checkpoint as of now.
@@ -302,18 +322,26 @@ class MessageStore:
                 file.sync()
             for index_file in index_files:
                 index_file.sync()
-            if is_news or unsynced:
-                save_progress(self._disk, progress)
-                checkpoint = load_checkpoint(self._disk)
-                checkpoint.commit_log_time_ms = progress.last_time_ms
-                checkpoint.consume_queue_time_ms = progress.last_time_ms
-                if index_files:
-                    checkpoint.index_time_ms = index_files[-1].end_time_ms
-                save_checkpoint(self._disk, checkpoint)
-                self._noted_end = dispatched.end
-            self.log.prepare_segment()
+            try:
+                if is_news or unsynced:
+                    index_time_ms = index_files[-1].end_time_ms if index_files else 0
+                    self._note(progress, index_time_ms)
+                    self._noted_end = dispatched.end
+                self.log.prepare_segment()
+            except (OSError, StoreError) as error:
+                if not is_out_of_room(error):
+                    raise
+                log.warning("no room for a checkpoint, the last one stays: %s", error)
 
         return work
+
+    def _note(self, progress: Progress, index_time_ms: int) -> None:
+        save_progress(self._disk, progress)
+        checkpoint = load_checkpoint(self._disk)
+        checkpoint.commit_log_time_ms = progress.last_time_ms
+        checkpoint.consume_queue_time_ms = progress.last_time_ms
+        checkpoint.index_time_ms = index_time_ms or checkpoint.index_time_ms
+        save_checkpoint(self._disk, checkpoint)
 
     def _progress(self) -> Progress:
         queues: dict[str, dict[int, QueueExtent]] = {}

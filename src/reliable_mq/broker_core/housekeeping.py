@@ -1,0 +1,79 @@
+"""Keeping house: the log's old files go, then queues and index follow, a few at a time.
+
+Receives what a look at the disk found; hands on the work that removes files, for another thread;
+refuses to block: nothing here takes longer than a few queues take. Files are forgotten first, then
+the medium learns that the log begins later, then they are removed: a crash in between leaves files
+too many, never too few.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from reliable_mq.broker_core.names import is_system_topic
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.retention import Closeable, Removal, Survey, survey
+
+log = logging.getLogger(__name__)
+
+_QUEUES_AT_ONCE = 64
+
+
+class Housekeeping:
+    """Removes what is too old, and says when the disk is too full to write."""
+
+    def __init__(self, state: BrokerState, disk: Disk) -> None:
+        self._state = state
+        self._disk = disk
+        self._removal = Removal(disk, state.config.redelete_interval_ms)
+        self._gone: list[tuple[Closeable, str]] = []
+
+    def look(self) -> Callable[[], Survey]:
+        """Return the look at the disk that `begin` wants; it may run in another thread."""
+        oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
+        return lambda: survey(self._disk, oldest)
+
+    def begin(self, found: Survey, now_ms: int) -> Callable[[], None] | None:
+        """Forget what is too old; return the work that removes it, None when there is nothing."""
+        state, retention = self._state, self._state.retention
+        was_full = retention.is_full
+        count = retention.judge(found, now_ms)
+        state.pressure.note_disk(found.used, is_full=retention.is_full)
+        if retention.is_full != was_full:
+            told = "sends are refused until there is room" if not was_full else "sends go on"
+            log.warning("the disk is %.0f %% full, %s", found.used * 100, told)
+        if count:
+            self._forget(state.store.expire(count))
+            log.info("the log now begins at %d", state.store.log.start)
+        if state.wants_unused_dropped:
+            state.wants_unused_dropped = False
+            self._drop_unused()
+        state.store.upkeep.flush_again()
+        gone, self._gone = self._gone, []
+        if not gone:
+            return None
+        checkpoint = state.store.begin_checkpoint()
+        remove = self._removal.job(gone, now_ms)
+
+        def work() -> None:
+            checkpoint()
+            remove()
+
+        return work
+
+    def run_some(self) -> None:
+        """Let a few queues follow the log."""
+        store = self._state.store
+        self._forget(store.upkeep.trim_some(store.log.start, _QUEUES_AT_ONCE))
+
+    def _drop_unused(self) -> None:
+        """Forget the queues of topics that are no more, when their messages are gone, too."""
+        topics, store = self._state.topics, self._state.store
+
+        def is_used(name: str) -> bool:
+            return topics.get(name) is not None or is_system_topic(name)
+
+        self._forget(store.upkeep.drop_unused(store.log.start, is_used))
+
+    def _forget(self, files: Sequence[tuple[Closeable, str]]) -> None:
+        self._gone += files

@@ -1,0 +1,98 @@
+"""Whether sends are refused now, and in which words: a full disk, or a log that does not keep up.
+
+Receives what the disk and the sends that wait say, a few times a second; hands on a refusal that a
+send looks at once. Reads are never refused here.
+Source: Apache RocketMQ `SendMessageProcessor`, `BrokerFastFailure`, `NettyRemotingAbstract`.
+"""
+
+from typing import NamedTuple
+
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.wire.codes import ResponseCode
+
+_DISK_FULL = (
+    "service not available now. It may be caused by one of the following reasons: the broker's "
+    "disk is full [{}], messages are put to the slave, message store has been shut down, etc."
+)
+_BUSY = "[{}]broker busy, start flow control for a while, period in queue: {}ms, size of queue: {}"
+# So many sends go into the log together, however slow it is: they are no queue.
+_TOGETHER = 64
+
+
+class PressureLimits(NamedTuple):
+    """Under Apache's names: waitTimeMillsInSendQueue, osPageCacheBusyTimeOutMills,
+    sendThreadPoolQueueCapacity. Times in milliseconds."""
+
+    wait_ms: int
+    stuck_ms: int
+    waiting_max: int
+
+
+class Pressure:
+    """Why sends are refused: `refusal` is None, or the code and remark of the answer."""
+
+    def __init__(self, limits: PressureLimits) -> None:
+        self._limits = limits
+        self.refusal: tuple[ResponseCode, str] | None = None
+        self._used = 0.0
+        self._is_full = False
+        self._has_room = True
+        self._waiting = 0
+        self._released = 0
+        self._since_ms = 0
+        self.wait_ms = 0  # how long the log has not moved while sends wait
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether nothing is to be written for want of room."""
+        return self._is_full or not self._has_room
+
+    def note_disk(self, used: float, *, is_full: bool) -> None:
+        """Note how full the disk is, and whether it is too full to write."""
+        self._used = used
+        self._is_full = is_full
+        self._judge()
+
+    def note_room(self, *, has_room: bool) -> None:
+        """Note whether the system had room for the last write."""
+        self._has_room = has_room
+        self._judge()
+
+    def note_sends(self, waiting: int, released: int, now_ms: int) -> None:
+        """Note how many sends wait for the log, and up to where it has let sends go."""
+        if not waiting or released != self._released or now_ms < self._since_ms:
+            self._since_ms = now_ms
+        self._released = released
+        self._waiting = waiting
+        self.wait_ms = now_ms - self._since_ms
+        self._judge()
+
+    def check(self) -> None:
+        """Refuse a send that cannot be stored now.
+
+        Raises:
+            Refused: when it cannot.
+        """
+        if self.refusal is not None:
+            raise Refused(*self.refusal)
+
+    def _judge(self) -> None:
+        limits, wait_ms, waiting = self._limits, self.wait_ms, self._waiting
+        self.refusal = None
+        if self.is_disk_full:
+            share = f"{self._used if self._has_room else 1.0:5.2f}"
+            shares = f"CL: {share} CQ: {share} INDEX: {share}"
+            self.refusal = ResponseCode.SERVICE_NOT_AVAILABLE, _DISK_FULL.format(shares)
+        elif wait_ms >= limits.stuck_ms:
+            self.refusal = _busy("PCBUSY_CLEAN_QUEUE", wait_ms, waiting)
+        elif waiting >= limits.waiting_max:
+            self.refusal = (
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy, start flow control for a while",
+            )
+        elif wait_ms >= limits.wait_ms and waiting > _TOGETHER:
+            self.refusal = _busy("TIMEOUT_CLEAN_QUEUE", wait_ms, waiting)
+
+
+def _busy(reason: str, wait_ms: int, waiting: int) -> tuple[ResponseCode, str]:
+    return ResponseCode.SYSTEM_BUSY, _BUSY.format(reason, wait_ms, waiting)

@@ -1,0 +1,63 @@
+"""What consume queues need beside units: to be written when there was no room, and to be trimmed.
+
+Receives all queues of a store; hands on files that nobody needs any more; refuses to know why.
+"""
+
+from collections.abc import Callable, Iterable, MutableMapping
+
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.retention import Closeable
+from reliable_mq.errors import StoreError
+
+_Key = tuple[str, int]
+_Files = list[tuple[Closeable, str]]
+
+
+class QueueUpkeep:
+    """The queues of a store that wait for room on the disk, or to follow the log."""
+
+    def __init__(
+        self, queues: MutableMapping[_Key, ConsumeQueue], next_offsets: MutableMapping[_Key, int]
+    ) -> None:
+        self._queues = queues
+        self._next_offsets = next_offsets
+        self._unwritten: dict[ConsumeQueue, None] = {}
+        self._untrimmed: list[ConsumeQueue] = []
+
+    def flush(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Write units; for want of room they stay in memory, and `flush_again` tries once more."""
+        for queue in queues:
+            try:
+                queue.flush()
+            except (OSError, StoreError) as error:
+                if not is_out_of_room(error):
+                    raise
+                self._unwritten[queue] = None
+
+    def flush_again(self) -> None:
+        """Write the units that found no room."""
+        queues, self._unwritten = self._unwritten, {}
+        self.flush(queues)
+
+    def trim_all(self) -> None:
+        """Let `trim_some` look at every queue once more."""
+        self._untrimmed = list(self._queues.values())
+
+    def trim_some(self, log_start: int, count: int) -> _Files:
+        """Let some more queues begin where the log begins; return files that may be removed."""
+        gone: _Files = []
+        for _ in range(min(count, len(self._untrimmed))):
+            gone += self._untrimmed.pop().trim(log_start)
+        return gone
+
+    def drop_unused(self, log_start: int, is_used: Callable[[str], bool]) -> _Files:
+        """Forget the queues of unused topics whose messages are gone from the log."""
+        gone: _Files = []
+        for key, queue in list(self._queues.items()):
+            if queue.log_end <= log_start and not is_used(key[0]):
+                gone += queue.take_files()
+                del self._queues[key]
+                self._next_offsets.pop(key, None)
+                self._unwritten.pop(queue, None)
+        return gone

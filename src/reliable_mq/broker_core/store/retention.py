@@ -1,0 +1,141 @@
+"""How long messages are kept: by time, and by how full the disk is.
+
+Receives how full the disk is and how old the log's files are; hands on how many of them go, and
+whether writes are to be refused; refuses to touch a file.
+Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`, with its property names.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from reliable_mq.broker_core.store.commit_log import segment_path
+from reliable_mq.broker_core.store.disk import Disk
+
+MANUAL_ROUNDS = 20  # how many rounds one request to delete holds for
+_HOUR_MS = 3_600_000
+
+
+class RetentionRules(NamedTuple):
+    """When files of the log go. Ratios between 0 and 1, times in milliseconds.
+
+    `hours` are those of the day in which old files go; `reserved_ms` is how old that is. Above
+    `used_max` old files go at any hour; above `forcibly` even younger ones, when `may_force`;
+    above `warning` nothing is written any more. `batch_max` files go in one round.
+    """
+
+    hours: frozenset[int]
+    reserved_ms: int
+    used_max: float
+    forcibly: float
+    warning: float
+    may_force: bool
+    batch_max: int
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """Return the hours of Apache's deleteWhen, "04" or "04;16".
+
+    Raises:
+        ValueError: when one is no hour.
+    """
+    hours = frozenset(int(word) for word in text.split(";") if word.strip())
+    if not hours <= frozenset(range(24)):
+        raise ValueError(f"{text!r} names an hour that no day has")
+    return hours
+
+
+class Survey(NamedTuple):
+    """What a look at the disk found: how full it is, and when the oldest files were written (ms).
+
+    Of the log's files as many as one round may remove, oldest first.
+    """
+
+    used: float
+    modified_ms: Sequence[int]
+
+
+def survey(disk: Disk, segment_starts: Sequence[int]) -> Survey:
+    """Look at the disk. May run in another thread."""
+    times = [disk.modified_ms(segment_path(first)) for first in segment_starts]
+    return Survey(disk.used_ratio, times)
+
+
+class Retention:
+    """What goes now. `is_full` says whether writes are refused.
+
+    Invariant R2: only files older than `reserved_ms` go, unless the disk is fuller than `forcibly`.
+    """
+
+    def __init__(self, rules: RetentionRules) -> None:
+        self.rules = rules
+        self.manual_rounds = 0
+        self.is_full = False
+        self.used = 0.0
+
+    def begin_manual(self) -> None:
+        """Let old files go at any hour, for the next rounds."""
+        self.manual_rounds = MANUAL_ROUNDS
+
+    def judge(self, found: Survey, now_ms: int) -> int:
+        """Return how many of the oldest files go."""
+        rules = self.rules
+        self.used = found.used
+        self.is_full = found.used > rules.warning
+        is_over = found.used > min(rules.used_max, rules.forcibly)
+        is_time = datetime.fromtimestamp(now_ms / 1000).hour in rules.hours  # noqa: DTZ006 - local
+        if not (is_time or is_over or self.manual_rounds):
+            return 0
+        self.manual_rounds = max(0, self.manual_rounds - 1)
+        candidates = found.modified_ms[: rules.batch_max]
+        if rules.may_force and found.used > rules.forcibly:
+            return len(candidates)
+        count = 0
+        for modified_ms in candidates:
+            if modified_ms + rules.reserved_ms > now_ms:
+                break
+            count += 1
+        return count
+
+
+class Closeable(Protocol):
+    """A file that is let go of."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Removal:
+    """Files that nobody knows any more, to be closed and removed in another thread.
+
+    One that cannot be removed is tried again with each later call, `retry_ms` apart.
+    """
+
+    def __init__(self, disk: Disk, retry_ms: int) -> None:
+        self._disk = disk
+        self._retry_ms = retry_ms
+        self._hanging: list[str] = []
+        self._tried_ms = 0
+
+    def job(self, files: Sequence[tuple[Closeable, str]], now_ms: int) -> Callable[[], None]:
+        """Return the work; it returns when the files are gone."""
+
+        def work() -> None:
+            paths = [path for _file, path in files]
+            if self._hanging and now_ms - self._tried_ms >= self._retry_ms:
+                paths, self._hanging = self._hanging + paths, []
+                self._tried_ms = now_ms
+            for file, _path in files:
+                file.close()
+            for path in paths:
+                try:
+                    self._disk.remove(path)
+                except OSError:
+                    self._hanging.append(path)
+
+        return work
+
+
+def hours_ms(hours: int) -> int:
+    """Return hours as milliseconds."""
+    return hours * _HOUR_MS
