@@ -35,6 +35,7 @@ from reliable_mq.wire.record import pack_host
 log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
+_INDEX_LAG_MAX = 64 * 1024 * 1024  # bytes of the log, a few seconds at full load
 
 
 class BrokerCore:
@@ -207,6 +208,11 @@ class BrokerCore:
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
+
+    @property
+    def is_index_wanted(self) -> bool:
+        """Whether the index must follow now: somebody waits for it, or it is far behind."""
+        return bool(self.state.waiting_queries) or self.state.store.index_lag > _INDEX_LAG_MAX
 
     def index_some(self, now_ms: int) -> bool:
         """List some more records in the index; return whether there are others behind them.

@@ -367,6 +367,11 @@ class MessageStore:
         return self.index.advance(end, now_ms)
 
     @property
+    def index_lag(self) -> int:
+        """How many visible bytes of the log are not in the index yet."""
+        return 0 if self.index is None else max(0, self._dispatched.end - self.index.indexed)
+
+    @property
     def is_indexed(self) -> bool:
         """Whether every visible record is in the index, as far as there is one."""
         return self.index is None or self.index.indexed >= self._dispatched.end
