@@ -209,3 +209,23 @@ def test_a_retried_message_gets_its_own_topic_back() -> None:
     assert message.message_id == message.offset_message_id, (
         "without UNIQ_KEY the broker's id serves"
     )
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_a_copy_of_a_message_without_an_id_is_known_by_the_place_of_the_first(topic: str) -> None:
+    """Apache's broker copies what an old client sent; each copy has a place of its own."""
+    origin = "7F00000100002A9F0000000000000010"
+    properties = {"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": origin}
+    host = pack_host("127.0.0.1", 10911)
+
+    def delivery(more: dict[str, str], in_topic: str = topic) -> str:
+        stored = encode_properties(properties | more)
+        record = Record(
+            topic=in_topic, body=b"x", properties=stored, commit_log_offset=64, store_host=host
+        )
+        return received(record, MessageQueue(in_topic, "a", 0)).message_id
+
+    assert delivery({}) == origin
+    assert delivery({"UNIQ_KEY": "A" * 32}) == "A" * 32
+    # In a topic of its own the property is its sender's, and says nothing of this message.
+    assert delivery({}, "t") == "7F00000100002A9F0000000000000040"

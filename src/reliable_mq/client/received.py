@@ -7,12 +7,19 @@ compressed are unpacked here. Source: Apache RocketMQ `MessageDecoder`, `Message
 import zlib
 from collections.abc import Iterable
 
-from reliable_mq.client.subscription import RETRY_PREFIX
+from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.message_id import encode_offset_message_id
-from reliable_mq.wire.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
+from reliable_mq.wire.properties import (
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+)
 from reliable_mq.wire.record import COMPRESSED, Record
 
 _COMPRESSION_MASK = 0x700
@@ -21,13 +28,21 @@ _NAMES = {0x100: "LZ4", 0x200: "ZSTD"}
 
 
 def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
-    """Return the delivery of `record`, which was read from `queue`; its body is as it is stored."""
+    """Return the delivery of `record`, which was read from `queue`; its body is as it is stored.
+
+    A message without an id of its producer has that of the place where it was first stored, also
+    as a copy of a retry topic: it is one message, and its effect happens once.
+    """
     properties = record.property_map()
     host = record.store_host
     offset_id = encode_offset_message_id(
         host[:-4], int.from_bytes(host[-4:]), record.commit_log_offset
     )
     topic = record.topic
+    message_id = properties.get(UNIQ_KEY)
+    if not message_id and topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        # A copy: its place is new, but the broker that copied it noted the place of the first.
+        message_id = properties.get(ORIGIN_MESSAGE_ID)
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(RETRY_TOPIC, topic)
     keys = properties.get(KEYS)
@@ -36,7 +51,7 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
         body=record.body,
         tag=properties.get(TAGS, ""),
         keys=tuple(keys.split()) if keys else (),
-        message_id=properties.get(UNIQ_KEY) or offset_id,
+        message_id=message_id or offset_id,
         ordering_key=properties.get(SHARDING_KEY, ""),
         properties=properties,
         queue=queue,
