@@ -113,7 +113,7 @@ class Life:
         consumer = Consumer(plan=plan, **options)
         self.database = Database(url, prefix="rmq_", connections=8, local_clock=clock)
         self.switch.watch(self.database.engine)
-        self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,), count_max=16)
+        self.attempts = make_attempts(consumer, self.database, retry_waits=(0.01,))
 
     async def __aenter__(self) -> "Life":
         self.leases = None

@@ -248,12 +248,12 @@ def test_the_due_query_is_answered_from_its_index(postgres_url: str) -> None:
     world.database.close()
 
 
-def test_what_was_given_up_stays_so_for_a_process_with_another_maximum(world: World) -> None:
-    # Given a dead letter of a worker that allows one send; this scheduler allows three
+def test_what_was_given_up_is_sent_no_more_and_says_how_often_it_was_sent(world: World) -> None:
+    # Given a dead letter of a message that was sent once, of three times
     stub = world.sent("a")
     settlement = SqlSettlement(world.database.stubs, world.database.logs)
     with world.database.engine.begin() as connection:
-        settlement.exhaust(connection, stub, "dead letter of g", 1, 105.0)
+        settlement.exhaust(connection, stub, "dead letter of g", 105.0)
     world.broker.progress["g"] = {QUEUE: (9, 9)}
 
     # When the scheduler runs
@@ -261,6 +261,7 @@ def test_what_was_given_up_stays_so_for_a_process_with_another_maximum(world: Wo
 
     # Then a person is told and nothing is sent, until the person says so
     assert (counts.sent, counts.escalated, world.broker.sent) == (0, 1, [])
+    assert world.row(stub)["count"] == 1
     with world.database.engine.begin() as connection:
         assert settlement.retry(connection, stub, "fixed", 106.0)
     assert world.scheduler.run_once(106.0).sent == 1

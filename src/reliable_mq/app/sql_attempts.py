@@ -79,7 +79,6 @@ class Attempts:
         consumer: whose attempts these are.
         database: where consume log and stubs lie.
         retry_waits: the waits between attempts, seconds.
-        count_max: sends of a stub after which a person is told.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class Attempts:
         database: Database,
         *,
         retry_waits: Sequence[float],
-        count_max: int,
     ) -> None:
         self.consumer = consumer
         self.database = database
@@ -96,7 +94,6 @@ class Attempts:
         self._confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
-        self._count_max = count_max
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
         self._clock = database.clock.now
@@ -231,7 +228,7 @@ class Attempts:
             return self._others(connection, entry, "fail")
         if isinstance(settled.outcome, Dead):
             note = f"dead letter of {self.consumer.group}: {settled.outcome.reason}"
-            self._settlement.exhaust(connection, entry.message_id, note, self._count_max, now)
+            self._settlement.exhaust(connection, entry.message_id, note, now)
         return settled
 
     def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:

@@ -234,7 +234,6 @@ class Worker:
                 consumer,
                 self._database,
                 retry_waits=settings.retry_waits,
-                count_max=settings.resend_count_max,
             )
             deliveries = Deliveries(attempts, self._leases, self._threads)
             deliveries.start()

@@ -20,7 +20,6 @@ from sqlalchemy import (
     bindparam,
     case,
     exists,
-    func,
     insert,
     literal_column,
     not_,
@@ -67,11 +66,11 @@ class SqlStubs:
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
         )
-        # A consumer may have given the message up before its send was recorded: the count it set
-        # then, and the time at which a person is told, stay.
+        # A consumer may have given the message up before its send was recorded: the reason it gave,
+        # and the time at which a person is told, stay.
         given_up = stub.given_up
         settled = or_(stub.status != UNCONFIRMED, stub.required_groups == "")
-        self._record_sent = self._record(given_up).values(
+        self._record_sent = self._record().values(
             broker_name=bindparam("new_broker"),
             queue_id=bindparam("new_queue"),
             offset=bindparam("new_offset"),
@@ -89,7 +88,7 @@ class SqlStubs:
                 else_=bindparam("next_time"),
             ),
         )
-        self._record_failed = self._record(given_up).values(
+        self._record_failed = self._record().values(
             note=case((given_up, stub.note), else_=bindparam("new_note")),
             resend_time=case(
                 (stub.status != UNCONFIRMED, null()),
@@ -120,13 +119,13 @@ class SqlStubs:
             ),
         )
 
-    def _record(self, given_up: ColumnElement[bool]) -> Any:
+    def _record(self) -> Any:
         stub = self.table.c
         return (
             update(self.table)
             .where(stub.message_id == bindparam("id"), stub.owner == bindparam("me"))
             .values(
-                count=case((given_up, stub.count), else_=bindparam("new_count")),
+                count=bindparam("new_count"),
                 owner=null(),
                 lease_until=null(),
                 update_date=bindparam("at"),
@@ -199,12 +198,6 @@ class SqlStubs:
                 if rows:
                     # A single row goes without the ceremony of many.
                     connection.execute(statement, rows if len(rows) > 1 else rows[0])
-
-    def status_counts(self, connection: Connection) -> dict[Status, int]:
-        """Return how many stubs are in each status."""
-        status = self.table.c.status
-        rows = connection.execute(select(status, func.count()).group_by(status))
-        return {Status(value): count for value, count in rows}
 
 
 def stub_of(row: Row[Any]) -> Stub:

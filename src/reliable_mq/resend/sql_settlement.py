@@ -1,6 +1,6 @@
 """How a stub comes to its end other than by confirmation: given up, told, retried, voided."""
 
-from sqlalchemy import Connection, Table, bindparam, case, false, null, true, update
+from sqlalchemy import Connection, Table, bindparam, false, null, true, update
 
 from reliable_mq.outbox.stub import StubEvent, StubStatus, statuses_before
 from reliable_mq.sql_types import utc_datetime
@@ -19,7 +19,6 @@ class SqlSettlement:
             update(stubs)
             .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)]))
             .values(
-                count=case((stub.count < bindparam("max"), bindparam("max")), else_=stub.count),
                 given_up=true(),
                 resend_time=bindparam("at"),
                 note=bindparam("text"),
@@ -60,16 +59,13 @@ class SqlSettlement:
             .values(attempt=0, lease_until=null())
         )
 
-    def exhaust(
-        self, connection: Connection, message_id: str, note: str, count_max: int, now: float
-    ) -> None:
+    def exhaust(self, connection: Connection, message_id: str, note: str, now: float) -> None:
         """Let a stub be given up: a person is told, and nothing sent any more.
 
-        That it is given up is a fact of its own: another process with another maximum, or a send
-        that is recorded late, does not make it due again.
+        That it is given up is a fact of its own: a send that is recorded late does not make it due
+        again, and `count` goes on to tell how often it was sent.
         """
-        values = _values(message_id, note, now) | {"max": count_max}
-        connection.execute(self._exhaust, values)
+        connection.execute(self._exhaust, _values(message_id, note, now))
 
     def void(self, connection: Connection, message_id: str, note: str, now: float) -> bool:
         """Void a stub; False: there is none, or it was settled already."""
