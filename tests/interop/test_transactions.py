@@ -1,0 +1,189 @@
+"""Transactions and requests of Apache's Java client at both brokers; halves that move between."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.broker_core.raw_client import RawClient
+from tests.interop.java_shell import run_source
+
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    iter_records,
+)
+
+TOPIC = "transfers"
+ASKED = "questions"
+PRODUCERS = "transaction_producers"
+# A producer may come late, on a busy machine: nothing is given up meanwhile.
+HASTY = {"transactionCheckInterval": "1000", "transactionTimeOut": "3000"}
+HASTY["transactionCheckMax"] = "200"
+# Apache writes its op records late; what it checks meanwhile it would deliver twice.
+HASTY_THERE = {**HASTY, "transactionOpBatchInterval": "200"}
+SAID = [
+    *("commit", "rollback", "unknown-commit", "unknown-rollback", "unknown-unknown-commit"),
+    *("commit", "commit"),
+]
+DELIVERIES = 5
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
+]
+Broker = ApacheRocketMQ | ReliableMQBroker
+
+
+def apache(directory: Path) -> ApacheRocketMQ:
+    return ApacheRocketMQ(directory, "ASYNC_FLUSH", settings=HASTY_THERE)
+
+
+def ours(directory: Path) -> ReliableMQBroker:
+    return ReliableMQBroker(directory, settings=HASTY)
+
+
+def create_topics(broker: Broker) -> None:
+    """Consumers of a topic that is there need not wait for their next look at the routes."""
+    with RawClient(broker.address) as client:
+        for topic in (TOPIC, ASKED):
+            ext = {"topic": topic, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+            ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
+            assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+
+
+@pytest.fixture(scope="module", params=[apache, ours], ids=["apache", "ours"])
+def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = request.param(tmp_path_factory.mktemp("transactions"))
+    try:
+        broker.start()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    try:
+        create_topics(broker)
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_the_java_client_commits_rolls_back_and_answers_check_backs(
+    broker: Broker, tmp_path: Path
+) -> None:
+    printed = run_source(
+        "Transactions", tmp_path, broker.name_server_address, TOPIC, DELIVERIES, 3, *SAID
+    )
+    assert sorted(printed) == sorted(
+        [
+            *(f"sent {said} SEND_OK" for said in SAID),
+            "received commit commit=true half=true id=true tagged=paid times=3",
+            "received unknown-commit commit=true half=true id=true tagged=paid times=1",
+            "received unknown-unknown-commit commit=true half=true id=true tagged=paid times=1",
+            f"checked unknown-commit topic={TOPIC} times=1",
+            f"checked unknown-rollback topic={TOPIC} times=1",
+            f"checked unknown-unknown-commit topic={TOPIC} times=2",
+        ]
+    )
+
+
+def test_one_java_client_answers_the_requests_of_another(broker: Broker, tmp_path: Path) -> None:
+    printed = run_source(
+        "RequestReply", tmp_path, broker.name_server_address, ASKED, "DefaultCluster"
+    )
+    assert sorted(printed) == sorted(
+        [
+            "answer re: one 7 bytes topic=DefaultCluster_REPLY_TOPIC",
+            "answer re: two 7 bytes topic=DefaultCluster_REPLY_TOPIC",
+            "answer re: xxxxxxxx 8196 bytes topic=DefaultCluster_REPLY_TOPIC",
+            "no answer, code 10006",
+            *(["sent answer SEND_OK"] * 3),
+        ]
+    )
+
+
+def prepare(client: RawClient, body: str, said: str, now_ms: int) -> Command:
+    """Send a half whose producer will answer check-backs by `said`."""
+    properties = {"TRAN_MSG": "true", "PGROUP": PRODUCERS, "UNIQ_KEY": f"KEY-{body}"}
+    properties |= {"KEYS": said, "TAGS": "paid"}
+    header = dict(zip("abcdefgh", (PRODUCERS, TOPIC, "TBW102", 2, 0), strict=False))
+    header |= {"f": TRANSACTION_PREPARED, "g": now_ms, "h": 0}
+    header |= {"i": encode_properties(properties).decode(), "m": "false"}
+    answer = client.ask(RequestCode.SEND_MESSAGE_V2, header, body.encode())
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def end(client: RawClient, sent: Command, decision: int) -> None:
+    place = decode_offset_message_id(sent.ext_fields["msgId"])
+    header = {
+        "producerGroup": PRODUCERS,
+        "tranStateTableOffset": sent.ext_fields["queueOffset"],
+        "commitLogOffset": place.commit_log_offset,
+        "commitOrRollback": decision,
+        "msgId": sent.ext_fields["transactionId"],
+    }
+    assert client.ask(RequestCode.END_TRANSACTION, header).code == 0
+
+
+def bodies(broker: Broker) -> list[str]:
+    """Return what lies in the topic's first queue."""
+    with RawClient(broker.address) as client:
+        header = {"consumerGroup": "TOOLS_CONSUMER", "topic": TOPIC, "queueId": 0}
+        header |= {"queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0}
+        header |= {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
+        answer = client.ask(RequestCode.PULL_MESSAGE, header)
+        assert answer.code == 0, answer.remark
+        return [record.body.decode() for record in iter_records(answer.body)]
+
+
+def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: Path) -> None:
+    """Ours is killed, Apache's goes on, and ours takes over again."""
+    first = ours(tmp_path)
+    first.start()
+    create_topics(first)
+    with RawClient(first.address) as client:
+        now_ms = int(time.time() * 1000)
+        end(client, prepare(client, "a", "commit", now_ms), TRANSACTION_COMMIT)
+        end(client, prepare(client, "b", "rollback", now_ms), TRANSACTION_ROLLBACK)
+        prepare(client, "c", "unknown-commit", now_ms)
+        prepare(client, "d", "unknown-rollback", now_ms)
+        prepare(client, "e", "unknown-commit", now_ms)
+    first.kill()
+
+    second = apache(tmp_path)
+    try:
+        second.start()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    try:
+        printed = run_source("Transactions", tmp_path, second.name_server_address, TOPIC, 3, 3)
+        received = sorted(line.split()[1] for line in printed if line.startswith("received"))
+        assert received == ["a", "c", "e"]
+        assert sum("times=1" in line for line in printed) == 6, printed
+        with RawClient(second.address) as client:
+            now_ms = int(time.time() * 1000)
+            end(client, prepare(client, "f", "commit", now_ms), TRANSACTION_COMMIT)
+            end(client, prepare(client, "g", "rollback", now_ms), TRANSACTION_ROLLBACK)
+            prepare(client, "h", "unknown-commit", now_ms)
+    finally:
+        second.stop()
+
+    third = ours(tmp_path)
+    third.start()
+    try:
+        printed = run_source("Transactions", tmp_path, third.name_server_address, TOPIC, 2, 3)
+        received = sorted(line.split()[1] for line in printed if line.startswith("received"))
+        assert received == ["f", "h"]
+        assert sum("times=1" in line for line in printed) == 3, printed
+        assert sorted(bodies(third)) == ["a", "c", "e", "f", "h"]
+    finally:
+        third.stop()
