@@ -38,7 +38,7 @@ format: $(READY) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## orders per second, sends per second, kills survived (fifteen minutes)
+bench: $(READY) ## orders and sends per second, kills survived, growth (forty minutes)
 	@$(BIN)/python -m bench
 
 sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one

@@ -1,4 +1,4 @@
-"""All measurements one after another: `python -m bench` or `make bench`, some fifteen minutes.
+"""All measurements one after another: `python -m bench` or `make bench`, some forty minutes.
 
 What needs Java and Maven is left out, with a line that says so, where they are missing.
 """
@@ -15,6 +15,7 @@ MEASUREMENTS = (
     "kill_broker",
     "send_throughput",
     "consume_throughput",
+    "broker_scale",
 )
 NEED_JAVA = {"send_throughput", "consume_throughput"}
 
