@@ -214,7 +214,7 @@ class CommitLog:
         at = bisect_right(self._firsts, offset) - 1
         if at < 0 or offset >= self.written:
             return b""
-        return self._segments[at].read(offset - self._firsts[at], size)
+        return self._segments[at].copy(offset - self._firsts[at], size)
 
     def segment_at(self, offset: int) -> tuple[int, DiskFile]:
         """Return (first offset, file) of the segment that holds `offset`.
