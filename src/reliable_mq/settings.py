@@ -1,14 +1,20 @@
 """What an application may set, in code or by `RELIABLE_MQ_*` variables of the environment."""
 
+import logging
+from difflib import get_close_matches
 from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
+log = logging.getLogger(__name__)
+
 OutsidePolicy = Literal["warn", "raise", "allow"]
+
+_PREFIX = "RELIABLE_MQ_"
 
 
 class Settings(BaseSettings):
@@ -18,7 +24,7 @@ class Settings(BaseSettings):
     `RELIABLE_MQ_DATABASE=postgresql+psycopg://…`. What is given in code wins.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RELIABLE_MQ_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
     #: name servers "host:port;host:port", or "embedded:DIR" for the bundled broker in this process
     broker: str = "127.0.0.1:9876"
@@ -84,8 +90,12 @@ def load_settings(**given: object) -> Settings:
     """Return the settings; what is None is taken from the environment or the default.
 
     Raises:
-        ConfigurationError: when a value is wrong; names the first wrong setting.
+        ConfigurationError: when a value is wrong or there is no such setting; names the first one.
     """
+    for name in given:
+        if name not in Settings.model_fields:
+            raise ConfigurationError(f"there is no setting {name}{_meant(name)}")
+    _tell_unknown_variables()
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
@@ -93,3 +103,27 @@ def load_settings(**given: object) -> Settings:
         place = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).removeprefix("Value error, ")
         raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
+
+
+def _meant(name: str) -> str:
+    close = get_close_matches(name, Settings.model_fields, n=1)
+    return (
+        f"; did you mean {close[0]}?"
+        if close
+        else f"; there are {', '.join(Settings.model_fields)}"
+    )
+
+
+def _tell_unknown_variables() -> None:
+    """Log variables that look like settings and are none.
+
+    They are no error: others name variables too, as Kubernetes does after services.
+    """
+    prefix = _PREFIX.lower()
+    for variable in EnvSettingsSource(Settings).env_vars:
+        name = variable.removeprefix(prefix)
+        if name == variable or name in Settings.model_fields:
+            continue
+        if close := get_close_matches(name, Settings.model_fields, n=1):
+            meant = f"{_PREFIX}{close[0].upper()}"
+            log.warning("%s%s sets nothing; did you mean %s?", _PREFIX, name.upper(), meant)

@@ -89,8 +89,12 @@ class FaultTeller:
         line = known_fault(error)
         if line is None:
             self._log.error("%s: %s", self._what, fault_line(error), exc_info=error)
-            return
-        kind, now = line.partition(":")[0], time.monotonic()
+        else:
+            self.tell_line(line.partition(":")[0], line)
+
+    def tell_line(self, kind: str, line: str) -> None:
+        """Log a line, unless one of its kind was written a moment ago."""
+        now = time.monotonic()
         if now >= self._told.get(kind, now):
             self._told[kind] = now + TOLD_SECONDS
             self._log.warning("%s: %s", self._what, line)

@@ -218,6 +218,35 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) ->
     assert call("stub", "show", "nothing", *database)[0] == 2
 
 
+def test_all_that_wait_for_a_person_are_retried_at_once_after_a_look(
+    shop: Shop, call: Call
+) -> None:
+    database = ("--db", shop.database)
+    call("create-tables", *database)
+    mq = ReliableMQ("shop", broker="127.0.0.1:9", database=shop.database, relay_lease=0.01)
+    ids = []
+    for topic in ("orders", "orders", "invoices", "orders"):
+        with mq.transaction() as tx:
+            ids.append(tx.send(topic, {"id": 1}))
+    mq.close()
+    shop.sql("UPDATE rmq_message_stub SET count = 16, resend_time = NULL, owner = NULL")
+    shop.sql(
+        f"UPDATE rmq_message_stub SET create_date = now() + '1h' WHERE message_id = '{ids[3]}'"
+    )
+    every = ("stub", "retry", "--escalated", "--topic", "orders", "--until", "-0s", *database)
+
+    code, out, _ = call(*every, "--dry-run")
+    assert (code, "2 stub(s) would be sent again" in out) == (0, True)
+    assert [each in out for each in ids] == [True, True, False, False]
+    assert shop.sql("SELECT count(*) FROM rmq_message_stub WHERE count = 16") == [(4,)]
+    assert json.loads(call(*every, "--json")[1]) == dict.fromkeys(ids[:2], True)
+    waiting = shop.sql("SELECT message_id FROM rmq_message_stub WHERE count = 16 ORDER BY seq")
+    assert waiting == [(ids[2],), (ids[3],)]
+    assert call("stub", "retry", *database)[0] == 2
+    assert call("stub", "retry", ids[2], "--escalated", *database)[0] == 2
+    assert call("stub", "retry", ids[2], "--dry-run", *database)[0] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "says", "code"),
     [
@@ -225,6 +254,7 @@ def test_stubs_can_be_listed_shown_retried_and_voided(shop: Shop, call: Call) ->
         (("run", "shop_app"), "no MODULE:OBJECT", 2),
         (("run", "shop_app:mq"), "is missing: call mq.create_tables()", 2),
         (("resend",), "give either MODULE:OBJECT or --db URL", 2),
+        (("resend", "--db", "sqlite:///x.db", "--broker", "nonsense", "--once"), "host:port", 2),
         (("create-tables", "--db", "oracle://x"), "not supported", 2),
         (("create-tables", "--db", "sqlite:///x.db", "--prefix", "Bad-;"), "prefix", 2),
         (("stub", "list", "--db", "sqlite:///empty.db"), "rmq_message_stub is missing", 2),

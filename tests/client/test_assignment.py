@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.client.script import Answer, World, fails, group_of, says
+from tests.client.script import Answer, World, fails, group_of, route_table, says
 
 from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.consumer_group import ConsumerGroup
@@ -317,3 +317,14 @@ def test_a_batch_is_gathered_from_several_queues_but_from_one_topic() -> None:
     by_topic = sorted((batch[0].topic, len(batch)) for batch in batches)
     assert by_topic == [("another", 1), ("t", 1), ("t", 3)]
     assert all(len({message.topic for message in batch}) == 1 for batch in batches)
+
+
+def test_a_topic_that_nobody_has_sent_to_yet_is_missing_and_no_obstacle() -> None:
+    world, group = world_and_group()
+    group.routes = route_table(group.settings)  # it has never heard of any topic
+    world.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = says(
+        ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info"
+    )
+    changes = world.play(rebalance(group))
+    assert (changes.settled, changes.obstacles) == (False, frozenset())
+    assert changes.missing == {"t", "%RETRY%g"}

@@ -3,6 +3,9 @@
 import threading
 from collections.abc import Collection, Sequence
 
+import pytest
+
+from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
@@ -67,3 +70,24 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     closer.join(10)
 
     assert book.recorded == ["first", "second"]
+
+
+class AwaySender:
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        return [ConnectionLost("127.0.0.1:9 cannot be reached") for _ in messages]
+
+
+def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    book = Book()
+    relay = Relay(book, AwaySender(), lambda _count, now, _due: now, owner="me", lease=1e9)
+    thread = RelayThread(relay)
+    thread.start()
+
+    thread.hand([stub("first"), stub("second")], written=1e12)
+    thread.hand([stub("third")], written=1e12)
+    thread.close()
+
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "could not be sent, the scheduler resends them: ConnectionLost: 127.0.0.1:9" in line

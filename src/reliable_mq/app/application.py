@@ -1,5 +1,6 @@
 """`ReliableMQ`: the object an application declares its messaging on."""
 
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -27,6 +28,8 @@ from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.thread_scheduler import Stopped, run_forever
 from reliable_mq.settings import Settings, load_settings
 
+log = logging.getLogger(__name__)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SPARE_CONNECTIONS = 4
@@ -46,6 +49,7 @@ class ReliableMQ:
         database: SQLAlchemy URL of PostgreSQL or SQLite.
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
+        notifier: who tells a person of stubs that were sent too often; default: the log.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
 
     Raises:
@@ -60,6 +64,7 @@ class ReliableMQ:
         database: str | None = None,
         redis: str | None = None,
         settings: Settings | None = None,
+        notifier: Notifier | None = None,
         **more: Any,
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
@@ -68,6 +73,7 @@ class ReliableMQ:
         chosen = {"broker": broker, "database": database, "redis": redis, **more}
         given |= {field: value for field, value in chosen.items() if value is not None}
         self.settings = load_settings(**given)
+        self._notifier = notifier or LogNotifier()
         self._policy = ResendPolicy(
             waits=self.settings.resend_waits,
             count_max=self.settings.resend_count_max,
@@ -245,7 +251,7 @@ class ReliableMQ:
         """Return a resend scheduler of this application, under a name of its own.
 
         Args:
-            notifier: who tells a person of stubs that were sent too often; default: the log.
+            notifier: instead of the application's.
         """
         database, settings = self.database, self.settings
         stubs = SqlStubs(database.engine, database.stubs)
@@ -255,7 +261,7 @@ class ReliableMQ:
             stubs,
             self._connections,
             self._policy,
-            notifier or LogNotifier(),
+            notifier or self._notifier,
             owner=self._connections.scheduler_owner(),
             lease=settings.resend_lease,
             batch=settings.resend_batch,
@@ -269,6 +275,7 @@ class ReliableMQ:
         """
         self.database.check_tables()
         settings = self.settings
+        log.info("application %s: resend looks every %g s", self.name, settings.resend_interval)
         run_forever(
             self.scheduler(notifier),
             stopped,
@@ -294,6 +301,8 @@ class ReliableMQ:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
         self.database.check_tables()
         self._connections.start_worker(tuple(self._consumers.values()), self.database)
+        consumed = (f"{each.topic} as {each.group}" for each in self._consumers.values())
+        log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
 

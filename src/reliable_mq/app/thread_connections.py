@@ -21,6 +21,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.redis_leases import RedisLeases
@@ -44,12 +45,17 @@ class Connections:
 
     Invariant: a part is made at most once, and only before `close`. A forked child has none of its
     parent's parts, and another `owner`.
+
+    Raises:
+        ConfigurationError: when the name servers' addresses do not read.
     """
 
     def __init__(self, name: str, settings: Settings, policy: ResendPolicy) -> None:
         self._name = name
         self._settings = settings
         self._policy = policy
+        if not self.is_embedded:
+            parse_addresses(settings.broker)
         self._begin()
         call_in_child(self._forget_parent)
 

@@ -3,8 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,9 +19,14 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.resend.sql_settlement import SqlSettlement
-from reliable_mq.resend.sql_stub_list import list_stubs, show_stub
+from reliable_mq.resend.sql_stub_list import escalated_stubs, list_stubs, show_stub
 from reliable_mq.sql_types import is_missing_table, missing_table_text
+
+BATCH = 500
+
+Step = Callable[[Connection, str, str, float], bool]
 
 app = typer.Typer(no_args_is_help=True, help="List, show, retry or void message stubs.")
 
@@ -39,6 +46,9 @@ Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
 Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str], typer.Argument(metavar="MESSAGE_ID…", help="Which stubs.")]
+SomeIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which stubs; or --escalated.")
+]
 Note = Annotated[str, typer.Option(help="Why; kept in the stub.")]
 
 
@@ -72,6 +82,10 @@ def list_(
     if as_json:
         typer.echo(json.dumps(rows, default=str))
         return
+    _print_rows(rows)
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
     table = RichTable(box=None)
     for name in ("message_id", "topic", "message_key", "status", "count", "resend_time", "note"):
         table.add_column(name.replace("_", " "), overflow="fold")
@@ -113,15 +127,45 @@ def show(
 
 @app.command()
 def retry(
-    message_ids: Ids,
+    message_ids: SomeIds = None,
     application: Application = "",
     db: Db = "",
     prefix: Prefix = DEFAULT_PREFIX,
+    escalated: Annotated[
+        bool, typer.Option("--escalated", help="All that wait for a person.")
+    ] = False,
+    topic: Annotated[str, typer.Option(help="With --escalated: only of this topic.")] = "",
+    until: Annotated[
+        str, typer.Option(help="With --escalated: only written before: ISO time (UTC), or -1h.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --escalated: say which, change nothing.")
+    ] = False,
     note: Note = "",
     as_json: AsJson = False,
 ) -> None:
     """Send stubs again, with all their sends and attempts before them."""
-    _settle(_database(application, db, prefix), "retry", message_ids, note, as_json)
+    if bool(message_ids) == escalated:
+        raise UsageError("give either MESSAGE_IDs or --escalated")
+    if not escalated and (topic or until or dry_run):
+        raise UsageError("--topic, --until and --dry-run go with --escalated")
+    moment = parse_moment(until, "--until", datetime.now(UTC)) if until else None
+    database = _database(application, db, prefix)
+    if not escalated:
+        _settle(database, "retry", message_ids or [], note, as_json)
+        return
+    rows = _in_transaction(
+        database,
+        lambda connection: escalated_stubs(connection, database.stubs, topic=topic, until=moment),
+    )
+    if dry_run:
+        if as_json:
+            typer.echo(json.dumps(rows, default=str))
+        else:
+            _print_rows(rows)
+            typer.echo(f"{len(rows)} stub(s) would be sent again")
+        return
+    _settle(database, "retry", [row["message_id"] for row in rows], note, as_json)
 
 
 @app.command()
@@ -144,10 +188,10 @@ def _settle(
     step = settlement.retry if verb == "retry" else settlement.void
     text = f"{verb} by hand{': ' if note else ''}{note}"
     now = database.clock.measured_now()
-    done = _in_transaction(
-        database,
-        lambda connection: {each: step(connection, each, text, now) for each in message_ids},
-    )
+    done: dict[str, bool] = {}
+    for some in _parts(message_ids):
+        work = partial(_each, step, some, text, now)
+        done |= _in_transaction(database, work)
     if as_json:
         typer.echo(json.dumps(done))
     else:
@@ -156,6 +200,18 @@ def _settle(
             typer.echo(f"{message_id} {verb}{why}")
     if not all(done.values()):
         raise typer.Exit(1)
+
+
+def _each(
+    step: Step, message_ids: list[str], text: str, now: float, connection: Connection
+) -> dict[str, bool]:
+    return {each: step(connection, each, text, now) for each in message_ids}
+
+
+def _parts(message_ids: list[str]) -> Iterator[list[str]]:
+    """Return the ids in parts, each for one transaction: nobody waits long for their rows."""
+    for at in range(0, len(message_ids), BATCH):
+        yield message_ids[at : at + BATCH]
 
 
 def _database(application: str, db: str, prefix: str) -> Database:

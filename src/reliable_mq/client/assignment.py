@@ -22,13 +22,14 @@ class Changes(NamedTuple):
     """What a rebalance came to.
 
     `settled` is False when it should be repeated soon; `obstacles` says why, where something is
-    in the way.
+    in the way; `missing` are topics that no name server knows (yet).
     """
 
     added: list[AssignedQueue]
     left: list[AssignedQueue]
     settled: bool
     obstacles: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
 
 def rebalance(group: ConsumerGroup) -> Flow[Changes]:
@@ -40,10 +41,15 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
     left: list[AssignedQueue] = []
     settled = True
     obstacles: set[str] = set()
+    missing: set[str] = set()
     for topic in group.tags:
         try:
             route = yield from group.routes.of(topic)
             members = yield from _members(group, route)
+        except NoRoute:  # before its first message a topic is nowhere, and that is no fault
+            settled = False
+            missing.add(topic)
+            continue
         except (Unavailable, RemoteError, ProtocolError) as error:
             settled = False
             obstacles.add(f"topic {topic} cannot be read: {error}")
@@ -56,7 +62,7 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
                 settled = False  # not given back yet; it starts afresh after that
             else:
                 added.append(group.assign(queue))
-    return Changes(added, left, settled, frozenset(obstacles))
+    return Changes(added, left, settled, frozenset(obstacles), frozenset(missing))
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:

@@ -7,6 +7,7 @@ Which messages may run, what becomes of them and what is committed is decided by
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -31,6 +32,9 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+MISSING_SECONDS = 30.0
+"""How long a topic may be nowhere before that is told."""
 
 
 class FlowRunner(Protocol):
@@ -70,6 +74,7 @@ class AsyncPushConsumer:
         self._is_settled = False
         self._obstacles: frozenset[str] = frozenset()
         self._told: set[str] = set()
+        self._missing: dict[str, float] = {}  # since when, by topic
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -160,6 +165,7 @@ class AsyncPushConsumer:
     async def _rebalance_once(self) -> None:
         changes = await self._client.run(rebalance(self.group))
         self._tell(changes.obstacles)
+        self._tell_missing(changes.missing)
         for assigned in changes.left:
             self._leave(assigned)
         self._is_settled = await self._keep_ready() and changes.settled
@@ -173,6 +179,18 @@ class AsyncPushConsumer:
             log.info("group %s reads all its topics again", self.group.name)
             self._told.clear()
         self._obstacles = obstacles
+
+    def _tell_missing(self, topics: frozenset[str]) -> None:
+        """Log topics that are nowhere for a while: nobody sends to them, or their name is wrong."""
+        now = asyncio.get_running_loop().time()
+        self._missing = {topic: self._missing.get(topic, now) for topic in topics}
+        for topic, since in self._missing.items():
+            if since + MISSING_SECONDS <= now:
+                log.warning(
+                    "group %s: no name server knows topic %s after %g s; has nobody sent to it?",
+                    *(self.group.name, topic, MISSING_SECONDS),
+                )
+                self._missing[topic] = math.inf  # told
 
     async def _introduce(self) -> None:
         """Register with the brokers, so that the first rebalance counts this member."""

@@ -154,6 +154,8 @@ class Relay:
         self._lease = lease
         self._batch_max = batch_max
         self._lanes: dict[tuple[str, str], deque[tuple[float, Stub]]] = {}
+        #: Why a stub of the last run was not sent; of several, the first one's reason.
+        self.last_error = ""
 
     def accept(self, stubs: Iterable[Stub], written: float) -> None:
         """Take stubs that were written, under a lease of ours, at `written` (seconds)."""
@@ -191,7 +193,8 @@ class Relay:
         outcomes = {each.message_id: each for each in self._send(batch, now)}
         for name, stubs in offered.items():
             dropped += self._move(name, stubs, sendable.keys(), outcomes)
-        failed = sum(outcome.error is not None for outcome in outcomes.values())
+        errors = [each.error for each in outcomes.values() if each.error is not None]
+        self.last_error, failed = (errors[0] if errors else ""), len(errors)
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
 
     def _move(

@@ -38,7 +38,7 @@ class RelayThread:
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._is_busy = False
-        self._faults = FaultTeller(log, "the relay tries again")
+        self._faults = FaultTeller(log, "relay")
 
     def start(self) -> None:
         """Start the thread."""
@@ -90,7 +90,8 @@ class RelayThread:
             return FAULT_SECONDS
         self._is_busy = counts.sent > 1
         if counts.failed:
-            log.warning("%d stubs could not be sent; the scheduler resends them", counts.failed)
+            said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
+            self._faults.tell_line("unsent", f"{said}: {self._relay.last_error}")
         if not counts.waiting:
             return None
         return 0.0 if counts.sent or counts.failed or counts.dropped else BLOCKED_SECONDS

@@ -1,9 +1,10 @@
 """Reads stubs for a person: lists and single ones with the consume logs of their message."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, select
 
 from reliable_mq.outbox.stub import StubStatus
 
@@ -37,12 +38,37 @@ def list_stubs(
     if status is not None:
         wanted = wanted.where(column.status == status.value)
     if escalated:
-        wanted = wanted.where(
-            column.status == StubStatus.UNCONFIRMED.value, column.resend_time.is_(None)
-        )
+        wanted = wanted.where(_is_escalated(stubs))
     if topic:
         wanted = wanted.where(column.topic == topic)
     return [_readable(row) for row in connection.execute(wanted)]
+
+
+def escalated_stubs(
+    connection: Connection, stubs: Table, *, topic: str = "", until: datetime | None = None
+) -> list[dict[str, Any]]:
+    """Return all stubs that wait for a person, the oldest first.
+
+    Args:
+        connection: a transaction.
+        stubs: the message stub table.
+        topic: only those of this topic.
+        until: only those written before.
+    """
+    column = stubs.c
+    wanted = (
+        select(*(column[name] for name in SUMMARY)).where(_is_escalated(stubs)).order_by(column.seq)
+    )
+    if topic:
+        wanted = wanted.where(column.topic == topic)
+    if until is not None:
+        wanted = wanted.where(column.create_date < until)
+    return [_readable(row) for row in connection.execute(wanted)]
+
+
+def _is_escalated(stubs: Table) -> ColumnElement[bool]:
+    column = stubs.c
+    return and_(column.status == StubStatus.UNCONFIRMED.value, column.resend_time.is_(None))
 
 
 def show_stub(

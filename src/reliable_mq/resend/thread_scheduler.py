@@ -31,7 +31,7 @@ def run_forever(
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Run until `stopped`: at once again while batches are full, else every `interval` seconds."""
-    faults = FaultTeller(log, "resend tries again")
+    faults = FaultTeller(log, "resend")
     while not stopped.is_set():
         began = time.monotonic()
         try:

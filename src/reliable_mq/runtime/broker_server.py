@@ -15,7 +15,7 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.errors import Unavailable
+from reliable_mq.errors import StoreError, Unavailable
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.link import Link, Links
@@ -89,6 +89,13 @@ class BrokerServer:
         """
         try:
             await self._start()
+        except StoreError as error:
+            await self._abandon()
+            folder = str(self._options.store)
+            if folder in str(error):
+                raise
+            # The store knows its files by their names within the folder.
+            raise type(error)(f"store {folder}: {error}") from error
         except BaseException:
             await self._abandon()
             raise

@@ -7,7 +7,7 @@ going on makes no sense.
 import random
 import time
 from collections import Counter as Tally
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from reliable_mq.cli.demo.checks import check_outcome, check_sequence
@@ -22,6 +22,7 @@ from reliable_mq.reconcile.report_text import print_report
 from reliable_mq.reconcile.verdict import Verdict
 
 TICK_SECONDS = 0.1
+PATIENCE_SECONDS = 15.0
 COUNTING_REST = 10  # times as long as counting took
 STALLED_SECONDS = 120.0
 EXTRA_ORDERS_OF_A_LOSS = 10  # the messages that are deleted are chosen among so many each
@@ -135,7 +136,8 @@ def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) ->
 
     What it finds it repairs: the lost messages are due again, and the scheduler sends them.
     """
-    summary = stage.reconcile(name, "--grace", GRACE, *(("--repair", "apply") if lost else ()))
+    options = ("--grace", GRACE, *(("--repair", "apply") if lost else ()))
+    summary = stage.reconcile(name, *options, while_waiting=_patience(screen))
     print_report(summary, screen.console)
     found = {
         (finding["message_id"], finding["consumer_group"], finding["verdict"])
@@ -151,6 +153,19 @@ def reconcile(stage: Stage, name: str, lost: Collection[str], screen: Screen) ->
         screen.line(f"the repair {told}: {'yes' if repaired else 'NO'}", style=STYLES[repaired])
         holds = holds and repaired
     return holds
+
+
+def _patience(screen: Screen) -> Callable[[], None]:
+    """Return what says every few seconds that something is still at work."""
+    began = told = screen.seconds
+
+    def tell() -> None:
+        nonlocal told
+        if screen.seconds >= told + PATIENCE_SECONDS:
+            told = screen.seconds
+            screen.line(f"Spark starts, reads and joins; {told - began:.0f} s so far")
+
+    return tell
 
 
 def resume(stage: Stage, orders: int, screen: Screen) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from reliable_mq.errors import ReliableMQError
@@ -115,7 +115,12 @@ class Process:
             return log.read().decode(errors="replace")
 
 
-def run_to_the_end(process: Process, seconds_max: float, exit_codes: Sequence[int] = (0,)) -> int:
+def run_to_the_end(
+    process: Process,
+    seconds_max: float,
+    exit_codes: Sequence[int] = (0,),
+    while_waiting: Callable[[], None] = lambda: None,
+) -> int:
     """Start a process, wait until it ends and return its exit code.
 
     Raises:
@@ -125,6 +130,7 @@ def run_to_the_end(process: Process, seconds_max: float, exit_codes: Sequence[in
     deadline = time.monotonic() + seconds_max
     while process.is_running and time.monotonic() < deadline:
         time.sleep(0.05)
+        while_waiting()
     code = process.exit_code
     if code is None or code not in exit_codes:
         process.stop()

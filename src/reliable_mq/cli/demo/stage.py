@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -119,7 +119,9 @@ class Stage:
             *("--orders", str(orders), "--rate", str(rate), *deaths),
         ).start()
 
-    def reconcile(self, name: str, *options: str) -> dict[str, Any]:
+    def reconcile(
+        self, name: str, *options: str, while_waiting: Callable[[], None]
+    ) -> dict[str, Any]:
         """Run the reconciliation with its output in `output/NAME`; return its summary."""
         out = self.output / name
         self.run_tool(
@@ -127,13 +129,21 @@ class Stage:
             *self._verb("reconcile", "--db", self.postgres.url, "--store", str(self.store)),
             *("--out", str(out), *options),
             exit_codes=(CLEAN, FINDINGS),
+            while_waiting=while_waiting,
         )
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
         return summary
 
-    def run_tool(self, name: str, *arguments: str, exit_codes: Sequence[int] = (0,)) -> int:
+    def run_tool(
+        self,
+        name: str,
+        *arguments: str,
+        exit_codes: Sequence[int] = (0,),
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> int:
         """Run a process of this stage to its end; its log is `logs/NAME.log`."""
-        return run_to_the_end(self._process(name, *arguments), TOOL_SECONDS_MAX, exit_codes)
+        process = self._process(name, *arguments)
+        return run_to_the_end(process, TOOL_SECONDS_MAX, exit_codes, while_waiting)
 
     def log_of(self, name: str) -> Path:
         return self._logs / f"{name}.log"
