@@ -11,7 +11,7 @@ import org.apache.rocketmq.filter.expression.Expression;
 /**
  * Apache's own filter classes, asked over standard input: a line has an expression and a message's
  * properties, both in base64, the properties as name 0x01 value 0x02. The answer to each line is
- * REFUSED, TRUE, FALSE, UNKNOWN or FAILED.
+ * TRUE, FALSE, UNKNOWN, FAILED, or REFUSED and the first line of the reason in base64.
  */
 public class FilterOracle {
     public static void main(String[] words) throws Exception {
@@ -44,7 +44,9 @@ public class FilterOracle {
         try {
             expression = new SqlFilter().compile(text);
         } catch (Exception refused) {
-            return "REFUSED";
+            String reason = refused.getMessage().split("\n")[0];
+            return "REFUSED " + Base64.getEncoder()
+                .encodeToString(reason.getBytes(StandardCharsets.UTF_8));
         }
         try {
             Object value = expression.evaluate(new Properties(properties));

@@ -95,19 +95,33 @@ HAND_WRITTEN = [
     "a = 4.9e-324",
     "a = 2e-324",
     "a = 1.8e308",
+    "a > (b OR c OR NOT a)",
+    "a > (b CONTAINS 'x')",
+    "a > (b NOT IN ('x', 'y'))",
+    "a > (-b = 1.5e10)",
+    "a > (b BETWEEN 1 AND 2 AND b IS NOT NULL)",
+    "a AND 1.5e-10",
+    "(a > b) IN ('x')",
 ]
+# What Apache says of these depends on the tables of its generated parser, or on which of two faults
+# it meets first.
+SAID_OTHERWISE = ("TokenMgrError", "Encountered", "RuntimeException: java.lang.NumberFormat")
 
 
 def ours(case: Case) -> str:
     try:
         evaluate = compile_filter(case.text).evaluate
-    except FilterRefused:
-        return "REFUSED"
+    except FilterRefused as refused:
+        return f"REFUSED {refused}"
     try:
         value = evaluate(case.properties)
     except (ValueError, TypeError):
         return "FAILED"
     return {None: "UNKNOWN", True: "TRUE", False: "FALSE"}[value]  # type: ignore[index]
+
+
+def kind(answer: str) -> str:
+    return answer.partition(" ")[0]
 
 
 def apaches(asked: list[Case]) -> list[str]:
@@ -128,7 +142,11 @@ def apaches(asked: list[Case]) -> list[str]:
         timeout=120,
         check=True,
     )
-    return reply.stdout.decode().split()
+    answers = []
+    for line in reply.stdout.decode().splitlines():
+        what, _, reason = line.partition(" ")
+        answers.append(f"{what} {base64.b64decode(reason).decode()}" if reason else what)
+    return answers
 
 
 @pytest.mark.java
@@ -144,7 +162,20 @@ def test_generated_and_absurd_expressions_mean_what_they_mean_to_apache() -> Non
     differing = [
         (case, expected, ours(case))
         for case, expected in zip(asked, theirs, strict=True)
-        if ours(case) != expected
+        if kind(ours(case)) != kind(expected)
     ]
     assert not differing[:20], f"{len(differing)} differ"
-    assert {"REFUSED", "FAILED", "UNKNOWN", "TRUE", "FALSE"} <= set(theirs)
+    assert {"REFUSED", "FAILED", "UNKNOWN", "TRUE", "FALSE"} == set(map(kind, theirs))
+
+
+@pytest.mark.java
+@pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools()))
+def test_an_expression_is_refused_in_apaches_words() -> None:
+    asked = [Case(text, {}) for text in HAND_WRITTEN]
+    said = [
+        (case.text, theirs, ours(case))
+        for case, theirs in zip(asked, apaches(asked), strict=True)
+        if kind(theirs) == "REFUSED" and not any(word in theirs for word in SAID_OTHERWISE)
+    ]
+    assert len(said) > 15
+    assert [entry for entry in said if entry[1] != entry[2]] == []

@@ -8,10 +8,17 @@ Source: Apache RocketMQ `ComparisonExpression`, `LogicExpression`, `UnaryExpress
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import reduce
 from typing import NamedTuple, cast
 
-from reliable_mq.broker_core.filter.java_values import Long, Value, compare, floating_number
-from reliable_mq.broker_core.filter.tokens import FilterRefused
+from reliable_mq.broker_core.filter.java_values import (
+    Long,
+    Value,
+    compare,
+    floating_number,
+    java_text,
+)
+from reliable_mq.broker_core.filter.tokens import FilterRefused, cannot
 
 DEPTH_MAX = 100  # evaluations inside of one another; Apache goes on until its stack overflows
 
@@ -30,10 +37,14 @@ class Role(Enum):
 
 
 class Expression(NamedTuple):
-    """A part of a filter. `value` is a constant's, `depth` how deep evaluations nest in it."""
+    """A part of a filter. `value` is a constant's, `depth` how deep evaluations nest in it.
+
+    `shown` is how Apache writes it in its messages.
+    """
 
     role: Role
     evaluate: Evaluation
+    shown: Callable[[], str]
     value: Value = None
     depth: int = 1
 
@@ -46,26 +57,39 @@ class Expression(NamedTuple):
         return self.role in (Role.BOOLEAN, Role.BOOLEAN_CONSTANT)
 
 
-def _made(role: Role, evaluate: Evaluation, *parts: Expression) -> Expression:
+def _made(
+    role: Role, evaluate: Evaluation, shown: Callable[[], str], *parts: Expression
+) -> Expression:
     depth = 1 + max(part.depth for part in parts)
     if depth > DEPTH_MAX:
         raise FilterRefused(f"more than {DEPTH_MAX} expressions inside of one another")
-    return Expression(role, evaluate, None, depth)
+    return Expression(role, evaluate, shown, None, depth)
+
+
+def _infix(left: Expression, sign: str, right: Expression) -> Callable[[], str]:
+    return lambda: f"({left.shown()} {sign} {right.shown()})"
+
+
+def _prefix(word: str, part: Expression) -> Callable[[], str]:
+    return lambda: f"({word} {part.shown()})"
 
 
 def constant(value: Value) -> Expression:
     """Return a number or a string."""
-    return Expression(Role.CONSTANT, lambda _: value, value)
+    doubled = value.replace("'", "''") if isinstance(value, str) else ""
+    text = f"'{doubled}'" if isinstance(value, str) else java_text(value)
+    return Expression(Role.CONSTANT, lambda _: value, lambda: text, value)
 
 
 def boolean_constant(value: bool | None) -> Expression:
     """Return TRUE, FALSE or NULL."""
-    return Expression(Role.BOOLEAN_CONSTANT, lambda _: value, value)
+    text = "NULL" if value is None else str(value).upper()
+    return Expression(Role.BOOLEAN_CONSTANT, lambda _: value, lambda: text, value)
 
 
 def property_of(name: str) -> Expression:
     """Return a message's property: a string, or None when the message has none of that name."""
-    return Expression(Role.PROPERTY, lambda properties: properties.get(name))
+    return Expression(Role.PROPERTY, lambda properties: properties.get(name), lambda: name)
 
 
 def as_boolean(part: Expression) -> Expression:
@@ -77,9 +101,12 @@ def as_boolean(part: Expression) -> Expression:
     if part.is_boolean:
         return part
     if part.role is not Role.PROPERTY:
-        raise FilterRefused("an expression that is neither true nor false stands alone")
+        raise FilterRefused(
+            "org.apache.rocketmq.filter.parser.ParseException: "
+            f"Expression will not result in a boolean value: {part.shown()}"
+        )
     evaluate = part.evaluate
-    return _made(Role.BOOLEAN, lambda p: None if evaluate(p) is None else False, part)
+    return _made(Role.BOOLEAN, lambda p: None if evaluate(p) is None else False, part.shown, part)
 
 
 def negative(part: Expression) -> Expression:
@@ -92,7 +119,7 @@ def negative(part: Expression) -> Expression:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return _made(Role.NEGATED, negated, part)
+    return _made(Role.NEGATED, negated, _prefix("-", part), part)
 
 
 def not_(part: Expression) -> Expression:
@@ -103,7 +130,7 @@ def not_(part: Expression) -> Expression:
         value = evaluate(properties)
         return None if value is None else not value
 
-    return _made(Role.BOOLEAN, inverted, part)
+    return _made(Role.BOOLEAN, inverted, _prefix("NOT", part), part)
 
 
 def any_of(parts: Sequence[Expression]) -> Expression:
@@ -129,7 +156,13 @@ def _first(parts: Sequence[Expression], *, decides: bool) -> Expression:
                 result = None
         return result
 
-    return _made(Role.BOOLEAN, joined, *parts)
+    sign = "||" if decides else "&&"
+    return _made(
+        Role.BOOLEAN,
+        joined,
+        lambda: reduce(lambda left, right: f"({left} {sign} {right})", (p.shown() for p in parts)),
+        *parts,
+    )
 
 
 def equal(left: Expression, right: Expression) -> Expression:
@@ -141,16 +174,21 @@ def equal(left: Expression, right: Expression) -> Expression:
     """
     for part in (left, right):
         if part.is_constant and part.value is None:
-            raise FilterRefused("NULL cannot be compared; write IS NULL")
+            raise cannot("'NULL' cannot be compared.")
     if left.role is Role.BOOLEAN_CONSTANT and right.role is Role.CONSTANT:
-        raise FilterRefused(f"{left.value} cannot be compared with {right.value!r}")
+        raise cannot(f"'{left.shown()}' cannot be compared with '{right.shown()}'")
     return _equal(left, right)
 
 
 def is_null(part: Expression) -> Expression:
     """Return x IS NULL."""
     evaluate = part.evaluate
-    return _made(Role.BOOLEAN, lambda properties: evaluate(properties) is None, part)
+    return _made(
+        Role.BOOLEAN,
+        lambda properties: evaluate(properties) is None,
+        _infix(part, "==", boolean_constant(None)),
+        part,
+    )
 
 
 def _equal(left: Expression, right: Expression) -> Expression:
@@ -164,7 +202,7 @@ def _equal(left: Expression, right: Expression) -> Expression:
             return False
         return compare(one, other) == 0
 
-    return _made(Role.BOOLEAN, are_equal, left, right)
+    return _made(Role.BOOLEAN, are_equal, _infix(left, "==", right), left, right)
 
 
 _ORDERS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -179,7 +217,7 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
     for part in (left, right):
         is_number = part.role is Role.CONSTANT and not isinstance(part.value, str)
         if part.is_boolean or (part.is_constant and not is_number):
-            raise FilterRefused(f"{part.value!r} cannot stand beside {sign}")
+            raise cannot(f"Value '{part.shown()}' cannot be compared.")
     of_left, of_right, order = left.evaluate, right.evaluate, _ORDERS[sign]
 
     def is_ordered(properties: Properties) -> Value:
@@ -193,7 +231,7 @@ def ordered(sign: str, left: Expression, right: Expression) -> Expression:
             one, other = floating_number(one), floating_number(other)
         return cast("bool", order(compare(one, other), 0))
 
-    return _made(Role.BOOLEAN, is_ordered, left, right)
+    return _made(Role.BOOLEAN, is_ordered, _infix(left, sign, right), left, right)
 
 
 def between(part: Expression, low: Expression, high: Expression) -> Expression:
@@ -203,9 +241,14 @@ def between(part: Expression, low: Expression, high: Expression) -> Expression:
         FilterRefused: as `ordered`; and when both bounds are constants, the upper one below the
             lower one.
     """
+    if low.is_constant and high.is_constant and None in (low.value, high.value):
+        raise cannot("Illegal values of between, values can not be null!")
     bounds = [ordered(">=", part, low), ordered("<=", part, high)]
     if low.is_constant and high.is_constant and compare(high.value, low.value) < 0:
-        raise FilterRefused(f"BETWEEN {low.value} AND {high.value} holds nothing")
+        raise cannot(
+            f"Illegal values of between, left value({java_text(low.value)}) must less than or "
+            f"equal to right value({java_text(high.value)})"
+        )
     return all_of(bounds)
 
 
@@ -221,14 +264,16 @@ def within(part: Expression, words: Sequence[str], *, inverted: bool) -> Express
         FilterRefused: when x is no property.
     """
     if part.role is not Role.PROPERTY:
-        raise FilterRefused("IN needs a property on its left")
+        raise cannot(f"Expected a property for In expression, got: {part.shown()}")
     evaluate, wanted = part.evaluate, frozenset(words)
 
     def is_within(properties: Properties) -> Value:
         value = evaluate(properties)
         return None if value is None else (value in wanted) is not inverted
 
-    return _made(Role.BOOLEAN, is_within, part)
+    word = "NOT IN" if inverted else "IN"
+    shown = f" {word} ( {', '.join(words)} )"
+    return _made(Role.BOOLEAN, is_within, lambda: part.shown() + shown, part)
 
 
 _SEARCHES: dict[str, Callable[[str, str], bool]] = {
@@ -251,4 +296,4 @@ def searched(word: str, part: Expression, text: str, *, inverted: bool) -> Expre
         value = evaluate(properties)
         return isinstance(value, str) and search(value, text) is not inverted
 
-    return _made(Role.BOOLEAN, is_found, part)
+    return _made(Role.BOOLEAN, is_found, _prefix(f"NOT {word}" if inverted else word, part), part)

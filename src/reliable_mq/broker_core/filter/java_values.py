@@ -6,6 +6,7 @@ Source: Apache RocketMQ `ComparisonExpression.__compare`; `Integer.valueOf` and 
 
 import math
 import re
+from decimal import Decimal
 
 INTEGER_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -116,3 +117,15 @@ def _compare_numbers(left: Value, right: Value) -> int:
 
 def _order(left: str, right: str) -> int:
     return (left > right) - (left < right)
+
+
+def java_text(value: Value) -> str:
+    """Return a value as Java's `toString` writes it."""
+    if not isinstance(value, float) or math.isinf(value) or math.isnan(value):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    power = int(exponent) + len(text) - 1
+    return f"{'-' * sign}{text[0]}.{text[1:] or '0'}E{power}"

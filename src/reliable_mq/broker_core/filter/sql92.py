@@ -17,9 +17,10 @@ from reliable_mq.broker_core.filter.java_values import (
     LONG_MAX,
     Long,
     floating_number,
+    java_text,
     whole_number,
 )
-from reliable_mq.broker_core.filter.tokens import FilterRefused, Kind, Token, TokenReader
+from reliable_mq.broker_core.filter.tokens import FilterRefused, Kind, TokenReader, cannot
 
 SQL92 = "SQL92"  # the type of such an expression in a subscription
 _FLOATING_MAX = 1.7976931348623157e308
@@ -49,6 +50,9 @@ def compile_filter(text: str) -> Filter:
     """
     parser = _Parser(TokenReader(text))
     return Filter(text, expressions.as_boolean(parser.disjunction()).evaluate)
+
+
+_BOOLEANS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 class _Parser:
@@ -97,7 +101,7 @@ class _Parser:
             word = take_if("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH")
             if not word:
                 if is_inverted:
-                    raise FilterRefused("NOT stands behind an expression")
+                    raise self._tokens.unexpected(self._tokens.peek())
                 return left
             left = self._predicate(word, left, inverted=is_inverted)
 
@@ -119,7 +123,7 @@ class _Parser:
     def _string(self) -> str:
         token = self._tokens.take()
         if token.kind is not Kind.STRING:
-            raise FilterRefused(f"a string in quotes is expected, not {token.text!r}")
+            raise self._tokens.unexpected(token)
         return token.text
 
     def _unary(self) -> Expression:
@@ -137,39 +141,41 @@ class _Parser:
                 part = self.disjunction()
                 self._tokens.expect(")")
             case _:
-                part = _primary(self._tokens.take())
+                part = self._primary()
         self._depth -= 1
         return part
 
-
-_BOOLEANS = {"TRUE": True, "FALSE": False, "NULL": None}
-
-
-def _primary(token: Token) -> Expression:
-    match token.kind:
-        case Kind.NAME:
-            return expressions.property_of(token.text)
-        case Kind.STRING:
-            return expressions.constant(token.text)
-        case Kind.WHOLE:
-            return expressions.constant(_whole(token.text))
-        case Kind.FLOATING:
-            return expressions.constant(_floating(token.text))
-        case Kind.WORD if token.text in _BOOLEANS:
-            return expressions.boolean_constant(_BOOLEANS[token.text])
-    raise FilterRefused(f"an expression is expected, not {token.text!r}")
+    def _primary(self) -> Expression:
+        token = self._tokens.take()
+        match token.kind:
+            case Kind.NAME:
+                return expressions.property_of(token.text)
+            case Kind.STRING:
+                return expressions.constant(token.text)
+            case Kind.WHOLE:
+                return expressions.constant(_whole(token.text))
+            case Kind.FLOATING:
+                return expressions.constant(_floating(token.text))
+            case Kind.WORD if token.text in _BOOLEANS:
+                return expressions.boolean_constant(_BOOLEANS[token.text])
+        raise self._tokens.unexpected(token)
 
 
 def _whole(text: str) -> int:
+    digits = text.rstrip("lL")
     try:
-        number = whole_number(text.rstrip("lL"), LONG_MAX)
+        number = whole_number(digits, LONG_MAX)
     except ValueError as error:
-        raise FilterRefused(str(error)) from error
+        raise FilterRefused(
+            f'java.lang.NumberFormatException: For input string: "{digits}"'
+        ) from error
     return number if number <= INTEGER_MAX else Long(number)
 
 
 def _floating(text: str) -> float:
     number = floating_number(text)
-    if not _FLOATING_MIN <= number <= _FLOATING_MAX:
-        raise FilterRefused(f"{text} is out of range: above 0, and at most {_FLOATING_MAX}")
+    if number > _FLOATING_MAX:
+        raise cannot(f"{text} is greater than {java_text(_FLOATING_MAX)}")
+    if number < _FLOATING_MIN:
+        raise cannot(f"{text} is less than 4.9E-324")
     return number

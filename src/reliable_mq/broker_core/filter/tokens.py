@@ -13,7 +13,16 @@ from reliable_mq.errors import ReliableMQError
 
 
 class FilterRefused(ReliableMQError):
-    """A filter expression that does not read, or compares what cannot be compared."""
+    """A filter expression that does not read, or compares what cannot be compared.
+
+    The text is what Apache's broker says, the Java exception's name in front. Of an expression that
+    does not parse it is the first line only: the list of what could have come is left out.
+    """
+
+
+def cannot(text: str) -> FilterRefused:
+    """Return the refusal of what reads but means nothing."""
+    return FilterRefused(f"java.lang.RuntimeException: {text}")
 
 
 class Kind(Enum):
@@ -29,10 +38,13 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """One token and its text as `Kind` says; a string comes without its quotes."""
+    """One token and its text as `Kind` says; a string comes without its quotes. `at` is where it
+    begins in the expression.
+    """
 
     kind: Kind
     text: str
+    at: int = 0
 
 
 _WORDS = frozenset(
@@ -54,7 +66,13 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_END = Token(Kind.END, "")
+_PARSER = "org.apache.rocketmq.filter.parser"
+_NAMES = {
+    Kind.NAME: "<ID>",
+    Kind.STRING: "<STRING_LITERAL>",
+    Kind.WHOLE: "<DECIMAL_LITERAL>",
+    Kind.FLOATING: "<FLOATING_POINT_LITERAL>",
+}
 
 
 class TokenReader:
@@ -96,20 +114,42 @@ class TokenReader:
             FilterRefused: when something else comes.
         """
         if not self.take_if(text):
-            raise FilterRefused(f"{text} is expected before {self.peek().text!r}")
+            raise self.unexpected(self.peek())
+
+    def unexpected(self, token: Token) -> FilterRefused:
+        """Return the refusal of a token that cannot stand where it stands."""
+        line, column = self._place(token.at if token.kind is not Kind.END else token.at - 1)
+        what = "<EOF>"
+        if token.kind is not Kind.END:
+            name = _NAMES.get(token.kind, f'"{token.text}"')
+            what = f' {name} "{self._text[token.at : self._at]} "'
+        return FilterRefused(
+            f'{_PARSER}.ParseException: Encountered "{what}" at line {line}, column {column}.'
+        )
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Return line and column of a place, both from 1; 0 when the text is empty."""
+        before = self._text[: at + 1]
+        lines = re.split(r"\r\n|\r|\n", before)
+        return (len(lines), len(lines[-1])) if before else (0, 0)
 
     def _read(self) -> Token:
         while skipped := _SKIPPED.match(self._text, self._at):
             self._at = skipped.end()
         if self._at == len(self._text):
-            return _END
+            return Token(Kind.END, "", self._at)
+        begin = self._at
         found = _TOKEN.match(self._text, self._at)
         if found is None or found.lastgroup is None:
-            raise FilterRefused(f"no word begins at {self._text[self._at :][:20]!r}")
+            line, column = self._place(begin)
+            raise FilterRefused(
+                f"{_PARSER}.TokenMgrError: Lexical error at line {line}, column {column}: "
+                f"no word begins with {self._text[begin : begin + 20]!r}"
+            )
         self._at = found.end()
         kind, text = Kind[found.lastgroup], found[0]
         if kind is Kind.STRING:
-            return Token(kind, text[1:-1].replace("''", "'"))
+            return Token(kind, text[1:-1].replace("''", "'"), begin)
         if kind is Kind.NAME and text.upper() in _WORDS:
-            return Token(Kind.WORD, text.upper())
-        return Token(kind, text)
+            return Token(Kind.WORD, text.upper(), begin)
+        return Token(kind, text, begin)

@@ -44,9 +44,7 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
         _compiled(subscription.sub_string, subscription.expression_type)
     except FilterRefused as refused:
         log.warning("a filter does not read: %s: %s", subscription.sub_string[:200], refused)
-        raise Refused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Invalid MessageSelector. "
-        ) from refused
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 
 def _compiled(expression: str, expression_type: str | None) -> Filter:
