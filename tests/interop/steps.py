@@ -1,0 +1,145 @@
+"""mqadmin's commands, in order, with how their output is compared.
+
+`NS` and `BROKER` in a command stand for the addresses of the one who is asked. Later steps see what
+earlier ones did. Left out are the commands that never end (clusterRT, startMonitoring, haStatus -i)
+and those of parts that this broker does not have (slaves, controller, static topics, users).
+"""
+
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """One command.
+
+    `settles`: what it prints may lag behind for a while. `only`: compare the lines that hold this.
+    `names_only`: of lines `name = value` or `name : value`, compare the names that ours prints.
+    `differs` says why the output is not the same.
+    """
+
+    command: str
+    settles: bool = False
+    only: str = ""
+    is_subset: bool = False
+    differs: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words; a word that holds spaces is written with ~ for each."""
+        return [word.replace("~", " ") for word in self.command.split()]
+
+
+TOPICS = [
+    Step("updateTopic -n NS -c DefaultCluster -t orders -r 2 -w 2"),
+    Step("topicRoute -n NS -t orders"),
+    Step("topicRoute -n NS -t nowhere"),
+    Step("topicClusterList -n NS -t orders"),
+    Step("topicStatus -n NS -t orders"),
+    Step("topicStatus -n NS -t nowhere"),
+    Step("updateTopic -n NS -b BROKER -t orders -r 2 -w 2"),
+    Step("updateTopic -n NS -b BROKER -t fifo -a +message.type=FIFO -r 1 -w 1"),
+    Step("updateTopic -n NS -b BROKER -t bad -a +message.type=MIXED"),
+    Step("updateTopic -n NS -b BROKER -t bad -a +no.such=1"),
+    Step("updateTopic -n NS -b BROKER -t a?b"),
+    Step("updateTopic -n NS -b BROKER -t SELF_TEST_TOPIC"),
+    Step("updateTopicPerm -n NS -b BROKER -t orders -p 4"),
+    Step("updateTopicPerm -n NS -c DefaultCluster -t orders -p 6"),
+    Step("updateTopicPerm -n NS -b BROKER -t nowhere -p 6"),
+    Step("allocateMQ -n NS -t orders -i 1.1.1.1,2.2.2.2"),
+    Step("topicList -n NS"),
+]
+
+MESSAGES = [
+    Step("@produce NS producers orders 2 6"),
+    Step("topicStatus -n NS -t orders", settles=True),
+    Step("queryCq -n NS -t orders -q 0 -i 0 -c 2 -b BROKER", settles=True),
+    Step("queryCq -n NS -t orders -q 0 -i 9 -c 2"),
+    Step("queryCq -n NS -t orders -q 9 -i 0 -c 2", differs="Apache makes a queue by asking for it"),
+    Step("queryMsgByOffset -n NS -b same -t orders -i 0 -o 1"),
+    Step("queryMsgByOffset -n NS -b same -t orders -i 0 -o 9"),
+    Step("printMsg -n NS -t orders"),
+    Step("printMsgByQueue -n NS -t orders -a same -i 1 -p true -f true"),
+    Step("consumeMessage -n NS -t orders -g readers -b same -i 0 -o 0 -c 2"),
+    Step("sendMessage -n NS -t orders -p a~body -k key -c red -b same -i 1"),
+    Step("checkMsgSendRT -n NS -t orders -a 3 -s 8", only="#Broker Name"),
+    Step("sendMsgStatus -n NS -b same -s 8 -c 2", only="status=SEND_OK"),
+    Step("statsAll -n NS -t orders", only="orders"),
+]
+
+GROUPS = [
+    Step("updateSubGroup -n NS -c DefaultCluster -g made -s true -r 3"),
+    Step("updateSubGroup -n NS -b BROKER -g made2 -d true"),
+    Step("updateSubGroup -n NS -b BROKER -g a?b"),
+    Step("getConsumerConfig -n NS -g made"),
+    Step("getConsumerConfig -n NS -g nobody"),
+    Step("consumerProgress -n NS -g made"),
+    Step("consumerConnection -n NS -g made"),
+    Step("consumerStatus -n NS -g made"),
+    Step("producerConnection -n NS -g nobody -t orders"),
+]
+
+CLIENTS = [
+    Step("@consume NS consumers orders 7"),
+    Step("consumerProgress -n NS -g consumers", settles=True),
+    Step("consumerProgress -n NS -g consumers -s true", settles=True),
+    Step("consumerProgress -n NS -g consumers -t orders -c DefaultCluster", settles=True),
+    Step("consumerProgress -n NS", settles=True),
+    Step("consumerConnection -n NS -g consumers", settles=True),
+    Step("consumerStatus -n NS -g consumers", settles=True),
+    Step("consumerStatus -n NS -g consumers -s", settles=True),
+    Step("producerConnection -n NS -g producers -t orders", settles=True),
+    Step("producer -n NS -b BROKER", settles=True),
+    Step("brokerConsumeStats -n NS -b BROKER", settles=True),
+    Step("topicList -n NS -c", settles=True),
+    Step("statsAll -n NS -t orders", only="orders"),
+]
+
+SETTINGS = [
+    Step("getBrokerConfig -n NS -b BROKER", is_subset=True),
+    Step("getBrokerConfig -n NS -c DefaultCluster", is_subset=True),
+    Step("updateBrokerConfig -n NS -b BROKER -k maxMessageSize -v 2000000"),
+    Step("updateBrokerConfig -n NS -c DefaultCluster -k autoCreateTopicEnable -v false"),
+    Step("updateBrokerConfig -n NS -b BROKER -k noSuchThing -v 1"),
+    Step("updateBrokerConfig -n NS -b BROKER -k brokerConfigPath -v x"),
+    Step(
+        "updateBrokerConfig -n NS -b BROKER -k brokerName -v other",
+        differs="Apache accepts it, and goes on under the old name until it is started again",
+    ),
+    Step(
+        "updateBrokerConfig -n NS -b BROKER -k maxMessageSize -v many",
+        differs="Apache accepts it, and goes on with the old value",
+    ),
+    Step("sendMessage -n NS -t automatic -p body"),
+    Step("updateBrokerConfig -n NS -b BROKER -k autoCreateTopicEnable -v true"),
+    Step("getNamesrvConfig -n NS", is_subset=True),
+    Step("updateNamesrvConfig -n NS -k enableTopicList -v true"),
+    Step("updateNamesrvConfig -n NS -k kvConfigPath -v x"),
+]
+
+CLUSTER = [
+    Step("clusterList -n NS"),
+    Step("brokerStatus -n NS -b BROKER", is_subset=True),
+    Step("wipeWritePerm -n NS -b same"),
+    Step("topicRoute -n NS -t orders"),
+    Step("addWritePerm -n NS -b same"),
+    Step("topicRoute -n NS -t orders"),
+    Step("wipeWritePerm -n NS -b nobody"),
+    Step("haStatus -n NS -b BROKER"),
+    Step("cleanUnusedTopic -n NS -b BROKER"),
+    Step("cleanExpiredCQ -n NS -b BROKER"),
+    Step("deleteExpiredCommitLog -n NS -b BROKER"),
+]
+
+ENDINGS = [
+    Step("@close"),
+    Step("deleteSubGroup -n NS -c DefaultCluster -g made -r true"),
+    Step("getConsumerConfig -n NS -g made"),
+    Step("deleteSubGroup -n NS -b BROKER -g nobody"),
+    Step("deleteTopic -n NS -c DefaultCluster -t orders"),
+    Step("topicRoute -n NS -t orders"),
+    Step("topicStatus -n NS -t orders"),
+    Step("deleteTopic -n NS -c DefaultCluster -t nowhere"),
+    Step("deleteTopic -n NS -c DefaultCluster -t SELF_TEST_TOPIC"),
+    Step("topicList -n NS"),
+]
+
+SCRIPT = [*TOPICS, *MESSAGES, *GROUPS, *CLIENTS, *SETTINGS, *CLUSTER, *ENDINGS]

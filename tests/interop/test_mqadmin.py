@@ -1,0 +1,102 @@
+"""mqadmin prints for our broker and name server what it prints for Apache's."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.interop.admin_shell import AdminShell
+from tests.interop.steps import SCRIPT, Step
+
+SETTLE_SECONDS = 15.0
+SAME_NAME = {"brokerName": "same"}
+NUMBERED = list(enumerate(SCRIPT))
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
+]
+
+Printed = list[tuple[list[str], list[str]]]
+"""By step: the lines for Apache's servers, and those for ours."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    directory = tmp_path_factory.mktemp("mqadmin")
+    (directory / "apache").mkdir()
+    theirs = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH", SAME_NAME)
+    ours = ReliableMQBroker(directory / "ours", "ASYNC_FLUSH", settings=SAME_NAME)
+    try:
+        theirs.start()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    try:
+        with ours, AdminShell(directory) as shell:
+            shell.run("topicList", "-n", ours.name_server_address)  # its log says hello
+            return [_both(shell, step, theirs, ours) for step in SCRIPT]
+    finally:
+        theirs.stop()
+
+
+def _both(
+    shell: AdminShell, step: Step, theirs: ApacheRocketMQ, ours: ReliableMQBroker
+) -> tuple[list[str], list[str]]:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        there, here = _run(shell, step, theirs), _run(shell, step, ours)
+        if step.is_subset:
+            names = {_name(line) for line in here}
+            there = [line for line in there if _name(line) in names]
+        if not step.settles or there == here or time.monotonic() > deadline:
+            return there, here
+
+
+def _name(line: str) -> str:
+    return re.split(r"[=:]", line, maxsplit=1)[0].strip()
+
+
+def _run(shell: AdminShell, step: Step, asked: ApacheRocketMQ | ReliableMQBroker) -> list[str]:
+    places = {"NS": asked.name_server_address, "BROKER": asked.address}
+    text = shell.run(*(places.get(word, word) for word in step.words))
+    return list(_neutral(text, step, asked))
+
+
+NEUTRAL = [
+    (r"/\S*/(apache|ours)/\S*", "PATH"),
+    (r"127\.0\.0\.1:\d+", "CLIENT"),
+    (r"\b\d+\.\d+\.\d+\.\d+@\w+", "CLIENT-ID"),
+    (r"\b\d{4}-\d\d-\d\d[ ,]\d\d:\d\d:\d\d(,\d{3})?", "TIME"),
+    (r"\b\d{13}\b", "MILLIS"),
+    (r"\b[0-9A-F]{32}\b", "ID"),
+    (r"\bPID: \d+", "PID"),
+    (r"\b\d+ms\b", "SPAN"),
+    (r"(\d+ (days|hours|minutes|seconds),? ?)+", "SPAN"),
+    (r"\b\d+\.\d+\b", "RATE"),  # rates, latencies, ratios: of this moment
+    (r" +", " "),
+]
+
+
+def _neutral(text: str, step: Step, asked: ApacheRocketMQ | ReliableMQBroker) -> Iterator[str]:
+    """Give the lines without what differs by nature; their order is a Java hash table's."""
+    text = text.replace(asked.address, "BROKER").replace(asked.name_server_address, "NS")
+    text = text.replace(asked.address.rpartition(":")[2], "PORT")
+    for pattern, word in NEUTRAL:
+        text = re.sub(pattern, word, text)
+    lines = [line.strip() for line in text.splitlines()]
+    kept = (line for line in lines if line and not re.match(r"at \S+\(|\.\.\. \d+ more", line))
+    yield from sorted(line for line in kept if step.only in line)
+
+
+@pytest.mark.parametrize(("number", "step"), NUMBERED, ids=lambda x: str(getattr(x, "command", x)))
+def test_mqadmin_prints_the_same(number: int, step: Step, printed: Printed) -> None:
+    theirs, ours = printed[number]
+    if step.differs:
+        assert ours != theirs, f"no difference any more: {step.differs}"
+    else:
+        assert ours == theirs
