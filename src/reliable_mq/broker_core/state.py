@@ -19,7 +19,7 @@ from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
-from reliable_mq.broker_core.names import OP_TOPIC, dead_letter_topic, retry_topic
+from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, OP_TOPIC, dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.requests.send_reply import SendReply
@@ -239,6 +239,10 @@ class BrokerState:
     def ensure_dead_letter_topic(self, group: str, now_ms: int) -> TopicConfig:
         """Return the group's dead-letter topic; it is created when it is not there."""
         return self._ensure_topic(dead_letter_topic(group), 1, now_ms)
+
+    def ensure_given_up_topic(self, now_ms: int) -> TopicConfig:
+        """Return the topic of halves that nobody settled; it is created when it is not there."""
+        return self._ensure_topic(GIVEN_UP_TOPIC, 1, now_ms)
 
     def _ensure_topic(
         self, name: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0

@@ -9,7 +9,6 @@ import msgspec
 
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
-    GIVEN_UP_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
@@ -102,12 +101,31 @@ class TopicTable:
             *(
                 TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
                 for name in (
-                    *("OFFSET_MOVED_EVENT", HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC),
+                    *("OFFSET_MOVED_EVENT", HALF_TOPIC, OP_TOPIC),
                     reply_topic(cluster),
                 )
             ),
             TopicConfig(topic_name=SCHEDULE_TOPIC, read_queue_nums=levels, write_queue_nums=levels),
             TopicConfig(topic_name=TIMER_TOPIC, read_queue_nums=1, write_queue_nums=1),
+        ]
+        # Nothing here reads or writes these; tools and other brokers expect them in the list.
+        system += [
+            TopicConfig(
+                topic_name=f"RMQ_SYS_ROCKSDB_TRANS_{kind}HALF_TOPIC",
+                read_queue_nums=1,
+                write_queue_nums=1,
+            )
+            for kind in ("", "OP_")
+        ]
+        system += [
+            TopicConfig(topic_name="BenchmarkTest", read_queue_nums=1024, write_queue_nums=1024),
+            TopicConfig(topic_name=f"rmq_sys_REVIVE_LOG_{cluster}"),
+            TopicConfig(
+                topic_name=f"rmq_sys_SYNC_BROKER_MEMBER_{broker}",
+                perm=INHERIT,
+                read_queue_nums=1,
+                write_queue_nums=1,
+            ),
         ]
         if auto_create:
             system.append(

@@ -109,6 +109,7 @@ class BrokerServer:
         properties = {
             "brokerIP1": options.host,
             **options.properties,
+            "namesrvAddr": self.name_server_address,
             "listenPort": str(self._listener.port),
         }
         self._config, warnings = broker_config(properties)

@@ -99,6 +99,8 @@ class RequestCode(IntEnum):
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
+    RESET_MASTER_FLUSH_OFFSET = 908
+    GET_BROKER_EPOCH_CACHE = 1007
 
 
 class ResponseCode(IntEnum):

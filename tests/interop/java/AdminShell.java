@@ -3,6 +3,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
@@ -79,10 +80,13 @@ public class AdminShell {
 
     /** Wakes the client's event threads, which else hold up every shutdown for three seconds. */
     private static void hurryNetty() {
+        Thread main = Thread.currentThread();
         Thread waker = new Thread(() -> {
             while (true) {
+                boolean isShuttingDown = Arrays.stream(main.getStackTrace()).anyMatch(
+                    call -> call.getClassName().endsWith(".ServiceThread"));
                 for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                    if (thread.getName().startsWith("NettyEventExecutor")) {
+                    if (isShuttingDown && thread.getName().startsWith("NettyEventExecutor")) {
                         thread.interrupt();
                     }
                 }

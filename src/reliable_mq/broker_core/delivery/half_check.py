@@ -141,6 +141,7 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
         born_host=half.born_host,
         reconsume_times=half.reconsume_times,
     )
+    state.ensure_given_up_topic(now_ms)
     state.append(given_up, now_ms)
     state.halves.give_up(offset, half)
 

@@ -25,7 +25,9 @@ _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 def get_broker_config(state: BrokerState, request: Request) -> Command:
     """GET_BROKER_CONFIG: the properties that this broker supports, one a line."""
-    values = msgspec.to_builtins(state.config)
+    supported = msgspec.to_builtins(state.config)
+    # A name with dots is a Java system property at Apache's, and no part of its settings.
+    values = {name: value for name, value in supported.items() if "." not in name}
     version = msgspec.json.encode(state.config_version).decode()
     body = format_properties(values).encode()
     return reply(request.command, ext={"version": version}, body=body)
