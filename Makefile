@@ -18,7 +18,7 @@ SEEDS  ?= 100
 PYTEST ?= -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench sim walk clean
+.PHONY: help demo test interop check format bench sim walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,6 +28,9 @@ demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three
 
 test: check ## all checks and all tests (twelve minutes at most on two cores); PYTEST="-k wire"
 	$(BIN)/pytest $(PYTEST)
+
+interop: $(READY) ## Apache's Java and Go clients and mqadmin, against Apache's servers and ours
+	$(BIN)/pytest tests/interop tests/broker_core/test_against_apache.py
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .
