@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 64 * 1024 * 1024  # bytes of the log, a few seconds at full load
+_SAMPLE_INTERVAL_MS = 1_000
 
 
 class BrokerCore:
@@ -59,7 +60,14 @@ class BrokerCore:
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._arrived: dict[tuple[str, int], set[int]] = {}
-        self._due_ms = {"delays": 0, "offsets": 0, "delay offsets": 0, "clients": 0, "halves": 0}
+        self._due_ms = {
+            "statistics": 0,
+            "delays": 0,
+            "offsets": 0,
+            "delay offsets": 0,
+            "clients": 0,
+            "halves": 0,
+        }
 
     def _timers(self, config: BrokerConfig, store: MessageStore) -> Timers:
         files = TimerStore(
@@ -105,6 +113,7 @@ class BrokerCore:
         )
         state.topics.version.advance(now_ms)
         state.topics_changed()
+        state.started_ms = now_ms
         state.store.open()
         state.schedule.settle(state.store)
         state.timers.settle(now_ms)
@@ -186,6 +195,9 @@ class BrokerCore:
         state, config = self.state, self.state.config
         self.index_some(now_ms)
         state.note_pressure(now_ms)
+        if self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
+            state.collect_statistics(now_ms)
+            state.statistics.sample(now_ms)
         self.housekeeping.run_some()
         for pull in state.pulls.due(now_ms):
             self._answer(pull.connection, answer_waiting(state, pull))

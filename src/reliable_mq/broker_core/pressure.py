@@ -37,7 +37,8 @@ class Pressure:
         self._used = 0.0
         self._is_full = False
         self._has_room = True
-        self._waiting = 0
+        self.refused = 0  # how many sends, since the start
+        self.waiting = 0  # how many sends wait for the log
         self._released = 0
         self._since_ms = 0
         self.wait_ms = 0  # how long the log has not moved while sends wait
@@ -63,7 +64,7 @@ class Pressure:
         if not waiting or released != self._released or now_ms < self._since_ms:
             self._since_ms = now_ms
         self._released = released
-        self._waiting = waiting
+        self.waiting = waiting
         self.wait_ms = now_ms - self._since_ms
         self._judge()
 
@@ -74,10 +75,11 @@ class Pressure:
             Refused: when it cannot.
         """
         if self.refusal is not None:
+            self.refused += 1
             raise Refused(*self.refusal)
 
     def _judge(self) -> None:
-        limits, wait_ms, waiting = self._limits, self.wait_ms, self._waiting
+        limits, wait_ms, waiting = self._limits, self.wait_ms, self.waiting
         self.refusal = None
         if self.is_disk_full:
             share = f"{self._used if self._has_room else 1.0:5.2f}"

@@ -23,6 +23,7 @@ from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, OP_TOPIC, dead_letter_
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.requests.send_reply import SendReply
+from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.commit_log import Batch
 from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
 from reliable_mq.broker_core.store.retention import Retention
@@ -115,6 +116,8 @@ class BrokerState:
             PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)
         )
         self.retention = Retention(config.retention)
+        self.statistics = Statistics(config.broker_cluster_name)
+        self.started_ms = 0
         self.wants_unused_dropped = False  # queues of topics that are no more
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
         self.is_index_stuck = False  # whether it cannot be written
@@ -189,9 +192,15 @@ class BrokerState:
         for connection, frame in ends:
             self.reply_when_stored(connection, self.store.log.end, frame)
 
+    def collect_statistics(self, now_ms: int) -> None:
+        """Count what was put and pulled up to now."""
+        self.statistics.collect(self.store.take_grown(), now_ms)
+
     def note_pressure(self, now_ms: int) -> None:
         """Judge whether sends have to be refused: see `Pressure`."""
         self.pressure.note_sends(len(self._withheld), self._released, now_ms)
+        waited_ms = self.pressure.wait_ms
+        self.statistics.wait_ms_max = max(self.statistics.wait_ms_max, waited_ms)
 
     def save(self, path: str, text: str) -> None:
         """Write a configuration file at the end of this turn."""

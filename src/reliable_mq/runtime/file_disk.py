@@ -234,6 +234,12 @@ class FileDisk:
         whole = used + room.f_bavail
         return -(-used * 100 // whole) / 100 if whole else 1.0
 
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Return how many bytes the medium holds, and how many of them are free."""
+        room = os.statvfs(self._root)
+        return room.f_blocks * room.f_frsize, room.f_bfree * room.f_frsize
+
     def modified_ms(self, path: str) -> int:
         """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
         try:

@@ -167,6 +167,11 @@ class MemoryDisk:
         """How full the medium is: what a test says."""
         return self.used
 
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """A gigabyte, as full as a test says."""
+        return 1 << 30, int((1 - self.used) * (1 << 30))
+
     def modified_ms(self, path: str) -> int:
         """Return when a file was written last: what a test says, 0 when it says nothing."""
         return self.modified.get(path, 0) if self.size_of(path) >= 0 else -1

@@ -35,6 +35,7 @@ class _Found(NamedTuple):
     status: str
     next_offset: int
     body: bytes = b""
+    messages: int = 0  # how many the body holds
 
 
 def pull_message(state: BrokerState, request: Request) -> Command | None:
@@ -166,7 +167,7 @@ def _read(
     if not count:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     parts.append(log.read(begin, end - begin))
-    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(parts))
+    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(parts), count)
 
 
 def _read_filtered(
@@ -184,7 +185,7 @@ def _read_filtered(
     )
     if not records:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(records))
+    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(records), len(records))
 
 
 def _more_units(
@@ -204,6 +205,7 @@ def _note_progress(
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     state.offsets.note_pull(group, topic, queue_id, found.next_offset)
+    state.statistics.pulled(group, topic, found.messages, len(found.body))
     if commits and found.status != _RESET:  # what the client has come to is no longer true
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
 

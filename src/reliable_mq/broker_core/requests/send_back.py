@@ -55,6 +55,8 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
         raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
     message = _again(state, record, topic, queue_id, level)
     place = state.append(message, request.now_ms)
+    origin = record.property_map().get(RETRY_TOPIC, record.topic)
+    state.statistics.sent_back(header.group, origin, request.now_ms)
     if not command.is_oneway:
         state.reply_when_stored(request.connection.id, place.end, encode_command(reply(command)))
     return None

@@ -1,16 +1,15 @@
 """What tools ask about: how full queues are, how far groups have come, how the broker is.
 
-Rates are not measured yet, and are answered as 0.
+The rates of a topic and of a group are answered as 0 where Apache's tools ask elsewhere.
 Source: Apache RocketMQ `AdminBrokerProcessor`, `ScheduleMessageService.buildRunningStats`.
 """
 
-from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.requests.offsets import store_time_ms
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import VERSION, Command, reply
+from reliable_mq.wire.command import Command, reply
 
 QueueKey = tuple[tuple[str, str | int], ...]
 
@@ -66,26 +65,6 @@ def _topics_of(state: BrokerState, group: str, listed: str, single: str) -> list
     if members is None or not members.subscriptions:
         return names
     return [name for name in names if name in members.subscriptions]
-
-
-def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_RUNTIME_INFO."""
-    log = state.store.log
-    first = state.store.read_record(log.start)
-    table = {
-        "brokerActive": "true",
-        "brokerVersion": str(VERSION),
-        "brokerVersionDesc": "V5_4_0",
-        "commitLogMaxOffset": str(log.end),
-        "commitLogMinOffset": str(log.start),
-        "earliestMessageTimeStamp": str(first.store_time_ms if first else -1),
-        "remainHowManyDataToFlush": f"{log.end - log.durable} B",
-        "startAcceptSendRequestTimeStamp": "0",
-    }
-    for level, offset in state.schedule.saved().items():
-        queue = state.store.queue(SCHEDULE_TOPIC, level - 1)
-        table[f"scheduleMessageOffset_{level}"] = f"{offset},{queue.end if queue else 0}"
-    return reply(request.command, body=fastjson.dumps({"table": table}))
 
 
 def queue_key(state: BrokerState, topic: str, queue_id: int) -> QueueKey:

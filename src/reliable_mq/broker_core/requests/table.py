@@ -7,6 +7,7 @@ import msgspec
 
 from reliable_mq.broker_core.requests import (
     ask_client,
+    broker_stats,
     cleaning,
     connections,
     consumer_status,
@@ -99,7 +100,8 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic_in_broker,
     RequestCode.GET_TOPIC_STATS_INFO: stats.get_topic_stats_info,
     RequestCode.GET_CONSUME_STATS: stats.get_consume_stats,
-    RequestCode.GET_BROKER_RUNTIME_INFO: stats.get_broker_runtime_info,
+    RequestCode.GET_BROKER_RUNTIME_INFO: broker_stats.get_broker_runtime_info,
+    RequestCode.VIEW_BROKER_STATS_DATA: broker_stats.view_broker_stats_data,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message_by_id,
     RequestCode.QUERY_MESSAGE: query.query_message,
     RequestCode.DELETE_EXPIRED_COMMITLOG: cleaning.delete_expired_commit_log,

@@ -45,6 +45,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "_counted",
         "_dirty",
         "_disk",
         "_files",
@@ -55,6 +56,8 @@ class ConsumeQueue:
         "first",
         "last_log_offset",
         "log_end",
+        "size_put",
+        "topic",
     )
 
     def __init__(
@@ -66,6 +69,8 @@ class ConsumeQueue:
             StoreCorrupt: when a file has another size.
         """
         self._disk = disk
+        self.topic = topic
+        self.size_put = 0  # bytes of the records that were put since `take_growth`
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
         self._files: dict[int, DiskFile] = {}
@@ -76,6 +81,7 @@ class ConsumeQueue:
         self.last_log_offset = -1
         self.log_end = 0
         self._load()
+        self._counted = self.end
 
     def _load(self) -> None:
         for name in self._disk.names(self._folder):
@@ -172,6 +178,13 @@ class ConsumeQueue:
         self.end = index + 1
         self.last_log_offset = commit_log_offset
         self.log_end = commit_log_offset + size
+        self.size_put += size
+
+    def take_growth(self) -> tuple[int, int]:
+        """Return how many messages were put since the last call, and their bytes."""
+        count, size = self.end - self._counted, self.size_put
+        self._counted, self.size_put = self.end, 0
+        return count, size
 
     def extend(self, index: int, units: bytes) -> None:
         """Add and write many units at once, the first of which is that of message `index`."""

@@ -96,6 +96,11 @@ class Disk(Protocol):
         """Return how full the medium is for programs, 0 to 1, rounded up to a hundredth."""
         ...
 
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Return how many bytes the medium holds, and how many of them are free."""
+        ...
+
     def modified_ms(self, path: str) -> int:
         """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
         ...

@@ -97,6 +97,7 @@ class MessageStore:
         self._undispatched: deque[DispatchEntry] = deque()
         self._last_time_ms = 0
         self._dispatched = _Dispatched()
+        self._grown: set[ConsumeQueue] = set()
         self.upkeep = QueueUpkeep(self._queues, self._next_offsets)
         self._opened_end = 0
         self._noted_end = -1  # how far the last checkpoint reached
@@ -157,6 +158,7 @@ class MessageStore:
             self._dispatched = _Dispatched(self.log.start)
         self.invariants()
         for queue in self._queues.values():
+            queue.take_growth()
             for file, path in queue.trim(self.log.start):
                 file.close()
                 self._disk.remove(path)
@@ -273,7 +275,13 @@ class MessageStore:
             self._dispatched = _Dispatched(last.end, last.commit_log_offset, last.store_time_ms)
             self.invariants()
             self.upkeep.flush(touched.values())
+            self._grown.update(touched.values())
         return count
+
+    def take_grown(self) -> set[ConsumeQueue]:
+        """Return the queues that have grown since the last call."""
+        grown, self._grown = self._grown, set()
+        return grown
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset, or None when none begins there."""

@@ -53,12 +53,13 @@ class Survey(NamedTuple):
 
     used: float
     modified_ms: Sequence[int]
+    capacity: tuple[int, int] = (0, 0)  # bytes: all, and free
 
 
 def survey(disk: Disk, segment_starts: Sequence[int]) -> Survey:
     """Look at the disk. May run in another thread."""
     times = [disk.modified_ms(segment_path(first)) for first in segment_starts]
-    return Survey(disk.used_ratio, times)
+    return Survey(disk.used_ratio, times, disk.capacity)
 
 
 class Retention:
@@ -72,6 +73,7 @@ class Retention:
         self.manual_rounds = 0
         self.is_full = False
         self.used = 0.0
+        self.capacity = (0, 0)
 
     def begin_manual(self) -> None:
         """Let old files go at any hour, for the next rounds."""
@@ -80,7 +82,7 @@ class Retention:
     def judge(self, found: Survey, now_ms: int) -> int:
         """Return how many of the oldest files go."""
         rules = self.rules
-        self.used = found.used
+        self.used, self.capacity = found.used, found.capacity
         self.is_full = found.used > rules.warning
         is_over = found.used > min(rules.used_max, rules.forcibly)
         is_time = datetime.fromtimestamp(now_ms / 1000).hour in rules.hours  # noqa: DTZ006 - local
