@@ -194,7 +194,7 @@ class BrokerState:
 
     def collect_statistics(self, now_ms: int) -> None:
         """Count what was put and pulled up to now."""
-        self.statistics.collect(self.store.take_grown(), now_ms)
+        self.statistics.collect(self.store.upkeep.take_grown(), now_ms)
 
     def note_pressure(self, now_ms: int) -> None:
         """Judge whether sends have to be refused: see `Pressure`."""

@@ -97,7 +97,6 @@ class MessageStore:
         self._undispatched: deque[DispatchEntry] = deque()
         self._last_time_ms = 0
         self._dispatched = _Dispatched()
-        self._grown: set[ConsumeQueue] = set()
         self.upkeep = QueueUpkeep(self._queues, self._next_offsets)
         self._opened_end = 0
         self._noted_end = -1  # how far the last checkpoint reached
@@ -275,13 +274,7 @@ class MessageStore:
             self._dispatched = _Dispatched(last.end, last.commit_log_offset, last.store_time_ms)
             self.invariants()
             self.upkeep.flush(touched.values())
-            self._grown.update(touched.values())
         return count
-
-    def take_grown(self) -> set[ConsumeQueue]:
-        """Return the queues that have grown since the last call."""
-        grown, self._grown = self._grown, set()
-        return grown
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset, or None when none begins there."""

@@ -3,7 +3,7 @@
 Receives all queues of a store; hands on files that nobody needs any more; refuses to know why.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import is_out_of_room
@@ -24,9 +24,11 @@ class QueueUpkeep:
         self._next_offsets = next_offsets
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._untrimmed: list[ConsumeQueue] = []
+        self._grown: set[ConsumeQueue] = set()
 
-    def flush(self, queues: Iterable[ConsumeQueue]) -> None:
+    def flush(self, queues: Collection[ConsumeQueue]) -> None:
         """Write units; for want of room they stay in memory, and `flush_again` tries once more."""
+        self._grown.update(queues)
         for queue in queues:
             try:
                 queue.flush()
@@ -39,6 +41,11 @@ class QueueUpkeep:
         """Write the units that found no room."""
         queues, self._unwritten = self._unwritten, {}
         self.flush(queues)
+
+    def take_grown(self) -> set[ConsumeQueue]:
+        """Return the queues that were flushed since the last call."""
+        grown, self._grown = self._grown, set()
+        return grown
 
     def trim_all(self) -> None:
         """Let `trim_some` look at every queue once more."""
