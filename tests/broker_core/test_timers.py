@@ -6,6 +6,8 @@ import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_header
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
 from reliable_mq.wire.command import Command
@@ -32,6 +34,18 @@ def a_world(**properties: str) -> BrokerWorld:
 def send(world: BrokerWorld, body: bytes = b"late", **properties: object) -> Command:
     texts = {name: str(value) for name, value in properties.items()}
     return world.ask(Ask.SEND_MESSAGE_V2, send_header(TOPIC, 0, **texts), body)
+
+
+class WorldAt(BrokerWorld):
+    """A broker that starts at a time of its own."""
+
+    def __init__(self, disk: MemoryDisk, now_ms: int, **properties: str) -> None:
+        self._start_ms = now_ms
+        super().__init__(disk, **{**SMALL_FILES, **properties})
+
+    def start(self) -> None:
+        self.now_ms = self._start_ms
+        super().start()
 
 
 def recall(world: BrokerWorld, handle: str, topic: str = TOPIC) -> Command:
@@ -197,6 +211,74 @@ def test_a_message_that_goes_round_can_be_taken_back() -> None:
 
     assert delivered(world) == []
     assert world.state.timers.counts.of(TOPIC) == 0
+
+
+def test_a_recall_holds_when_its_target_is_overdue_at_the_start(world: BrokerWorld) -> None:
+    handle = send(world, b"gone", TIMER_DELAY_MS=1_500).ext_fields["recallHandle"]
+    for number in range(1_100):  # more than one turn takes up
+        send(world, b"%d" % number, TIMER_DELAY_MS=1_600)
+    assert recall(world, handle).code == 0
+    world.stop()
+
+    again = BrokerWorld(world.disk, **SMALL_FILES)
+    again.pass_time(5_000)
+
+    assert delivered(again) == [b"%d" % number for number in range(1_100)]
+
+
+def test_timers_of_a_long_downtime_are_delivered(world: BrokerWorld) -> None:
+    for days in (1, 2, 3):
+        send(world, b"%d" % days, TIMER_DELAY_SEC=86_400 * days)
+    world.pass_time(1_000)
+    world.stop()
+
+    again = WorldAt(world.disk, START_MS + 20 * DAY_MS)
+    again.pass_time(60_000, step=20)
+
+    assert delivered(again) == [b"1", b"2", b"3"]
+
+
+def test_lost_timer_files_are_built_again_from_the_log(world: BrokerWorld) -> None:
+    for delay_ms in (1_000, 5_000):
+        send(world, b"%d" % delay_ms, TIMER_DELAY_MS=delay_ms)
+    world.pass_time(3_000)
+    world.stop()
+    for path in ("timerwheel", "config/timercheck"):
+        world.disk.remove(path)
+
+    again = WorldAt(world.disk, world.now_ms)
+    again.pass_time(5_000)
+
+    assert delivered(again) == [b"1000", b"5000"]
+
+
+def test_a_burst_in_one_millisecond_comes_whole_and_in_order(world: BrokerWorld) -> None:
+    for number in range(2_500):  # more than one turn delivers, and more than one file holds
+        send(world, b"%d" % number, TIMER_DELIVER_MS=START_MS + 3_000)
+
+    world.pass_time(3_200, step=20)
+
+    assert delivered(world) == [b"%d" % number for number in range(2_500)]
+
+
+def test_a_clean_stop_leaves_nothing_in_a_slot_that_was_delivered(world: BrokerWorld) -> None:
+    """Apache's broker delivers a slot as a whole, from the second at which we stopped."""
+    for delay_ms in (5_100, 5_300, 5_700, 5_900, 6_400):
+        send(world, b"%d" % delay_ms, TIMER_DELAY_MS=delay_ms)
+    world.pass_time(5_500, step=20)
+    world.stop()
+
+    files = TimerStore(world.disk, file_size=4096, precision_ms=1_000, is_sync_flush=True)
+    store = BrokerWorld(world.disk, **SMALL_FILES).state.store
+    files.open(store, START_MS)
+
+    assert files.read_ms == START_MS + 5_000
+    bodies = [
+        store.read_record(entry.commit_log_offset).body
+        for _, entry in files.chain(START_MS + 5_000)
+    ]
+    assert bodies == [b"5900", b"5700"]
+    assert files.slot(START_MS + 5_000).waiting == 2
 
 
 def _handle(*fields: str) -> str:

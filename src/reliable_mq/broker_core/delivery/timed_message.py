@@ -145,12 +145,17 @@ def message_when_due(
     )
 
 
-def deliveries_since(store: MessageStore, log_offset: int) -> Counter[Identity]:
-    """Return what the timers stored from a log offset on, where a record begins.
+def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Identity], int]:
+    """Return what the timers stored from a log offset on, and when they did it last.
 
     A crash comes between a delivery and the note of it; the log knows what was delivered.
+
+    Args:
+        store: the log and its queues.
+        log_offset: where a record begins.
     """
     found: Counter[Identity] = Counter()
+    last_ms = 0
     start = max(log_offset, store.log.start)
     for place in LogWalk(store.log, start, start):
         data = bytes(place.buffer[place.at : place.at + place.size])
@@ -158,6 +163,7 @@ def deliveries_since(store: MessageStore, log_offset: int) -> Counter[Identity]:
             continue
         record = decode_record(data)
         properties = record.property_map()
+        last_ms = max(last_ms, record.store_time_ms)
         rolls = _number(properties, TIMER_ROLLS)
         key, out_ms = properties.get(UNIQ_KEY, ""), _number(properties, TIMER_OUT_MS)
         if record.topic == TIMER_TOPIC:
@@ -165,4 +171,4 @@ def deliveries_since(store: MessageStore, log_offset: int) -> Counter[Identity]:
             found[Identity(topic, queue_id, key, out_ms, rolls - 1, is_roll=True)] += 1
         else:
             found[Identity(record.topic, record.queue_id, key, out_ms, rolls, is_roll=False)] += 1
-    return found
+    return found, last_ms

@@ -93,8 +93,8 @@ class Timers:
         files = self._files
         files.open(self._store, self._slot_of(now_ms))
         self._loaded_ms = self._delivered_ms = files.read_ms
-        self._known = deliveries_since(self._store, files.delivered_end)
-        self._known_until_ms = now_ms
+        self._known, last_ms = deliveries_since(self._store, files.delivered_end)
+        self._known_until_ms = max(now_ms, last_ms)
         self._backlog_end = queue.end
 
     def run(self, now_ms: int) -> int:
