@@ -122,7 +122,7 @@ def test_a_time_that_has_passed_is_now(world: BrokerWorld, wish: dict[str, int])
         {"TIMER_DELAY_SEC": 3 * 86_400 + 1},
         {"TIMER_DELAY_MS": "soon"},
         {"TIMER_DELIVER_MS": 2**63},
-        {"TIMER_DELIVER_MS": START_MS - 1, "TIMER_DEL_UNIQKEY": "orders+x"},
+        {"TIMER_DELIVER_MS": START_MS - 1, "TIMER_DEL_UNIQKEY": "x"},
     ],
 )
 def test_a_time_that_cannot_be_kept_is_refused(world: BrokerWorld, wish: dict[str, object]) -> None:

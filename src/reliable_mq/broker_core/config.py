@@ -118,6 +118,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=100 * 1024 * 1024, name="mappedFileSizeTimerLog"
     )
     timer_interval_ms: _Positive = msgspec.field(default=1_000, name="timerFlushIntervalMs")
+    recall_with_topic: bool = msgspec.field(default=False, name="appendTopicForTimerDeleteKey")
     recall_messages: bool = msgspec.field(default=False, name="recallMessageEnable")
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"

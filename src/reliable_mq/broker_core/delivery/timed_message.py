@@ -60,9 +60,10 @@ class TimedMessage(NamedTuple):
         return self.properties.get(TIMER_DELETED_KEY, "")
 
     @property
-    def own_key(self) -> str:
-        """By which key it can be taken back."""
-        return delete_key(self.topic, self.properties.get(UNIQ_KEY, ""))
+    def own_keys(self) -> tuple[str, str]:
+        """By which keys it can be taken back."""
+        unique_key = self.properties.get(UNIQ_KEY, "")
+        return unique_key, delete_key(self.topic, unique_key, with_topic=True)
 
     def identity(self, *, is_roll: bool) -> Identity:
         """Return what its delivery, or its way back into the wheel, is known by."""
@@ -71,9 +72,9 @@ class TimedMessage(NamedTuple):
         return Identity(self.topic, self.queue_id, key, self.out_ms, rolls, is_roll)
 
 
-def delete_key(topic: str, unique_key: str) -> str:
+def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
     """Return how a message is named that is to be taken back."""
-    return f"{topic}+{unique_key}"
+    return f"{topic}+{unique_key}" if with_topic else unique_key
 
 
 def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:

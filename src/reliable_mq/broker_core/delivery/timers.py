@@ -65,7 +65,8 @@ class Timers:
         self._chain = -1  # how far the slot at `_loaded_ms` is loaded
         self._delivered_ms = 0
         self._used_ms = 0  # the last slot from which something was delivered
-        self._deleted: dict[int, dict[str, bool]] = {}  # by slot: the key, and whether it was met
+        # By slot: the keys, and where the message was to come ("" when it was there).
+        self._deleted: dict[int, dict[str, str]] = {}
         self._in_flight: deque[tuple[int, int]] = deque()  # log end, slots before it
         self._known: Counter[Identity] = Counter()  # what was delivered before a crash
         self._known_until_ms = 0
@@ -163,7 +164,7 @@ class Timers:
         if slot_ms < self._loaded_ms or is_loading:
             self._wait(position, due_ms)
             if magic & DELETE and not magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = False
+                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = timed.topic
         return True
 
     def _wait(self, position: int, due_ms: int) -> None:
@@ -202,7 +203,7 @@ class Timers:
             if timed is None:
                 return
             if entry.magic & DELETE and not entry.magic & ROLL:
-                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = False
+                self._deleted.setdefault(timed.out_ms, {})[timed.deleted_key] = timed.topic
             if not entry.due_ms:
                 due_ms = entry.slot_ms + 1 if entry.magic & ROLL else timed.due_ms
                 entry = entry._replace(due_ms=due_ms)
@@ -246,8 +247,9 @@ class Timers:
         is_deletion = bool(entry.magic & DELETE)
         if not is_roll:
             deleted = self._deleted.get(timed.out_ms, {})
-            if is_deletion or timed.own_key in deleted:
-                deleted.update({} if is_deletion else {timed.own_key: True})
+            met = [key for key in timed.own_keys if key in deleted and not is_deletion]
+            deleted.update(dict.fromkeys(met, ""))
+            if is_deletion or met:
                 return entry.size
         self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         if self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
@@ -266,9 +268,8 @@ class Timers:
         if read_ms > self._known_until_ms:
             self._known.clear()
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
-            for key, was_met in self._deleted.pop(out_ms).items():
-                if not was_met:
-                    self.counts.add(key.partition("+")[0], 1, now_ms)
+            for topic in filter(None, self._deleted.pop(out_ms).values()):
+                self.counts.add(topic, 1, now_ms)
 
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is durable."""

@@ -70,9 +70,10 @@ def _deletion(
     time_ms = java_long(handle.time)
     if time_ms is None or not 0 < time_ms - now_ms < config.timer_seconds_max * 1000:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+    key = delete_key(handle.topic, handle.unique_key, with_topic=config.recall_with_topic)
     properties = {
         TAGS: _TAG,
-        TIMER_DELETED_KEY: delete_key(handle.topic, handle.unique_key),
+        TIMER_DELETED_KEY: key,
         UNIQ_KEY: handle.unique_key,
         TIMER_DELIVER_MS: handle.time,
         BORN_TIMESTAMP: str(now_ms),
