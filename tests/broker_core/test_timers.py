@@ -7,6 +7,7 @@ from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_he
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.broker_core.store.timer_wheel import EMPTY, TimerWheel
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Answer
@@ -279,6 +280,18 @@ def test_a_clean_stop_leaves_nothing_in_a_slot_that_was_delivered(world: BrokerW
     ]
     assert bodies == [b"5900", b"5700"]
     assert files.slot(START_MS + 5_000).waiting == 2
+
+
+def test_a_clean_stop_may_leave_nothing_at_all_in_a_slot(world: BrokerWorld) -> None:
+    send(world, b"came", TIMER_DELAY_MS=5_500)
+    send(world, b"waits", TIMER_DELAY_MS=60_000)
+    world.pass_time(5_900, step=20)
+    world.stop()
+
+    wheel = TimerWheel(world.disk, 1_000)
+
+    assert wheel.slot(START_MS + 5_000) == EMPTY
+    assert wheel.slot(START_MS + 59_000).waiting == 1
 
 
 def _handle(*fields: str) -> str:

@@ -178,6 +178,13 @@ class FileDiskFile:
         """What a sync of the data needs; None while the file's name must be synced with it."""
         return None if self._unsynced_folders else self._descriptor
 
+    def release(self) -> None:
+        """Let go of the pages that reads mapped: the system counts them as this process's own.
+
+        They stay in the page cache, and the next read maps them again.
+        """
+        self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()

@@ -131,6 +131,9 @@ class MemoryFile:
         self._disk.operate(Operation("sync", self.path))
         self._content.sync()
 
+    def release(self) -> None:
+        """Let go of memory that reads took."""
+
     def close(self) -> None:
         """Let go of the file."""
 

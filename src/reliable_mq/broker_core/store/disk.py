@@ -75,6 +75,10 @@ class DiskFile(Protocol):
         """Return when all that was written before, and the file's name, are on the medium."""
         ...
 
+    def release(self) -> None:
+        """Let go of memory that reads took; what was written is kept, durable or not."""
+        ...
+
     def close(self) -> None:
         """Let go of the file; what was written is kept, durable or not."""
         ...

@@ -185,7 +185,7 @@ class TimerStore:
         positions = [position for position, _ in kept]
         for position in {position for position, _ in chain} - set(positions):
             self._log.retire(position, self.read_ms - self._precision_ms)
-        for (position, entry), previous in zip(kept, [*positions[1:], -1], strict=True):
+        for (position, entry), previous in zip(kept, [*positions[1:], -1], strict=False):
             if entry.previous != previous:
                 self._log.relink(position, previous)
         last, first = (positions[0], positions[-1]) if positions else (-1, -1)
@@ -217,7 +217,8 @@ class TimerStore:
             StoreError, OSError: when the disk fails; the store is of no further use then.
         """
         self._log.remove_before(store.log.start)
-        segments = [] if self._is_sync_flush else store.log.segments_from(self._synced_before)
+        read = store.log.segments_from(self._synced_before)
+        segments = [] if self._is_sync_flush else read
         self._synced_before = store.dispatched
         unsynced = self._log.take_unsynced()
         write_wheel = self._wheel.begin_checkpoint()
@@ -237,6 +238,8 @@ class TimerStore:
                 file.sync()
             write_wheel()
             save_timer_checkpoint(self._disk, noted)
+            for file in (*read, *unsynced):  # each timed message was read once, to be taken up
+                file.release()
 
         return work
 
