@@ -71,6 +71,8 @@ def run(count: int, store: Path) -> dict[str, object]:
         now_ms += 20
         core.tick(now_ms)
         finish_turn(core)
+        while core.index_some(now_ms):
+            pass
         if first % 100_000 == 0:
             work = core.begin_timer_checkpoint(now_ms)
             if work:
