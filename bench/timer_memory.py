@@ -28,7 +28,9 @@ def memory_kib() -> dict[str, int]:
     """What the kernel counts for this process, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     wanted = ("VmRSS", "RssAnon", "RssFile", "VmHWM")
-    return {name: int(line.split()[1]) for line in lines for name in wanted if line.startswith(name)}
+    return {
+        name: int(line.split()[1]) for line in lines for name in wanted if line.startswith(name)
+    }
 
 
 def send(core: BrokerCore, number: int, now_ms: int, due_ms: int) -> None:

@@ -71,10 +71,10 @@ public final class Timers {
         timed(producer, topic, "last", 5_500);
         refused(producer, topic, "too far", 3 * 86_400_000L + 60_000);
         recall(producer, topic, "no handle", "x");
-        recall(producer, "nowhere", "elsewhere", timed(producer, topic, "later stays", 12_345));
-        timed(producer, topic, "later comes", 14_000);
-        recall(producer, topic, "later taken back", timed(producer, topic, "later gone", 16_789));
-        timed(producer, topic, "later last", 30_000);
+        recall(producer, "nowhere", "elsewhere", timed(producer, topic, "later stays", 9_345));
+        timed(producer, topic, "later comes", 11_000);
+        recall(producer, topic, "later taken back", timed(producer, topic, "later gone", 12_789));
+        timed(producer, topic, "later last", 18_000);
     }
 
     private static String timed(DefaultMQProducer producer, String topic, String name, long delay)
