@@ -15,10 +15,12 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
+# make fuzz MINUTES=60, or CASE=broker:17 to replay one
+MINUTES ?= 1
 PYTEST ?= -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop check format bench sim walk clean
+.PHONY: help demo test interop check format bench sim fuzz walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -46,6 +48,9 @@ bench: $(READY) ## orders and sends per second, kills survived, growth (forty mi
 
 sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+fuzz: $(READY) ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
+	@$(BIN)/python -m tests.fuzz $(if $(CASE),--case $(CASE),--minutes $(MINUTES))
 
 walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk

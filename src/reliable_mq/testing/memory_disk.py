@@ -7,12 +7,14 @@ or any in between, and a new file may be gone with its name.
 """
 
 import errno
+import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from os import strerror
 from random import Random
 from typing import NamedTuple
 
 SECTOR = 512
+_LARGE = 1024 * 1024
 
 
 class Stopped(BaseException):
@@ -32,13 +34,16 @@ class _Content:
     """A file: what programs see, and how the medium lags behind."""
 
     def __init__(self, size: int) -> None:
-        self.seen = bytearray(size)
-        self.durable = bytearray(size)
+        self.seen = _zeros(size)
+        self.durable = _zeros(size)
         self.unsynced: list[tuple[int, bytes]] = []
+        self.used = range(0)  # from the first to the last byte that was ever written
         self.is_named = False  # whether the medium knows the name
 
     def write(self, at: int, data: bytes) -> None:
         self.seen[at : at + len(data)] = data
+        used = self.used or range(at, at)
+        self.used = range(min(used.start, at), max(used.stop, at + len(data)))
         self.unsynced.append((at, data))
 
     def sync(self) -> None:
@@ -49,7 +54,8 @@ class _Content:
 
     def forget(self) -> None:
         """Let programs see what the medium holds."""
-        self.seen = bytearray(self.durable)
+        for at, data in self.unsynced:  # the rest is the same, and may be large
+            self.seen[at : at + len(data)] = self.durable[at : at + len(data)]
         self.unsynced.clear()
 
     def settle(self, random: Random) -> None:
@@ -61,6 +67,11 @@ class _Content:
             for at, data in writes[: random.randint(0, len(writes))]:
                 low, high = max(begin, at), min(end, at + len(data))
                 self.durable[low:high] = data[low - at : high - at]
+
+
+def _zeros(size: int) -> bytearray | mmap.mmap:
+    """Return so many zero bytes; many of them cost nothing until they are written."""
+    return mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
 
 
 def _sectors(at: int, data: bytes) -> range:
@@ -120,7 +131,7 @@ class MemoryFile:
     def clear(self, at: int) -> bool:
         """Let everything from `at` on be zero; return whether it was."""
         rest = self.size - at
-        if self._content.seen.count(0, at) == rest:
+        if self._content.seen[at:].count(0) == rest:
             return True
         self._disk.operate(Operation("clear", self.path, at, rest), self._content, bytes(rest))
         self._content.write(at, bytes(rest))
@@ -213,14 +224,33 @@ class MemoryDisk:
         texts = {path: text.encode() for path, text in self._texts.items()}
         return texts | {path: bytes(content.seen) for path, content in self._contents.items()}
 
+    def is_text(self, path: str) -> bool:
+        """Whether a file was written as a text, whole."""
+        return path in self._texts
+
+    def used(self, path: str) -> bytes:
+        """Return what is in a file, from the first to the last byte that was ever written."""
+        if path in self._texts:
+            return self._texts[path].encode()
+        content = self._contents[path]
+        return bytes(content.seen[content.used.start : content.used.stop])
+
+    def damage(self, path: str, data: bytes) -> None:
+        """Put other bytes in the place of those that `used` returns, durably; of the same size."""
+        content = self._contents[path]
+        content.write(content.used.start, data)
+        content.sync()
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files, sorted."""
+        return sorted((*self._contents, *self._texts))
+
     def put(self, path: str, data: bytes) -> None:
         """Place a file, durably, without an operation: how a test damages a store."""
-        if path in self._texts:
-            self._texts[path] = data.decode()
-        else:
-            content = self._contents[path] = _Content(len(data))
-            content.write(0, data)
-            content.sync()
+        self._texts.pop(path, None)
+        content = self._contents[path] = _Content(len(data))
+        content.write(0, data)
+        content.sync()
 
     def open(self, path: str, size: int) -> MemoryFile:
         """Open a file, or create it with `size` zero bytes."""
@@ -247,7 +277,7 @@ class MemoryDisk:
     def read_text(self, path: str) -> str:
         """Return the text of a file; empty when there is none."""
         content = self._contents.get(path)
-        return content.seen.decode() if content else self._texts.get(path, "")
+        return bytes(content.seen).decode() if content else self._texts.get(path, "")
 
     def write_text(self, path: str, text: str) -> None:
         """Replace the text of a file, durably and whole."""
