@@ -241,7 +241,7 @@ def _lived_in(random: Random, settings: Mapping[str, str]) -> MemoryDisk:
 
 
 def _damage(random: Random, disk: MemoryDisk, path: str, note: Input) -> None:
-    data = disk.used(path)
+    data = disk.written_part(path)
     if not disk.is_text(path):
         if random.random() < 0.1 and disk.size_of(path) < 2**20:
             disk.put(path, mutated(random, disk.files()[path]))  # perhaps of another size

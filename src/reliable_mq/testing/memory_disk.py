@@ -228,7 +228,7 @@ class MemoryDisk:
         """Whether a file was written as a text, whole."""
         return path in self._texts
 
-    def used(self, path: str) -> bytes:
+    def written_part(self, path: str) -> bytes:
         """Return what is in a file, from the first to the last byte that was ever written."""
         if path in self._texts:
             return self._texts[path].encode()
@@ -236,7 +236,7 @@ class MemoryDisk:
         return bytes(content.seen[content.used.start : content.used.stop])
 
     def damage(self, path: str, data: bytes) -> None:
-        """Put other bytes in the place of those that `used` returns, durably; of the same size."""
+        """Put other bytes in the place of those that `written_part` returns, durably; of the same size."""
         content = self._contents[path]
         content.write(content.used.start, data)
         content.sync()
