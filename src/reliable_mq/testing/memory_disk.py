@@ -236,7 +236,7 @@ class MemoryDisk:
         return bytes(content.seen[content.used.start : content.used.stop])
 
     def damage(self, path: str, data: bytes) -> None:
-        """Put other bytes in the place of those that `written_part` returns, durably; of the same size."""
+        """Put as many other bytes in the place of those of `written_part`, durably."""
         content = self._contents[path]
         content.write(content.used.start, data)
         content.sync()
