@@ -61,7 +61,7 @@ class Pressure:
 
     def note_sends(self, waiting: int, released: int, now_ms: int) -> None:
         """Note how many sends wait for the log, and up to where it has let sends go."""
-        is_new = not waiting or not self._waiting or released != self._released
+        is_new = not waiting or not self.waiting or released != self._released
         if is_new or now_ms < self._since_ms:
             self._since_ms = now_ms
         self._released = released
