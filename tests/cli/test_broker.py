@@ -167,6 +167,17 @@ def test_a_store_in_use_is_told_in_one_line(start: Start, refused: Refused, tmp_
     assert text.endswith(": another process uses this store; stop it or choose another folder\n")
 
 
+def test_a_store_that_is_damaged_is_told_with_its_folder(refused: Refused, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "config").mkdir(parents=True)
+    (store / "config" / "topics.json").write_text("{")
+
+    code, text = refused("broker", "--store", str(store), *FREE_PORTS)
+
+    assert (code, text.count("\n")) == (FAILED, 1)
+    assert text.startswith(f"error: store {store}: config/topics.json: ")
+
+
 @pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
 def test_a_taken_port_is_told_in_one_line_before_the_store_is_touched(
     which: str, refused: Refused, tmp_path: Path
