@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from reliable_mq.idempotency import breaker, claim
 from reliable_mq.outbox import stub
-from reliable_mq.resend import policy
 
 PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
 
 HEAD = """# State machines
 
-Each diagram is drawn from the literal table that the code runs by. An event that is not drawn for
-a state is illegal there: it raises, and changes nothing.
+Each diagram is drawn from a literal table of the code. An event that is not drawn for a state is
+illegal there: it raises, and a statement that stands for it finds no row and changes nothing.
 """
 
 
@@ -32,7 +31,6 @@ class Machine(NamedTuple):
 
 MACHINES = (
     Machine("A stub", stub.__name__, stub.StubStatus.UNCONFIRMED, stub.TRANSITIONS),
-    Machine("The sends of a stub", policy.__name__, policy.SendState.WAITING, policy.TRANSITIONS),
     Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
     Machine(
         "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS

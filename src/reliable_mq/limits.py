@@ -22,6 +22,10 @@ PULL_COUNT_MAX = 32
 PULL_SIZE_MAX = 256 * 1024
 
 DELAY_LEVELS_TEXT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAY_LEVEL_SECONDS = tuple(  # of delay level 1, 2, … 18
+    float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
+    for text in DELAY_LEVELS_TEXT.split()
+)
 RETRY_ATTEMPTS_MAX = 16
 
 _RECORD_FIXED_SIZE_MAX = 116  # 91 bytes, and what a v2 record and two IPv6 hosts add

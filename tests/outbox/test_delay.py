@@ -3,7 +3,8 @@
 import pytest
 
 from reliable_mq.errors import UsageError
-from reliable_mq.outbox.delay import DELAY_LEVEL_SECONDS, delay_level_of
+from reliable_mq.limits import DELAY_LEVEL_SECONDS
+from reliable_mq.outbox.delay import delay_level_of
 
 
 @pytest.mark.parametrize("level", range(1, 19))

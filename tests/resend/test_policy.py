@@ -1,17 +1,9 @@
 """When the next send is due."""
 
-import itertools
-
 import pytest
 
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.resend.policy import (
-    TRANSITIONS,
-    ResendPolicy,
-    SendEvent,
-    SendState,
-    next_send_state,
-)
+from reliable_mq.resend.policy import ResendPolicy
 
 
 def test_waits_follow_the_ladder_and_its_last_step_repeats() -> None:
@@ -58,19 +50,3 @@ def test_numbers_that_cannot_work_are_refused() -> None:
         ResendPolicy(count_max=0)
     with pytest.raises(UsageError):
         ResendPolicy().next_time(0, 1.0)
-
-
-@pytest.mark.parametrize(("state", "event"), list(itertools.product(SendState, SendEvent)))
-def test_an_event_is_in_the_table_or_is_refused(state: SendState, event: SendEvent) -> None:
-    if (state, event) in TRANSITIONS:
-        assert next_send_state(state, event) in SendState
-    else:
-        with pytest.raises(UsageError, match=state.value):
-            next_send_state(state, event)
-
-
-def test_nothing_is_sent_by_itself_after_the_last_send() -> None:
-    for state in (SendState.USED_UP, SendState.ESCALATED):
-        for event in (SendEvent.SENT, SendEvent.LAST_SENT):
-            with pytest.raises(UsageError):
-                next_send_state(state, event)

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 from reliable_mq.app.payload import Decoder, decoder_of
 from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import UsageError
-from reliable_mq.limits import RETRY_ATTEMPTS_MAX
+from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
-from reliable_mq.outbox.delay import DELAY_LEVEL_SECONDS
 
 DEFAULT_CONCURRENCY = 8
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]

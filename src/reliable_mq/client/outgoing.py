@@ -12,6 +12,7 @@ from reliable_mq.client.routes import TEMPLATE_TOPIC
 from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import MessageRefused, ProtocolError, RemoteError
 from reliable_mq.limits import (
+    DELAY_LEVEL_SECONDS,
     MESSAGE_BODY_SIZE_MAX,
     PROPERTIES_SIZE_MAX,
     RETRY_TOPIC_LENGTH_MAX,
@@ -34,7 +35,7 @@ from reliable_mq.wire.properties import (
     encode_properties,
 )
 
-DELAY_LEVEL_MAX = 18
+DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
 
 _LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

@@ -5,6 +5,7 @@ Source: Apache RocketMQ `ConsumeMessageConcurrentlyService`, `DefaultMQPushConsu
 """
 
 import logging
+from bisect import bisect_left
 
 import msgspec
 
@@ -13,7 +14,7 @@ from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow, Wait, call, now, succeeded
 from reliable_mq.client.subscription import Consumed, Dead, Later, Outcome
 from reliable_mq.errors import ReliableMQError, RemoteError, Unavailable
-from reliable_mq.limits import DELAY_LEVELS_TEXT
+from reliable_mq.limits import DELAY_LEVEL_SECONDS
 from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
@@ -46,10 +47,6 @@ SEND_BACK_TIMEOUT = 5.0
 TO_DEAD_LETTERS = -1
 BROKER_DECIDES = 0
 
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
-DELAY_LEVEL_SECONDS = tuple(
-    int(text[:-1]) * _UNIT_SECONDS[text[-1]] for text in DELAY_LEVELS_TEXT.split()
-)
 #: set by a field of the message, or by each broker anew
 _NOT_CARRIED = frozenset(
     {
@@ -61,13 +58,13 @@ _NOT_CARRIED = frozenset(
 
 
 def delay_level_of(after_seconds: float | None) -> int:
-    """Return the shortest delay level that is at least so long; 0 lets the broker decide."""
+    """Return the shortest delay level that is at least so long, or the longest there is.
+
+    None gives 0, which lets the broker decide.
+    """
     if after_seconds is None:
         return BROKER_DECIDES
-    for level, seconds in enumerate(DELAY_LEVEL_SECONDS, start=1):
-        if seconds >= after_seconds:
-            return level
-    return len(DELAY_LEVEL_SECONDS)
+    return min(bisect_left(DELAY_LEVEL_SECONDS, after_seconds) + 1, len(DELAY_LEVEL_SECONDS))
 
 
 def settle(

@@ -1,16 +1,10 @@
 """Delays as the broker knows them: eighteen levels, no time in between."""
 
+from bisect import bisect_left
 from datetime import timedelta
 
 from reliable_mq.errors import UsageError
-from reliable_mq.limits import DELAY_LEVELS_TEXT
-
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-
-def seconds_of_level(text: str) -> float:
-    """Return the seconds of one delay level as Apache writes it: `10s`, `5m`, `2h`."""
-    return float(int(text[:-1]) * _UNIT_SECONDS[text[-1]])
+from reliable_mq.limits import DELAY_LEVEL_SECONDS
 
 
 def seconds_of(delay: timedelta | None) -> float:
@@ -24,10 +18,6 @@ def seconds_of(delay: timedelta | None) -> float:
     if not isinstance(delay, timedelta):
         raise UsageError(f"delay={delay!r}: a timedelta is needed, timedelta(seconds=…)")
     return delay.total_seconds()
-
-
-DELAY_LEVEL_SECONDS = tuple(seconds_of_level(text) for text in DELAY_LEVELS_TEXT.split())
-"""Wait of delay level 1, 2, … 18."""
 
 
 def delay_level_within(delay: float) -> int:
@@ -46,10 +36,9 @@ def delay_level_of(delay: float) -> int:
     """
     if delay <= 0:
         return 0
-    for level, seconds in enumerate(DELAY_LEVEL_SECONDS, start=1):
-        if seconds >= delay:
-            return level
-    raise UsageError(
-        f"a delay of {timedelta(seconds=delay)} is longer than the broker's longest delay level, "
-        f"{timedelta(seconds=DELAY_LEVEL_SECONDS[-1])}"
-    )
+    if delay > DELAY_LEVEL_SECONDS[-1]:
+        raise UsageError(
+            f"a delay of {timedelta(seconds=delay)} is longer than the broker's longest delay "
+            f"level, {timedelta(seconds=DELAY_LEVEL_SECONDS[-1])}"
+        )
+    return bisect_left(DELAY_LEVEL_SECONDS, delay) + 1

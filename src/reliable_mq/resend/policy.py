@@ -1,61 +1,16 @@
-"""When a stub is sent again, and when a person is told. Pure; a literal table of events.
+"""When a stub is sent again, and when a person is told. Pure.
 
 A policy is a ladder of waits, as the broker's own delay levels are: the wait after the n-th send
 is the n-th step, and the last step repeats. A later `count` never waits less (R1).
 """
 
-from enum import Enum
-
 import msgspec
 
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.limits import RETRY_ATTEMPTS_MAX
-from reliable_mq.outbox.delay import DELAY_LEVEL_SECONDS
+from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 
 REST_MAX = 600.0
 """Longest rest of a stub that a backlog has not reached, seconds."""
-
-
-class SendState(Enum):
-    """How far the sends of a stub have come."""
-
-    WAITING = "waiting"  # for its next send, at resend_time
-    USED_UP = "used up"  # count == max: a person is to be told, at resend_time
-    ESCALATED = "escalated"  # a person was told; resend_time is null
-
-
-class SendEvent(Enum):
-    """What moves a stub from one send state to another."""
-
-    SENT = "sent"
-    LAST_SENT = "last sent"
-    GIVEN_UP = "given up"
-    TOLD = "told"
-    RETRIED = "retried"
-
-
-TRANSITIONS = {
-    (SendState.WAITING, SendEvent.SENT): SendState.WAITING,
-    (SendState.WAITING, SendEvent.LAST_SENT): SendState.USED_UP,
-    (SendState.WAITING, SendEvent.GIVEN_UP): SendState.USED_UP,
-    (SendState.USED_UP, SendEvent.GIVEN_UP): SendState.USED_UP,
-    (SendState.USED_UP, SendEvent.TOLD): SendState.ESCALATED,
-    (SendState.USED_UP, SendEvent.RETRIED): SendState.WAITING,
-    (SendState.ESCALATED, SendEvent.RETRIED): SendState.WAITING,
-    (SendState.WAITING, SendEvent.RETRIED): SendState.WAITING,
-}
-
-
-def next_send_state(state: SendState, event: SendEvent) -> SendState:
-    """Return the send state after `event`.
-
-    Raises:
-        UsageError: when the event is illegal in this state; nothing has changed then.
-    """
-    after = TRANSITIONS.get((state, event))
-    if after is None:
-        raise UsageError(f"sends that are {state.value} cannot take the event {event.value!r}")
-    return after
 
 
 class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +61,3 @@ class ResendPolicy(msgspec.Struct, frozen=True, kw_only=True):
         while rest * 2 <= min(age / 10, REST_MAX):
             rest *= 2
         return rest
-
-    def event_of(self, count: int) -> SendEvent:
-        """Return the event that the `count`-th send is."""
-        return SendEvent.LAST_SENT if count >= self.count_max else SendEvent.SENT
