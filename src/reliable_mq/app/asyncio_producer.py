@@ -5,14 +5,14 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, SendResult
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.sql_outbox import checked_id, fresh_message_id, key_text
+from reliable_mq.outbox.sql_outbox import MessageOptions, checked_id, fresh_message_id, key_text
 from reliable_mq.outbox.stub import CONTENT_TYPE, check_texts
 from reliable_mq.settings import OutsidePolicy
 
@@ -37,18 +37,7 @@ class Producer:
         self._is_managed = is_managed
         self._policy = policy
 
-    def send(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        tag: str = "",
-        key: object = "",
-        ordering_key: object = "",
-        delay: timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
-        message_id: str = "",
-    ) -> SendResult:
+    def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
         """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
 
         Raises:
@@ -56,20 +45,13 @@ class Producer:
             UsageError: when the topic is managed and the policy is "raise".
             Unavailable: when no broker could be reached; the message may still have been stored.
         """
-        message = self._message(
-            topic,
-            payload,
-            tag=tag,
-            key=key,
-            ordering_key=ordering_key,
-            delay=delay,
-            properties=properties,
-            message_id=message_id,
-        )
+        message = self._message(topic, payload, **options)
         connections = self._connections
         return connections.loop_thread.run(connections.client.send(message))
 
-    async def send_async(self, topic: str, payload: Any, **options: Any) -> SendResult:
+    async def send_async(
+        self, topic: str, payload: Any, **options: Unpack[MessageOptions]
+    ) -> SendResult:
         """Send from any event loop; see `send`."""
         message = self._message(topic, payload, **options)
         connections = self._connections

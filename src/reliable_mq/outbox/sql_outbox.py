@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
@@ -36,6 +36,23 @@ _PENDING = "reliable_mq.pending"
 _ROLLED_BACK = "reliable_mq.rolled_back"
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may be said of a message that is sent; see `Transaction.send`."""
+
+    tag: str
+    key: object
+    ordering_key: object
+    delay: timedelta | None
+    properties: Mapping[str, str] | None
+    message_id: str
+
+
+class StubOptions(MessageOptions, total=False):
+    """What may be said of a message that has a stub."""
+
+    required_groups: tuple[str, ...] | None
 
 
 class Handover(Protocol):

@@ -4,16 +4,15 @@ Receives a session, or makes one. Hands on a block that sends into its transacti
 decide over a transaction that somebody else began.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.errors import InvariantBroken, UsageError
-from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_outbox import SqlOutbox, StubOptions
 
 
 class _Block:
@@ -33,19 +32,7 @@ class Transaction(_Block):
         self._outbox = outbox
         self.session = session
 
-    def send(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        tag: str = "",
-        key: object = "",
-        ordering_key: object = "",
-        delay: timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
-        required_groups: tuple[str, ...] | None = None,
-        message_id: str = "",
-    ) -> str:
+    def send(self, topic: str, payload: Any, **options: Unpack[StubOptions]) -> str:
         """Send `payload` if and only if this transaction commits; return the message id.
 
         Args:
@@ -63,6 +50,8 @@ class Transaction(_Block):
                 `mq.topic(…, groups=…)` named. Empty: the broker's acknowledgement confirms.
             message_id: 32 characters of a-z A-Z 0-9 _ - to use instead of a new time-ordered id.
 
+        Only topic and payload must be given.
+
         Raises:
             MessageRefused: when the payload, the topic's name or another part cannot be sent. Tag
                 and keys have 255 printable characters at most.
@@ -71,18 +60,7 @@ class Transaction(_Block):
             ConfigurationError: when our table is missing in the session's database.
         """
         self._check_open()
-        return self._outbox.write(
-            self.session,
-            topic,
-            payload,
-            tag=tag,
-            key=key,
-            ordering_key=ordering_key,
-            delay=delay,
-            properties=properties,
-            required_groups=required_groups,
-            message_id=message_id,
-        )
+        return self._outbox.write(self.session, topic, payload, **options)
 
 
 class AsyncTransaction(_Block):
@@ -94,7 +72,9 @@ class AsyncTransaction(_Block):
 
         self._unawaited: set[Sending] = set()
 
-    def send(self, topic: str, payload: Any, **options: Any) -> Coroutine[Any, Any, str]:
+    def send(
+        self, topic: str, payload: Any, **options: Unpack[StubOptions]
+    ) -> Coroutine[Any, Any, str]:
         """Send `payload` if and only if this transaction commits; see `Transaction.send`.
 
         To be awaited; a block with one that was not raises at its end and is rolled back.
