@@ -177,7 +177,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
             sending = asyncio.create_task(loop.sock_sendall(client, ask * 400))
             await until(lambda: len(echo.seen) > 0)
             await _is_quiet(echo)
-            assert len(echo.seen) < 300, "some requests are left unread"
+            assert len(echo.seen) <= 32, "most requests are left alone"
 
             expected = 400 * len(encode_command(reply(request(7), body=b"x" * 1024 * 1024)))
             got = 0

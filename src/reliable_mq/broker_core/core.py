@@ -7,6 +7,7 @@ the flush type promises.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.delivery import schedule, timer_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
+from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 64 * 1024 * 1024  # bytes of the log, a few seconds at full load
+# Answers to waiting pulls that are made at once: many may wait for one large message.
+_WOKEN_SIZE_MAX = 16 * 1024 * 1024
 _SAMPLE_INTERVAL_MS = 1_000
 
 
@@ -59,6 +63,7 @@ class BrokerCore:
         self.state = BrokerState(config, store, self._timers(config, store))
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
+        self._woken: deque[WaitingPull] = deque()
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._due_ms = {
             "statistics": 0,
@@ -181,11 +186,19 @@ class BrokerCore:
     def _wake_pulls(self) -> None:
         for (topic, queue_id), tags in self._arrived.items():
             for tags_code in tags:
-                for pull in self.state.pulls.arrived(topic, queue_id, tags_code):
-                    self._answer(pull.connection, answer_waiting(self.state, pull))
-            for pull in wake_filtered(self.state, topic, queue_id):
-                self._answer(pull.connection, answer_waiting(self.state, pull))
+                self._woken.extend(self.state.pulls.arrived(topic, queue_id, tags_code))
+            self._woken.extend(wake_filtered(self.state, topic, queue_id))
         self._arrived.clear()
+        self._answer_woken()
+
+    def _answer_woken(self) -> None:
+        """Answer pulls whose messages have come; of very much the rest comes with the next tick."""
+        room = _WOKEN_SIZE_MAX
+        while self._woken and room > 0:
+            pull = self._woken.popleft()
+            answer = answer_waiting(self.state, pull)
+            room -= len(answer.body)
+            self._answer(pull.connection, answer)
 
     def _answer(self, connection_id: int, answer: Command) -> None:
         self.state.reply(connection_id, encode_command(answer))
@@ -199,6 +212,7 @@ class BrokerCore:
             state.collect_statistics(now_ms)
             state.statistics.sample(now_ms)
         self.housekeeping.run_some()
+        self._answer_woken()
         for pull in state.pulls.due(now_ms):
             self._answer(pull.connection, answer_waiting(state, pull))
         state.calls.expire(now_ms)

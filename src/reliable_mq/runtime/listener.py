@@ -10,11 +10,13 @@ import itertools
 import logging
 import resource
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
@@ -23,8 +25,23 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 120.0  # Apache RocketMQ closes a channel that is silent this long
 _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
-# One read may hold many requests for much; a peer whose answers to it exceed this is cut off.
+# Pulls that wait are answered when messages come; a peer that leaves this much unread is cut off.
 _UNSENT_MAX = 256 * 1024 * 1024
+# One read may hold many requests for much. Of those whose answers may be large only so many are
+# handled at once; the others wait until the peer has read.
+_LARGE_AT_ONCE = 16
+_SMALL_ANSWERS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.END_TRANSACTION,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.HEART_BEAT,
+    }
+)
 _BACKLOG = 1024
 
 
@@ -155,7 +172,9 @@ class _ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_connection",
         "_is_told",
+        "_is_unread",
         "_last_used",
+        "_later",
         "_listener",
         "_loop",
         "_owner",
@@ -172,6 +191,8 @@ class _ServerConnection(asyncio.Protocol):
         self._last_used = self._loop.time()
         self._is_told = False  # whether the log says why the connection ends
         self._reads_no_more = False
+        self._is_unread = False  # whether the peer leaves answers unread
+        self._later: deque[Command] = deque()  # came, and wait until the peer has read
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
 
@@ -197,8 +218,33 @@ class _ServerConnection(asyncio.Protocol):
             self._tell(f"closed, {error}")
             self._transport.abort()
             return
+        if not commands:
+            return
+        if len(commands) <= _LARGE_AT_ONCE and not self._later:
+            self._owner.received(self._connection, commands)
+            return
+        is_first = not self._later
+        self._later.extend(commands)
+        if is_first:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand on what waits, as much as may be handled at once, unless answers are unread."""
+        if self._connection is None or self._is_unread or self._transport.is_closing():
+            return
+        commands: list[Command] = []
+        large = 0
+        while self._later and large < _LARGE_AT_ONCE:
+            command = self._later.popleft()
+            large += command.code not in _SMALL_ANSWERS
+            commands.append(command)
         if commands:
             self._owner.received(self._connection, commands)
+        if self._later:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)  # behind the answers to these
+        elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._connection is None:
@@ -210,11 +256,15 @@ class _ServerConnection(asyncio.Protocol):
         self._listener.closed(self._connection)
 
     def pause_writing(self) -> None:
+        self._is_unread = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self._reads_no_more and not self._transport.is_closing():
+        self._is_unread = False
+        if self._later:
+            self._go_on()
+        elif not self._reads_no_more and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def send(self, frames: list[bytes]) -> None:
