@@ -63,8 +63,6 @@ class Pressure:
         """Note how many sends wait for the log, and up to where it has let sends go."""
         is_new = not waiting or not self.waiting or released != self._released
         if is_new or now_ms < self._since_ms:
-        is_moving = released != self._released or not (waiting and self.waiting)
-        if is_moving or now_ms < self._since_ms:
             self._since_ms = now_ms
         self._released = released
         self.waiting = waiting
