@@ -1,5 +1,6 @@
 """Producers that are too many or too fast are told so, and one client cannot take all memory."""
 
+import pytest
 from tests.broker_core.broker_world import (
     START_MS,
     TOPIC,
