@@ -149,12 +149,12 @@ public class Consumption {
         group.setGroupName("unlucky");
         group.setRetryQueueNums(2);
         admin.createAndUpdateSubscriptionGroupConfig(broker, group);
-        send("failing", 1);
         DefaultMQPushConsumer first = consumer("unlucky", list());
-        first.subscribe("%RETRY%unlucky", "*"); // a broker makes this topic for a group's heartbeat
-        first.start();
+        first.subscribe("failing", "*");
+        first.start(); // a broker makes the group's retry topic when it hears of the group
         await(() -> admin.examineTopicRouteInfo("%RETRY%unlucky") != null);
         first.shutdown();
+        send("failing", 1);
         List<MessageExt> seen = list();
         DefaultMQPushConsumer consumer = consumer("unlucky", seen);
         consumer.setMaxReconsumeTimes(1);
