@@ -9,6 +9,7 @@ from tests.broker_core.probes.failures import SEND_BACKS
 from tests.broker_core.probes.groups import DELETIONS, GROUPS
 from tests.broker_core.probes.offsets import OFFSETS
 from tests.broker_core.probes.pulls import PULLS
+from tests.broker_core.probes.resets import RESETS
 from tests.broker_core.probes.sends import SENDS
 from tests.broker_core.probes.topics import TOPICS, UNKNOWN
 
@@ -20,6 +21,7 @@ SCRIPT = [
     *CLIENTS,
     *LOCKS,
     *OFFSETS,
+    *RESETS,
     *SEND_BACKS,
     *GROUPS,
     *DELETIONS,
