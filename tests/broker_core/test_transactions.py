@@ -22,7 +22,12 @@ from tests.broker_core.half_world import (
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+from reliable_mq.wire.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    decode_record,
+)
 
 
 @pytest.fixture
@@ -43,7 +48,9 @@ def test_a_half_message_waits_under_its_real_name_until_it_is_committed(world: B
     assert sent.ext_fields["queueId"] == "3"
     assert end(world, ending(sent, COMMIT)).code == 0
     (message,) = world.records(TOPIC, 3)
-    assert (message.body, message.flag, message.properties) == (b"half", 7, half.properties)
+    assert (message.body, message.flag) == (b"half", 7)
+    named.pop("REAL_TOPIC"), named.pop("REAL_QID")
+    assert message.property_map() == named
     assert message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == half.commit_log_offset
     assert settled(world) == [b"0,"]
@@ -86,6 +93,20 @@ def test_halves_of_one_turn_are_settled_by_one_record(world: BrokerWorld) -> Non
     world.finish_turn()
     assert [world.reply_to(900 + n).code for n in range(3)] == [0, 0, 0]  # type: ignore[union-attr]
     assert settled(world) == [b"0,1,2,"]
+
+
+def test_an_end_must_say_how(world: BrokerWorld) -> None:
+    answer = end(world, ending(prepare(world), TRANSACTION_PREPARED))
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "commitOrRollback field wrong",
+    )
+
+
+def test_a_batch_is_no_half(world: BrokerWorld) -> None:
+    header = {**half_header(), "m": "true"}
+    answer = world.ask(RequestCode.SEND_BATCH_MESSAGE, header, b"x" * 40)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_an_end_that_says_nothing_gets_no_answer(world: BrokerWorld) -> None:
@@ -142,3 +163,15 @@ def test_consumers_pull_a_committed_message_by_its_tag(world: BrokerWorld) -> No
     answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(0, queueId=3, subscription="paid"))
     assert answer.code == 0
     assert decode_record(answer.body).body == b"half"
+
+
+def test_a_full_disk_settles_nothing_and_asks_nobody(world: BrokerWorld) -> None:
+    produce(world)
+    sent = prepare(world)
+    world.state.pressure.note_disk(0.99, is_full=True)
+    assert end(world, ending(sent, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    world.pass_time(INTERVAL_MS, step=1_000)
+    assert len(world.records(HALF_TOPIC)) == 1
+    world.state.pressure.note_disk(0.5, is_full=False)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert bodies(world) == [b"half"]

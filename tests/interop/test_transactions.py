@@ -12,6 +12,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
 from tests.interop.java_shell import run_source
 
+from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.message_id import decode_offset_message_id
@@ -20,6 +21,7 @@ from reliable_mq.wire.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    Record,
     iter_records,
 )
 
@@ -110,39 +112,121 @@ def test_one_java_client_answers_the_requests_of_another(broker: Broker, tmp_pat
     )
 
 
-def prepare(client: RawClient, body: str, said: str, now_ms: int) -> Command:
-    """Send a half whose producer will answer check-backs by `said`."""
+def half_header(body: str, said: str, now_ms: int, flag: int = 0) -> dict[str, object]:
     properties = {"TRAN_MSG": "true", "PGROUP": PRODUCERS, "UNIQ_KEY": f"KEY-{body}"}
     properties |= {"KEYS": said, "TAGS": "paid"}
-    header = dict(zip("abcdefgh", (PRODUCERS, TOPIC, "TBW102", 2, 0), strict=False))
-    header |= {"f": TRANSACTION_PREPARED, "g": now_ms, "h": 0}
-    header |= {"i": encode_properties(properties).decode(), "m": "false"}
+    header: dict[str, object] = dict(
+        zip("abcdefgh", (PRODUCERS, TOPIC, "TBW102", 2, 0), strict=False)
+    )
+    header |= {"f": TRANSACTION_PREPARED, "g": now_ms, "h": flag}
+    return header | {"i": encode_properties(properties).decode(), "m": "false"}
+
+
+def prepare(client: RawClient, body: str, said: str, now_ms: int, flag: int = 0) -> Command:
+    """Send a half whose producer will answer check-backs by `said`."""
+    header = half_header(body, said, now_ms, flag)
     answer = client.ask(RequestCode.SEND_MESSAGE_V2, header, body.encode())
     assert answer.code == 0, answer.remark
     return answer
 
 
-def end(client: RawClient, sent: Command, decision: int) -> None:
+def ending(sent: Command, decision: int) -> dict[str, object]:
     place = decode_offset_message_id(sent.ext_fields["msgId"])
-    header = {
+    return {
         "producerGroup": PRODUCERS,
         "tranStateTableOffset": sent.ext_fields["queueOffset"],
         "commitLogOffset": place.commit_log_offset,
         "commitOrRollback": decision,
         "msgId": sent.ext_fields["transactionId"],
     }
-    assert client.ask(RequestCode.END_TRANSACTION, header).code == 0
+
+
+def end(client: RawClient, sent: Command, decision: int) -> None:
+    assert client.ask(RequestCode.END_TRANSACTION, ending(sent, decision)).code == 0
+
+
+def test_both_brokers_refuse_the_same_ends(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        sent = prepare(client, "refused", "rollback", int(time.time() * 1000))
+        offset = decode_offset_message_id(sent.ext_fields["msgId"]).commit_log_offset
+        wrong: list[tuple[str, object]] = [
+            ("producerGroup", "others"),
+            ("tranStateTableOffset", 10**6),
+            *(("commitLogOffset", place) for place in (offset + 1, -1, 10**12)),
+        ]
+        header = ending(sent, TRANSACTION_COMMIT)
+        answers = [
+            client.ask(RequestCode.END_TRANSACTION, header | {name: value}) for name, value in wrong
+        ]
+        end(client, sent, TRANSACTION_ROLLBACK)
+    nothing = "Find prepared transaction message failed"
+    assert [(answer.code, answer.remark) for answer in answers] == [
+        (1, "The producer group wrong"),
+        (1, "The transaction state table offset wrong"),
+        *([(1, nothing)] * 3),
+    ]
+
+
+def test_both_brokers_store_the_same_of_a_transaction(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        sent = prepare(client, "stored", "commit", int(time.time() * 1000), flag=7)
+        end(client, sent, TRANSACTION_COMMIT)
+        half = found(client, HALF_TOPIC, "stored", int(sent.ext_fields["queueOffset"]))
+        message = found(client, TOPIC, "stored")
+        op = found(client, OP_TOPIC, str(half.queue_offset))
+    named = half.property_map()
+    assert sent.ext_fields["transactionId"] == named["__transactionId__"] == "KEY-stored"
+    assert (named.pop("REAL_TOPIC"), named.pop("REAL_QID")) == (TOPIC, "0")
+    assert message.property_map() == named
+    assert named == {
+        "TRAN_MSG": "true",
+        "PGROUP": PRODUCERS,
+        "KEYS": "commit",
+        "TAGS": "paid",
+        "UNIQ_KEY": "KEY-stored",
+        "__transactionId__": "KEY-stored",
+        "CLUSTER": "DefaultCluster",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    assert (half.flag, half.sys_flag, half.prepared_transaction_offset) == (7, 0, 0)
+    assert (message.flag, message.sys_flag) == (7, TRANSACTION_COMMIT)
+    assert message.prepared_transaction_offset == half.commit_log_offset
+    assert (op.property_map(), op.flag, op.sys_flag) == ({"TAGS": "d", "WAIT": "true"}, 0, 0)
+
+
+def found(client: RawClient, topic: str, word: str, offset: int = 0) -> Record:
+    """Return the message with a word in its body; Apache's broker may take its time."""
+    deadline = time.monotonic() + 40
+    while True:
+        for record in pulled(client, topic, offset):
+            if word in record.body.decode().split(","):
+                return record
+        assert time.monotonic() < deadline, f"no {word} in {topic}"
+        time.sleep(0.1)
+
+
+def pulled(client: RawClient, topic: str, offset: int) -> list[Record]:
+    header = {"consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": 0}
+    header |= {"queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0}
+    header |= {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
+    return list(iter_records(client.ask(RequestCode.PULL_MESSAGE, header).body))
+
+
+def test_neither_broker_holds_messages_against_their_topics_type(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        ext = {"topic": "ordered", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
+        ext |= {"attributes": "+message.type=FIFO"}
+        assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        header = {**half_header("x", "commit", 1), "b": "ordered"}
+        assert client.ask(RequestCode.SEND_MESSAGE_V2, header, b"x").code == 0
 
 
 def bodies(broker: Broker) -> list[str]:
     """Return what lies in the topic's first queue."""
     with RawClient(broker.address) as client:
-        header = {"consumerGroup": "TOOLS_CONSUMER", "topic": TOPIC, "queueId": 0}
-        header |= {"queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0}
-        header |= {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
-        answer = client.ask(RequestCode.PULL_MESSAGE, header)
-        assert answer.code == 0, answer.remark
-        return [record.body.decode() for record in iter_records(answer.body)]
+        return [record.body.decode() for record in pulled(client, TOPIC, 0)]
 
 
 def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: Path) -> None:

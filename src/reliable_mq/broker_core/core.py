@@ -229,7 +229,7 @@ class BrokerCore:
             state.save(timer_counts.PATH, state.timers.counts.dump())
         if self._is_due("halves", now_ms, config.transaction_check_interval_ms):
             self._half_check.begin(state)
-        if self._half_check.is_running:
+        if self._half_check.is_running and not state.pressure.is_disk_full:
             self._half_check.run_once(state, now_ms)
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             for group in state.clients.expire(now_ms):

@@ -8,7 +8,7 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
 """
 
-from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.message_store import Place, StoredMessage
 from reliable_mq.wire.codes import RequestCode
@@ -29,7 +29,7 @@ from reliable_mq.wire.record import Record, encode_record_fields
 
 # Of one tick, so that many pending halves do not stop everything.
 _CHECKS_MAX = 200
-_KEPT_MS = 72 * 3_600_000  # Apache's fileReservedTime: older halves are given up
+_HOUR_MS = 3_600_000
 
 
 class HalfCheck:
@@ -79,7 +79,7 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     properties = half.property_map()
     checks = _number(properties.get(TRANSACTION_CHECK_TIMES), 0)
     age_ms = now_ms - half.born_time_ms
-    if checks >= config.transaction_check_max or age_ms > _KEPT_MS:
+    if checks >= config.transaction_check_max or age_ms > config.reserved_hours * _HOUR_MS:
         _give_up(state, offset, half, now_ms)
         return True
     # Apache counts even when it only puts the half back because it is immune.
@@ -131,7 +131,7 @@ def _put_back(
 
 def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None:
     given_up = StoredMessage(
-        topic=GIVEN_UP_TOPIC,
+        topic=state.ensure_given_up_topic(now_ms).topic_name,
         queue_id=0,
         body=half.body,
         properties=half.properties,
@@ -141,7 +141,6 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
         born_host=half.born_host,
         reconsume_times=half.reconsume_times,
     )
-    state.ensure_given_up_topic(now_ms)
     state.append(given_up, now_ms)
     state.halves.give_up(offset, half)
 

@@ -114,7 +114,7 @@ def _finish(
     ext = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
     code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
     queue_id = str(message.queue_id)
-    if not config.store_reply_message:
+    if not config.store_reply_message or state.pressure.is_disk_full:
         if fault is None:
             ext |= {"msgId": "0", "queueId": queue_id, "queueOffset": "0"}
         frame = encode_command(reply(asked.command, code, fault, ext))

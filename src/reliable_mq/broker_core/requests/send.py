@@ -161,7 +161,7 @@ def _check(
 
 def _check_batch(state: BrokerState, header: SendMessageHeader, body: bytes) -> None:
     if header.sys_flag & TRANSACTION_MASK:
-        raise half_refused(state.config.broker_ip)
+        raise too_large(state.config.message_size_max)  # so Apache's words
     if is_retry_topic(header.topic):
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,

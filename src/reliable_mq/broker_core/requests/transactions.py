@@ -31,11 +31,14 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
     Record,
 )
 
 _DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+
+_DECISIONS = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
 def half_refused(broker: str) -> Refused:
@@ -88,15 +91,18 @@ def append_half(
 def end_transaction(state: BrokerState, request: Request) -> Command | None:
     """END_TRANSACTION. One that says nothing new is not answered, as at Apache's broker."""
     header = EndTransactionHeader.decode(request.command.ext_fields)
-    if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+    if header.commit_or_rollback not in _DECISIONS:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+    if header.commit_or_rollback == TRANSACTION_NONE:
         return None
     half = _half(state, header, request.now_ms)
-    properties = half.property_map()
-    real = properties.get(REAL_TOPIC, ""), int(properties.get(REAL_QUEUE_ID, "0"))
+    message = _committed(half)
+    if state.pressure.is_disk_full:
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     if not state.halves.settle(half):
         return reply(request.command)
     if header.commit_or_rollback == TRANSACTION_COMMIT:
-        state.append(_committed(half, *real), request.now_ms)
+        state.append(message, request.now_ms)
     frame = None if request.command.is_oneway else encode_command(reply(request.command))
     state.settled(request.connection.id, frame, request.now_ms)
     return None
@@ -106,8 +112,8 @@ def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Reco
     """Return the half that is to be ended, or refuse in Apache's words."""
     offset = header.commit_log_offset
     half = state.store.read_record(offset) if offset >= 0 else None
-    if half is None or half.topic != HALF_TOPIC:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    if half is None:
+        raise _no_half()
     properties = half.property_map()
     immunity = properties.get(CHECK_IMMUNITY_SECONDS)
     if immunity and not header.from_transaction_check:
@@ -119,16 +125,24 @@ def _half(state: BrokerState, header: EndTransactionHeader, now_ms: int) -> Reco
         raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
         raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if half.topic != HALF_TOPIC or REAL_TOPIC not in properties:
+        raise _no_half()
     return half
 
 
-def _committed(half: Record, topic: str, queue_id: int) -> StoredMessage:
-    """Return the message as consumers get it. Its properties are the half's, as Apache stores."""
+def _no_half() -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+
+
+def _committed(half: Record) -> StoredMessage:
+    """Return the message as consumers get it. It keeps its mark, as at Apache's broker."""
+    properties = half.property_map()
+    topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QUEUE_ID, "0"))
     return StoredMessage(
         topic=topic,
         queue_id=queue_id,
         body=half.body,
-        properties=half.properties,
+        properties=encode_properties(properties),
         flag=half.flag,
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         born_time_ms=half.born_time_ms,
