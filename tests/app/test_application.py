@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -350,3 +351,20 @@ def test_a_wait_that_the_broker_cannot_keep_is_refused() -> None:
     Retry(after=7200)
     with pytest.raises(UsageError, match=r"within 0\.\.7200 s"):
         Retry(after=7201)
+
+
+def test_an_application_says_when_it_is_ready_and_what_it_consumes(
+    shop: ReliableMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    @shop.consumer("orders", group="payments")
+    def pay(order: dict[str, int]) -> None: ...
+
+    @shop.consumer("orders", group="loyalty")
+    def points(order: dict[str, int]) -> None: ...
+
+    with caplog.at_level(logging.INFO), shop:
+        said = [each.getMessage() for each in caplog.records]
+        until(lambda: any("resend looks every 1 s" in each.getMessage() for each in caplog.records))
+
+    ready = "application shop is ready and consumes orders as payments, orders as loyalty"
+    assert ready in said
