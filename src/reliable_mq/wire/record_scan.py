@@ -109,6 +109,20 @@ def _valid_size_by_decoding(buffer: memoryview, at: int) -> int:
     return record.size if "\0" not in record.topic else 0
 
 
+def holds_records(buffer: bytes, count: int) -> bool:
+    """Whether a buffer holds `count` records one after another, by the sizes that they tell."""
+    at, end = 0, len(buffer)
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    for _ in range(count):
+        if at + RECORD_SIZE_MIN > end:
+            return False
+        size, magic = unpack(buffer, at)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+            return False
+        at += size
+    return at == end
+
+
 def head_at(buffer: memoryview, at: int) -> RecordHead:
     """Return the head of a record that `valid_size_at` found valid."""
     size, magic, queue_id, queue_offset, sys_flag, store_time, length = _DISPATCHED.unpack_from(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.groups import GroupConfig
+from reliable_mq.broker_core.requests.damaged import sound_records
 from reliable_mq.broker_core.requests.filtered_pull import scan
 from reliable_mq.broker_core.requests.offsets import is_young
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
@@ -20,6 +21,7 @@ from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import PullMessageHeader
+from reliable_mq.wire.record_scan import holds_records
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -167,7 +169,22 @@ def _read(
     if not count:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     parts.append(log.read(begin, end - begin))
-    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(parts), count)
+    body = b"".join(parts)
+    if not holds_records(body, count):
+        return _around_damage(state, queue, header.queue_offset, next_offset, tags)
+    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, body, count)
+
+
+def _around_damage(
+    state: BrokerState, queue: ConsumeQueue, begin: int, end: int, tags: frozenset[int] | None
+) -> _Found:
+    """Read once more, record by record, between two offsets of the queue."""
+    units = [queue.unit(index) for index in range(begin, end)]
+    wanted = (unit for unit in units if tags is None or unit.tags_code in tags)
+    records = sound_records(state.store.log, wanted)
+    if not records:
+        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", end)
+    return _Found(ResponseCode.SUCCESS, "FOUND", end, b"".join(records), len(records))
 
 
 def _read_filtered(
