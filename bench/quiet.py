@@ -11,6 +11,7 @@ from pathlib import Path
 
 LOOK_SECONDS = 1.0
 QUIET_PROCESSORS = 0.15
+IDLE_LOOK_SECONDS = 0.4
 
 
 def busy_seconds() -> float:
@@ -45,6 +46,19 @@ class OthersLoad:
         """Return how many processors others have used on average since then."""
         others, at = self._look()
         return max(0.0, others - self._begin[0]) / max(at - self._begin[1], 1e-3)
+
+
+def wait_until_idle(pids: Collection[int], seconds_max: float) -> None:
+    """Return when these processes rest, or after `seconds_max`.
+
+    What a broker puts off until nobody sends (ours its index) must not fall into another's round.
+    """
+    deadline = time.monotonic() + seconds_max
+    while sys.platform == "linux" and time.monotonic() < deadline:
+        before = used_seconds(pids)
+        time.sleep(IDLE_LOOK_SECONDS)
+        if used_seconds(pids) - before <= IDLE_LOOK_SECONDS * QUIET_PROCESSORS:
+            return
 
 
 def wait_for_quiet(pids: Collection[int], seconds_max: float) -> None:

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import WarmSender, missing_tools
-from bench.quiet import OthersLoad, wait_for_quiet
+from bench.quiet import OthersLoad, wait_for_quiet, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import send_table
 
 BODY_BYTES = 1024
 CORES = 2
+SETTLE_SECONDS_MAX = 10
 MODE_WARMUP_SECONDS = 1  # in every round, after the long warm-up of the process
 
 BROKERS = {"apache": ApacheRocketMQ, "ours": ReliableMQBroker}
@@ -122,7 +123,9 @@ def measure(
                 for mode in (mode for mode in modes if mode.flush_disk_type == flush):
                     for _ in range(runs):
                         wait_for_quiet(pids, patience)
-                        rounds += [take_round(pair, mode, seconds, pids) for pair in pairs]
+                        for pair in pairs:
+                            wait_until_idle(pids, SETTLE_SECONDS_MAX)
+                            rounds.append(take_round(pair, mode, seconds, pids))
     return rounds
 
 
@@ -131,7 +134,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the mode of the bar only, short")
     parser.add_argument("--brokers", nargs="+", choices=BROKERS, default=list(BROKERS))
     parser.add_argument("--warmup", type=float, help="seconds (15; quick: 5)")
-    parser.add_argument("--runs", type=int, help="rounds per mode and broker (3; quick: 1)")
+    parser.add_argument("--runs", type=int, help="rounds per mode and broker (5; quick: 1)")
     parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 4)")
     parser.add_argument(
         "--patience",
@@ -146,7 +149,7 @@ def main() -> int:
     pin_to_two_cores()
     settings: dict[str, Any] = {
         "warmup": options.warmup or (5 if options.quick else 15),
-        "runs": options.runs or (1 if options.quick else 3),
+        "runs": options.runs or (1 if options.quick else 5),
         "seconds": options.seconds or (4 if options.quick else 5),
         "patience": options.patience,
     }
