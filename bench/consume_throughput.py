@@ -3,7 +3,7 @@
 Each broker is given the same backlog in batches; then new consumer groups read it from the
 beginning, brokers in turn. Every round is a JVM of its own, so its first part is cold for both.
 
-    python -m bench.consume_throughput --backlog 300000
+    python -m bench.consume_throughput --backlog 500000
 """
 
 import argparse
@@ -15,8 +15,9 @@ from typing import Any
 
 from bench import raw_results
 from bench.java_programs import missing_tools, run_program
+from bench.quiet import wait_until_idle
 from bench.render import consume_table
-from bench.send_throughput import BODY_BYTES, BROKERS, pin_to_two_cores
+from bench.send_throughput import BODY_BYTES, BROKERS, SETTLE_SECONDS_MAX, pin_to_two_cores
 
 SEND_THREADS = 8
 SEND_BATCH = 32
@@ -44,6 +45,9 @@ def measure(directory: Path, *, backlog: int, runs: int) -> list[dict[str, Any]]
             )
         for run in range(runs):
             for home, broker in brokers:
+                wait_until_idle(
+                    [pid for _, each in brokers for pid in each.pids], SETTLE_SECONDS_MAX
+                )
                 seen = run_program(
                     "PushConsumer",
                     home,
@@ -59,8 +63,8 @@ def measure(directory: Path, *, backlog: int, runs: int) -> list[dict[str, Any]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Push consumption of a backlog, both brokers.")
-    parser.add_argument("--backlog", type=int, default=300_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--backlog", type=int, default=500_000)
+    parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     if reason := missing_tools():
         print(reason, file=sys.stderr)
