@@ -175,3 +175,21 @@ def test_a_full_disk_settles_nothing_and_asks_nobody(world: BrokerWorld) -> None
     world.state.pressure.note_disk(0.5, is_full=False)
     assert end(world, ending(sent, COMMIT)).code == 0
     assert bodies(world) == [b"half"]
+
+
+def test_whoever_repeats_an_end_is_not_answered_before_the_first_is_stored(
+    world: BrokerWorld,
+) -> None:
+    header = ending(prepare(world), COMMIT)
+    world.is_writing = False
+
+    assert world.begin(RequestCode.END_TRANSACTION, header) is None
+    assert world.begin(RequestCode.END_TRANSACTION, header) is None
+    world.is_writing = True
+    world.write()
+    world.finish_turn()
+
+    answers = [world.reply_to(world.last_opaque - 1), world.reply_to(world.last_opaque)]
+    assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 2
+    assert bodies(world) == [b"half"]
+    assert end(world, header).code == ResponseCode.SUCCESS

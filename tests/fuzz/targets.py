@@ -49,7 +49,8 @@ class Bugs(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        if record.exc_info:  # damage that is told in one line is no bug
+            self.lines.append(self.format(record))
 
 
 def frames(random: Random, note: Input) -> None:

@@ -3,14 +3,18 @@
 A canary changes the product in memory, in one small way that a reviewer might miss.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.delivery import timers
+from reliable_mq.broker_core.delivery.half import HalfMessages
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
+from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.requests import pull, send
 from reliable_mq.broker_core.state import BrokerState
@@ -143,6 +147,28 @@ def _answer_twice(original: _Original) -> _Original:
     return release
 
 
+def _end_twice(original: _Original) -> _Original:
+    def settle(halves: HalfMessages, half: Any) -> bool:
+        original(halves, half)
+        return True
+
+    return settle
+
+
+def _timer_too_early(original: _Original) -> _Original:
+    def deliver(timers: Timers, now_ms: int) -> Any:
+        return original(timers, now_ms + 30)
+
+    return deliver
+
+
+def _timers_noted_too_soon(original: _Original) -> _Original:
+    def stored(timers: Timers, _end: int) -> None:
+        original(timers, timers._store.log.end)
+
+    return stored
+
+
 CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "reply before sync": (BrokerState, "reply_when_stored", lambda _: _reply_before_sync),
     "no sync": (MemoryFile, "sync", lambda _: _sync_nothing),
@@ -158,6 +184,11 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a lock of two": (OrderLocks, "lock", _lock_of_two),
     "unsynced units trusted": (ConsumeQueue, "index_of", lambda _: _trust_units),
     "a batch not whole": (send, "_append_batch", _half_a_batch),
+    "a half ended twice": (HalfMessages, "settle", _end_twice),
+    "a repeated end too early": (BrokerState, "settled_before", lambda _: BrokerState.reply),
+    "a timer too early": (Timers, "_deliver", _timer_too_early),
+    "a timer twice": (timers, "deliveries_since", lambda _: lambda *_at: (Counter(), 0)),
+    "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
     "an answer twice": (BrokerState, "release", _answer_twice),
 }
 
@@ -176,6 +207,7 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         "kinds_off": ["delayed", "batch", "wrong", "send back", "search", "view", "lock"],
     },
     "delays saved too soon": _LOSSY,
+    "timers noted too soon": _LOSSY,
     "unsynced units trusted": _LOSSY,
 }
 

@@ -1,9 +1,20 @@
 """The plain values of the model."""
 
+from collections.abc import Mapping
+
 import msgspec
 
-from reliable_mq.broker_core.names import SCHEDULE_TOPIC
-from reliable_mq.wire.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TAGS
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from reliable_mq.wire.properties import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DELIVERED_MS,
+)
 from reliable_mq.wire.record import Record
 
 
@@ -12,23 +23,26 @@ class Violation(AssertionError):
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """A record that a request makes. A `level` above 0: it waits for its time."""
+    """A record that a request makes. With `waits_in` it waits there for its time, or its end."""
 
     topic: str
-    queue_id: int  # -1: any
+    queue_id: int
     body: bytes
     tag: str = ""
     level: int = 0
     reconsume_times: int = 0
+    waits_in: str = ""
 
     def fits(self, entry: "Entry") -> bool:
         """Whether a record is this one."""
-        place: tuple[object, ...] = (entry.topic, entry.queue_id, 0)
-        if entry.topic == SCHEDULE_TOPIC:
-            place = (entry.real_topic, entry.real_queue_id, entry.queue_id + 1)
-        wanted = (self.topic, place[1] if self.queue_id < 0 else self.queue_id, self.level)
+        place = (entry.topic, entry.queue_id)
+        if self.waits_in:
+            queue_id = self.level - 1 if self.level else 0
+            if place != (self.waits_in, queue_id):
+                return False
+            place = (entry.real_topic, entry.real_queue_id)
         return (
-            place == wanted
+            place == (self.topic, self.queue_id)
             and entry.body == self.body
             and entry.tag == self.tag
             and entry.reconsume_times == self.reconsume_times
@@ -51,6 +65,9 @@ class Entry(msgspec.Struct, eq=False):
     level: int
     real_topic: str
     real_queue_id: int
+    due_ms: int  # of a message in the timers' topic, else 0
+    is_timed_delivery: bool
+    half_offset: int  # of a committed message: where its half is
     number: int = -1  # in the log
     shown_ms: int = 0
 
@@ -96,4 +113,16 @@ def entry_of(record: Record) -> Entry:
         int(properties.get(DELAY, "0")),
         properties.get(REAL_TOPIC, ""),
         int(properties.get(REAL_QUEUE_ID, "0")),
+        due_ms(properties, record.store_time_ms) if record.topic == TIMER_TOPIC else 0,
+        TIMER_DELIVERED_MS in properties and record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC),
+        record.prepared_transaction_offset,
     )
+
+
+def due_ms(properties: Mapping[str, str], stored_ms: int) -> int:
+    """Return when a message with these properties is due, 0 when it is not timed."""
+    if TIMER_DELAY_SEC in properties:
+        return stored_ms + int(properties[TIMER_DELAY_SEC]) * 1_000
+    if TIMER_DELAY_MS in properties:
+        return stored_ms + int(properties[TIMER_DELAY_MS])
+    return int(properties.get(TIMER_DELIVER_MS, "0"))

@@ -35,6 +35,8 @@ def config_of(world: World) -> BrokerConfig:
             "flushDiskType": "SYNC_FLUSH" if plan.is_sync_flush else "ASYNC_FLUSH",
             "flushConsumerOffsetInterval": "300",
             "flushDelayOffsetInterval": "200",
+            "transactionCheckInterval": "100000000",
+            "mappedFileSizeTimerLog": "4096",
             "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",
         }
     )

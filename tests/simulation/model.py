@@ -7,7 +7,8 @@ The model sees what the broker sees (commands, time, how far the disk has come) 
     every message that was taken is one record of the log, in the order of the requests
     queue offsets are gapless; nothing is acknowledged before it is as safe as the flush type says
     a message shows in its queue when it is stored, and a pull returns exactly what is there
-    a delayed message is delivered in order, never early, late or twice in one life, and never lost
+    a delayed message is delivered in order, never early, late or twice in one life, and never lost;
+    a timed one in its millisecond, and once; a half ends once, and is unseen before
     after a crash the log is a prefix of what was written, with everything in it that was safe;
     tables say what their files said
 """
@@ -21,8 +22,10 @@ import msgspec
 from tests.simulation.delays import Delays
 from tests.simulation.disk_log import records_of, survivors
 from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of
+from tests.simulation.halves import Halves
 from tests.simulation.plan import Plan
 from tests.simulation.tables import Tables
+from tests.simulation.timers import TimedMessages
 from tests.simulation.waiting import Waiting
 
 from reliable_mq.broker_core.core import BrokerCore
@@ -78,6 +81,8 @@ class Model:
         self.by_offset: dict[int, Entry] = {}
         self.tables = Tables()
         self.delays = Delays(self, plan.tick_ms, plan.queue_file_size)
+        self.timers = TimedMessages(self, plan.tick_ms)
+        self.halves = Halves(self)
         self.waiting = Waiting()
         self.visible = 0  # so many entries of the log show in their queues
         self._written = 0  # so many the file system has, and the medium
@@ -186,17 +191,33 @@ class Model:
         if self._expected and self._expected[0][1].fits(entry):
             asked, _ = self._expected.popleft()
             asked.entries.append(len(self.log))
-        elif not self.delays.delivered(entry, now_ms):
+        elif not self._is_by_itself(entry, now_ms):
             wanted = self._expected[0][1] if self._expected else "nothing"
             raise Violation(f"{entry} was stored where {wanted} was expected")
         entry.number = len(self.log)
+        if entry.due_ms:
+            self.timers.appended(entry)
+        self.halves.appended(entry)
         self.log.append(entry)
         queue.entries.append(entry)
         self.by_offset[entry.log_offset] = entry
 
+    def _is_by_itself(self, entry: Entry, now_ms: int) -> bool:
+        """Whether the broker has a reason of its own for a record."""
+        return (
+            self.delays.delivered(entry, now_ms)
+            or self.timers.delivered(entry, now_ms)
+            or self.halves.recorded(entry)
+        )
+
+    @property
+    def safe(self) -> int:
+        """How many entries of the log are as safe as the flush type promises."""
+        return self._synced if self._is_sync_flush else self._written
+
     def _acknowledge(self, asked: Asked) -> None:
         last = max(asked.entries, default=-1)
-        safe = self._synced if self._is_sync_flush else self._written
+        safe = self.safe
         if len(asked.entries) != asked.expected_count or last >= safe:
             raise Violation(
                 f"{asked.command.code} is acknowledged: {len(asked.entries)} of "
@@ -221,6 +242,7 @@ class Model:
     def nothing_is_late(self, now_ms: int) -> None:
         """Check what had to be done by the clock."""
         self.delays.nothing_is_late(now_ms)
+        self.timers.nothing_is_late(now_ms)
 
     # lives
 
@@ -262,6 +284,8 @@ class Model:
                 raise Violation(f"{topic}/{queue_id} has {theirs_end}, must have {queue.visible}")
         self.tables.opened(disk, self)
         self.delays.opened(disk)
+        self.timers.opened()
+        self.halves.opened()
 
     def _cut(self, count: int) -> None:
         """Forget the entries of the log from `count` on."""
@@ -269,6 +293,8 @@ class Model:
             self.queues[entry.topic, entry.queue_id].entries.pop()
             del self.by_offset[entry.log_offset]
             self.delays.forget(entry)
+            self.timers.forget(entry)
+            self.halves.forget(entry)
         del self.log[count:]
         self._acknowledged = min(self._acknowledged, count)
         for queue in self.queues.values():

@@ -97,6 +97,7 @@ class Scene:
             raise Violation("the broker does not come up again")
         check_invariants(core)
         self.model.delays.all_are_delivered()
+        self.model.timers.all_are_delivered()
         self._everything_can_be_read()
         self.machine.stop_cleanly()
         self._run(world.time_ms + 5_000)

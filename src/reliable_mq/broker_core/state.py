@@ -173,6 +173,16 @@ class BrokerState:
         if frame:
             self._ends.append((connection, frame))
 
+    def settled_before(self, connection: int, frame: bytes) -> None:
+        """Let `frame` leave when a half that was settled earlier is so on the medium, too."""
+        log = self.store.log
+        if self.halves.is_op_due:
+            self._ends.append((connection, frame))
+        elif log.end > (log.durable if self.is_sync_flush else log.written):
+            self.reply_when_stored(connection, log.end, frame)
+        else:
+            self.reply(connection, frame)
+
     def record_settled(self) -> None:
         """Name the halves that were settled in the op topic, many in one record."""
         for body, highest in self.halves.take_unrecorded(self.config.transaction_op_size_max):

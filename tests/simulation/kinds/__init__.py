@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tests.simulation.client import Asking
-from tests.simulation.kinds import groups, offsets, pulls, sends
+from tests.simulation.kinds import groups, offsets, pulls, sends, transactions
 from tests.simulation.model import Kind
 
 from reliable_mq.wire.codes import RequestCode
@@ -21,6 +21,9 @@ class WholeKind(Asking, Kind, Protocol):
 ASKED: Mapping[str, tuple[int, WholeKind]] = {
     "send": (30, sends.Send()),
     "delayed": (6, sends.SendDelayed()),
+    "timed": (5, sends.SendTimed()),
+    "half": (4, transactions.SendHalf()),
+    "end": (4, transactions.EndTransaction()),
     "batch": (5, sends.SendBatch()),
     "wrong": (2, sends.SendWrongly()),
     "send back": (3, sends.SendBack()),
@@ -40,6 +43,7 @@ JUDGES: Mapping[int, Kind] = {
     RequestCode.SEND_MESSAGE: _send,
     RequestCode.SEND_MESSAGE_V2: _send,
     RequestCode.SEND_BATCH_MESSAGE: _send,
+    RequestCode.END_TRANSACTION: transactions.EndTransaction(),
     RequestCode.CONSUMER_SEND_MSG_BACK: sends.SendBack(),
     RequestCode.PULL_MESSAGE: _pull,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.Commit(),

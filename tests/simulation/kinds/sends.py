@@ -1,23 +1,41 @@
 """Sends: one message, a batch, a delayed one, one that must be refused, one that failed."""
 
+from collections.abc import Mapping
+
 from tests.simulation.client import Memory
 from tests.simulation.delays import DELAYS_MS
-from tests.simulation.facts import Entry, Expected, Violation
+from tests.simulation.facts import Entry, Expected, Violation, due_ms
 from tests.simulation.model import Asked, Model
 from tests.simulation.plan import BODY_SIZE_MAX
 
-from reliable_mq.broker_core.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+from reliable_mq.broker_core.names import (
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    dead_letter_topic,
+    retry_topic,
+)
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import SendBackHeader, SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.message_id import decode_offset_message_id
-from reliable_mq.wire.properties import DELAY, TAGS, decode_properties, encode_properties
+from reliable_mq.wire.properties import (
+    DELAY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    decode_properties,
+    encode_properties,
+)
 
 TAGS_OF_ALL = ("", "red", "green", "blue")
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 _LEVEL_MAX = max(DELAYS_MS)
+_UNTOLD = (TIMER_TOPIC, HALF_TOPIC)  # their queue means nothing to a client
 
 
 def new_body(memory: Memory) -> bytes:
@@ -38,6 +56,7 @@ def send_request(
     level: int = 0,
     is_batch: bool = False,
     is_oneway: bool = False,
+    extra: Mapping[str, str] | None = None,
 ) -> Command:
     """Return a send, in the old or the new form of its header."""
     random = memory.random
@@ -47,6 +66,7 @@ def send_request(
         properties[TAGS] = tag
     if level:
         properties[DELAY] = str(level)
+    properties |= extra or {}
     is_old = random.random() < 0.2 and not is_batch
     header = (SendMessageHeader if is_old else SendMessageHeaderV2)(
         producer_group="producers",
@@ -93,7 +113,7 @@ class Send:
             items = decode_batch(command.body)
         else:
             items = [BatchItem(0, command.body, (header.properties or "").encode())]
-        return [_expected(header, item) for item in items]
+        return [_expected(header, item, asked.now_ms) for item in items]
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         if asked.facts is not None:
@@ -112,7 +132,7 @@ class Send:
         place = (int(reply.ext_fields["queueId"]), int(reply.ext_fields["queueOffset"]))
         if offsets != [entry.log_offset for entry in entries]:
             raise Violation(f"a send is answered with places {offsets}, stored are {entries}")
-        if place != _answered_place(entries[0]):
+        if entries[0].topic not in _UNTOLD and place != _answered_place(entries[0]):
             raise Violation(f"a send is answered with {place}, stored is {entries[0]}")
 
     def may_wait(self, model: Model, asked: Asked) -> bool:
@@ -132,9 +152,14 @@ def _fault(model: Model, header: SendMessageHeader, command: Command) -> int | N
     return None
 
 
-def _expected(header: SendMessageHeader, item: BatchItem) -> Expected:
+def _expected(header: SendMessageHeader, item: BatchItem, now_ms: int) -> Expected:
     properties = decode_properties(item.properties)
     level = min(int(properties.get(DELAY, "0")), _LEVEL_MAX)
+    waits_in = SCHEDULE_TOPIC if level else ""
+    if due_ms(properties, now_ms) > now_ms:
+        waits_in = TIMER_TOPIC
+    elif TRANSACTION_PREPARED in properties:
+        waits_in = HALF_TOPIC
     return Expected(
         header.topic,
         header.queue_id,
@@ -142,6 +167,7 @@ def _expected(header: SendMessageHeader, item: BatchItem) -> Expected:
         properties.get(TAGS, ""),
         level,
         header.reconsume_times or 0,
+        waits_in,
     )
 
 
@@ -159,6 +185,22 @@ class SendDelayed(Send):
         topic, queue_id = memory.place()
         level = memory.random.randint(1, _LEVEL_MAX + 1)
         return send_request(memory, topic, queue_id, new_body(memory), level=level)
+
+
+class SendTimed(Send):
+    """A message for a certain time, which may have passed."""
+
+    def make(self, memory: Memory) -> Command | None:
+        random = memory.random
+        topic, queue_id = memory.place()
+        extra = random.choice(
+            (
+                {TIMER_DELAY_MS: str(random.randint(0, 4_000))},
+                {TIMER_DELAY_SEC: str(random.randint(1, 4))},
+                {TIMER_DELIVER_MS: str(memory.now_ms + random.randint(-500, 4_000))},
+            )
+        )
+        return send_request(memory, topic, queue_id, new_body(memory), extra=extra)
 
 
 class SendBatch(Send):
@@ -218,7 +260,8 @@ class SendBack:
             model.tables.topics.setdefault(dead, 1)
             return [Expected(dead, 0, entry.body, entry.tag, 0, times)]
         level = min(header.delay_level or 3 + entry.reconsume_times, _LEVEL_MAX)
-        return [Expected(retry_topic(header.group), 0, entry.body, entry.tag, level, times)]
+        retry = retry_topic(header.group)
+        return [Expected(retry, 0, entry.body, entry.tag, level, times, SCHEDULE_TOPIC)]
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         wanted = ResponseCode.SUCCESS if asked.expected_count else ResponseCode.SYSTEM_ERROR

@@ -99,11 +99,13 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
     message = _committed(half)
     if state.pressure.is_disk_full:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+    frame = None if request.command.is_oneway else encode_command(reply(request.command))
     if not state.halves.settle(half):
-        return reply(request.command)
+        if frame:
+            state.settled_before(request.connection.id, frame)
+        return None
     if header.commit_or_rollback == TRANSACTION_COMMIT:
         state.append(message, request.now_ms)
-    frame = None if request.command.is_oneway else encode_command(reply(request.command))
     state.settled(request.connection.id, frame, request.now_ms)
     return None
 

@@ -1,0 +1,82 @@
+"""The promise of a timed message: in its millisecond, never early, never lost, never twice."""
+
+import heapq
+from typing import TYPE_CHECKING
+
+from tests.simulation.facts import Entry, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.model import Model
+
+_PRECISION_MS = 50
+
+
+class TimedMessages:
+    """The timed messages that wait, and what was delivered."""
+
+    def __init__(self, model: "Model", tick_ms: float) -> None:
+        self._model = model
+        self._slack_ms = _PRECISION_MS + 2 * tick_ms
+        self._waiting: dict[tuple[str, int, bytes], list[Entry]] = {}
+        self._due: list[tuple[int, int, Entry]] = []
+        self._causes: dict[int, Entry] = {}  # by the delivery's log offset
+        self._delivered: set[int] = set()  # log offsets of timed messages
+        self._opened_ms: float | None = None
+
+    def appended(self, entry: Entry) -> None:
+        """Note a timed message that was stored."""
+        place = (entry.real_topic, entry.real_queue_id, entry.body)
+        self._waiting.setdefault(place, []).append(entry)
+        heapq.heappush(self._due, (entry.due_ms, entry.log_offset, entry))
+
+    def delivered(self, entry: Entry, now_ms: int) -> bool:
+        """Whether a record is the delivery of a timed message. Raises when it comes too early."""
+        if not entry.is_timed_delivery:
+            return False
+        waiting = self._waiting.get((entry.topic, entry.queue_id, entry.body))
+        if not waiting:
+            raise Violation(f"a timed message is delivered twice, as {entry}")
+        origin = min(waiting, key=lambda one: one.due_ms)
+        if now_ms < origin.due_ms or origin.number >= self._model.visible:
+            raise Violation(f"{origin} is delivered {origin.due_ms - now_ms} ms early, as {entry}")
+        waiting.remove(origin)
+        self._causes[entry.log_offset] = origin
+        self._delivered.add(origin.log_offset)
+        return True
+
+    def nothing_is_late(self, now_ms: int) -> None:
+        """Check that what is due was delivered; called after a look at the clock."""
+        if self._opened_ms is None:
+            self._opened_ms = now_ms
+        while self._due and self._due[0][0] + self._slack_ms < now_ms:
+            _, _, entry = self._due[0]
+            if entry.log_offset not in self._delivered and self._is_stored(entry):
+                since_ms = max(entry.due_ms, self._opened_ms, entry.shown_ms)
+                if entry.number >= self._model.visible or now_ms <= since_ms + self._slack_ms:
+                    return
+                raise Violation(f"{entry} is late: it was due at {entry.due_ms}")
+            heapq.heappop(self._due)
+
+    def _is_stored(self, entry: Entry) -> bool:
+        return self._model.by_offset.get(entry.log_offset) is entry
+
+    def forget(self, entry: Entry) -> None:
+        """Note that a crash took a record."""
+        origin = self._causes.pop(entry.log_offset, None)
+        if origin is not None:
+            self._delivered.discard(origin.log_offset)
+            self.appended(origin)
+        if entry.due_ms:
+            self._delivered.discard(entry.log_offset)
+            place = (entry.real_topic, entry.real_queue_id, entry.body)
+            self._waiting[place] = [e for e in self._waiting[place] if e is not entry]
+
+    def opened(self) -> None:
+        """Begin another life."""
+        self._opened_ms = None
+
+    def all_are_delivered(self) -> None:
+        """Check that nothing waits any more."""
+        for waiting in self._waiting.values():
+            if waiting:
+                raise Violation(f"{waiting[0]} was never delivered")
