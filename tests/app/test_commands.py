@@ -257,7 +257,8 @@ def test_all_that_wait_for_a_person_are_retried_at_once_after_a_look(
         (("resend", "--db", "sqlite:///x.db", "--broker", "nonsense", "--once"), "host:port", 2),
         (("create-tables", "--db", "oracle://x"), "not supported", 2),
         (("create-tables", "--db", "sqlite:///x.db", "--prefix", "Bad-;"), "prefix", 2),
-        (("stub", "list", "--db", "sqlite:///empty.db"), "rmq_message_stub is missing", 2),
+        (("stub", "list", "--db", "sqlite:///typo.db"), "there is no file typo.db; table rmq_", 2),
+        (("resend", "--db", "sqlite:///typo.db", "--once"), "there is no file typo.db", 2),
         (("resend", "--db", "postgresql+psycopg://u@127.0.0.1:9/x", "--once"), "database: ", 1),
     ],
 )
@@ -271,3 +272,4 @@ def test_a_mistake_is_told_in_one_line(
     assert says in told[0]
     assert "Traceback" not in errors
     assert exit_code == code
+    assert not Path("typo.db").exists()  # a look leaves nothing behind

@@ -1,6 +1,7 @@
 """Leases in a real Redis-protocol server."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_a_flush_forgets_scripts_and_leases_and_nothing_breaks(
 
 
 def test_a_server_that_is_away_is_unreachable_and_found_again(
-    redis_url: str, valkey_server: LocalValkey
+    redis_url: str, valkey_server: LocalValkey, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(leases: RedisLeases) -> None:
         assert (await claim(leases, "one")).lease is Lease.FIRST
@@ -179,7 +180,9 @@ def test_a_server_that_is_away_is_unreachable_and_found_again(
             await asyncio.sleep(0.05)
         assert found.lease is Lease.FIRST
 
-    run(redis_url, scenario)
+    with caplog.at_level(logging.INFO):
+        run(redis_url, scenario)
+    assert [each.getMessage() for each in caplog.records][-1] == "Redis answers again"
 
 
 def test_a_value_of_a_foreign_hand_is_no_tombstone(redis_url: str) -> None:

@@ -5,6 +5,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -128,11 +129,23 @@ class Database:
         Raises:
             ConfigurationError: names the table and what to do.
         """
+        self.check_file()
         self.clock.measured_now()
         there = set(inspect(self.engine).get_table_names())
         for name in sorted(self.metadata.tables):
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
+
+    def check_file(self) -> None:
+        """Raise when an SQLite file is not there: to look into it would make an empty one.
+
+        Raises:
+            ConfigurationError: names the file and what to do.
+        """
+        file = self.url.database or ""
+        if self.dialect == "sqlite" and not file.startswith("file:") and not Path(file).exists():
+            name = self.stubs.name
+            raise ConfigurationError(f"there is no file {file}; {missing_table_text(name)}")
 
     def close(self) -> None:
         """Close the connections of the synchronous engine."""

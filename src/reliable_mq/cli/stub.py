@@ -218,9 +218,12 @@ def _database(application: str, db: str, prefix: str) -> Database:
     if bool(application) == bool(db):
         raise UsageError("give either --app MODULE:OBJECT or --db URL")
     if db:
-        return Database(db, prefix=prefix, connections=1)
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-    return load_application(application).database
+        database = Database(db, prefix=prefix, connections=1)
+    else:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
+        database = load_application(application).database
+    database.check_file()
+    return database
 
 
 def _in_transaction(database: Database, work: Callable[[Connection], Any]) -> Any:

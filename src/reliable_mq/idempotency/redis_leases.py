@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.breaker import CircuitBreaker
+from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
 
 log = logging.getLogger(__name__)
@@ -163,6 +163,8 @@ class RedisLeases:
         except BaseException:
             self._breaker.failed(asyncio.get_running_loop().time())
             raise
+        if self._breaker.state is not Circuit.CLOSED:
+            log.info("Redis answers again")
         self._breaker.succeeded()
         return [claim_of(answer) for answer in answers]
 
