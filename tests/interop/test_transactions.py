@@ -3,18 +3,24 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.broker_core.broker_world import SMALL, BrokerWorld
 from tests.broker_core.raw_client import RawClient
 from tests.interop.java_shell import run_source
 
+from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command
+from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
@@ -23,6 +29,7 @@ from reliable_mq.wire.record import (
     TRANSACTION_ROLLBACK,
     Record,
     iter_records,
+    pack_host,
 )
 
 TOPIC = "transfers"
@@ -44,6 +51,7 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
 ]
+_FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
 Broker = ApacheRocketMQ | ReliableMQBroker
 
 
@@ -82,7 +90,7 @@ def test_the_java_client_commits_rolls_back_and_answers_check_backs(
     broker: Broker, tmp_path: Path
 ) -> None:
     printed = run_source(
-        "Transactions", tmp_path, broker.name_server_address, TOPIC, DELIVERIES, 3, *SAID
+        "Transactions", tmp_path, broker.name_server_address, TOPIC, "readers", DELIVERIES, 3, *SAID
     )
     assert sorted(printed) == sorted(
         [
@@ -229,8 +237,26 @@ def bodies(broker: Broker) -> list[str]:
         return [record.body.decode() for record in pulled(client, TOPIC, 0)]
 
 
+def prepare_over_ipv6(store: Path, body: str, said: str) -> None:
+    """Let a client with an IPv6 address send a half to a broker of ours with another one."""
+    disk = FileDisk(store)
+    sizes = {name: str(field.default) for name, field in _FIELDS.items() if name in SMALL}
+    properties = {**sizes, "brokerName": "broker-a", "brokerIP1": "2001:db8::1"}
+    world = BrokerWorld(cast("MemoryDisk", disk), **properties)
+    world.now_ms = int(time.time() * 1000)
+    header = {name: str(value) for name, value in half_header(body, said, world.now_ms).items()}
+    command = request(RequestCode.SEND_MESSAGE_V2, header, body.encode())
+    client = Connection(6, pack_host("2001:db8::6", 4711), "[2001:db8::6]:4711")
+    world.core.receive(client, command, world.now_ms)
+    world.finish_turn()
+    assert world.inbox[6][0].code == 0, world.inbox
+    world.stop()
+    disk.close()
+
+
 def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: Path) -> None:
-    """Ours is killed, Apache's goes on, and ours takes over again."""
+    """Ours is killed, Apache's goes on and is killed, and ours takes over again."""
+    prepare_over_ipv6(tmp_path / "store", "six", "unknown-commit")
     first = ours(tmp_path)
     first.start()
     create_topics(first)
@@ -249,25 +275,29 @@ def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: 
     except JarsUnreachable as unreachable:
         pytest.skip(str(unreachable))
     try:
-        printed = run_source("Transactions", tmp_path, second.name_server_address, TOPIC, 3, 3)
+        printed = run_source(
+            "Transactions", tmp_path, second.name_server_address, TOPIC, "g2", 4, 3
+        )
         received = sorted(line.split()[1] for line in printed if line.startswith("received"))
-        assert received == ["a", "c", "e"]
-        assert sum("times=1" in line for line in printed) == 6, printed
+        assert received == ["a", "c", "e", "six"]
+        assert sum("times=1" in line for line in printed) == 8, printed
         with RawClient(second.address) as client:
             now_ms = int(time.time() * 1000)
             end(client, prepare(client, "f", "commit", now_ms), TRANSACTION_COMMIT)
             end(client, prepare(client, "g", "rollback", now_ms), TRANSACTION_ROLLBACK)
             prepare(client, "h", "unknown-commit", now_ms)
+        # What Apache's broker has not yet written of the ends of f and g is lost with it.
+        second.broker.kill()
     finally:
         second.stop()
 
     third = ours(tmp_path)
     third.start()
     try:
-        printed = run_source("Transactions", tmp_path, third.name_server_address, TOPIC, 2, 3)
+        printed = run_source("Transactions", tmp_path, third.name_server_address, TOPIC, "g3", 6, 3)
         received = sorted(line.split()[1] for line in printed if line.startswith("received"))
-        assert received == ["f", "h"]
-        assert sum("times=1" in line for line in printed) == 3, printed
-        assert sorted(bodies(third)) == ["a", "c", "e", "f", "h"]
+        assert received == ["a", "c", "e", "f", "h", "six"]
+        assert sum("times=1" in line for line in printed if line.startswith("received")) == 6
+        assert sorted(bodies(third)) == ["a", "c", "e", "f", "h", "six"]
     finally:
         third.stop()

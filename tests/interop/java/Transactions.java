@@ -19,10 +19,11 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * A producer of transactional messages, and a consumer that prints what it gets.
  *
- * Arguments: NAMESRV TOPIC DELIVERIES SECONDS [BODY ...]. The words of a body, parted by "-", are what
- * the producer says: at the end of its local transaction, then at each check-back; the last one is
- * repeated. Words: commit, rollback, unknown. The program ends when DELIVERIES messages came and
- * SECONDS more have passed, so that a message that comes twice is seen; or after 60 seconds.
+ * Arguments: NAMESRV TOPIC GROUP DELIVERIES SECONDS [BODY ...]. GROUP is the consumer's. The words of
+ * a body, parted by "-", are what the producer says: at the end of its local transaction, then at
+ * each check-back; the last one is repeated. Words: commit, rollback, unknown. The program ends when
+ * DELIVERIES messages came and SECONDS more have passed, so that a message that comes twice is seen;
+ * or after 60 seconds.
  * Without bodies there is only the producer's listener: it answers what earlier runs left.
  */
 public class Transactions {
@@ -31,14 +32,14 @@ public class Transactions {
 
     public static void main(String[] words) throws Exception {
         String topic = words[1];
-        int deliveries = Integer.parseInt(words[2]);
+        int deliveries = Integer.parseInt(words[3]);
         TransactionMQProducer producer = new TransactionMQProducer("transaction_producers");
         producer.setNamesrvAddr(words[0]);
         producer.setTransactionListener(new Speaker());
         producer.start();
         introduce(producer, topic);
-        DefaultMQPushConsumer consumer = consumer(words[0], topic);
-        for (int at = 4; at < words.length; at++) {
+        DefaultMQPushConsumer consumer = consumer(words[0], topic, words[2]);
+        for (int at = 5; at < words.length; at++) {
             Message message = new Message(topic, "paid", words[at].getBytes(StandardCharsets.UTF_8));
             message.setKeys(words[at]);
             TransactionSendResult sent = producer.sendMessageInTransaction(message, null);
@@ -48,7 +49,7 @@ public class Transactions {
         while (total() < deliveries && System.nanoTime() < deadline) {
             Thread.sleep(50);
         }
-        Thread.sleep(Long.parseLong(words[3]) * 1000);
+        Thread.sleep(Long.parseLong(words[4]) * 1000);
         RECEIVED.forEach((what, count) -> print("received %s times=%d", what, count.get()));
         CHECKS.forEach((what, count) -> print("checked %s times=%d", what, count.get()));
         consumer.shutdown();
@@ -65,8 +66,9 @@ public class Transactions {
         client.sendHeartbeatToAllBrokerWithLock();
     }
 
-    private static DefaultMQPushConsumer consumer(String namesrv, String topic) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("transaction_consumers");
+    private static DefaultMQPushConsumer consumer(
+            String namesrv, String topic, String group) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "paid");
