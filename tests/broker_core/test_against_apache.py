@@ -13,10 +13,19 @@ from tests.broker_core.probes.asking import Probe, seen
 from tests.broker_core.probes.script import SCRIPT
 from tests.broker_core.raw_client import RawClient
 
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 
 SETTLE_SECONDS = 3.0
-READS = frozenset({RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET})
+RUNNING_STATE = "the running state"
+READS = frozenset(
+    {
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.QUERY_MESSAGE,
+    }
+)
 
 pytestmark = [
     pytest.mark.java,
@@ -42,12 +51,20 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
             RawClient(theirs.address) as to_them,
             RawClient(ours.address) as to_us,
         ):
-            yield {
+            found: Answers = {
                 probe.name: _both(probe, to_them, theirs.address, to_us, ours.address)
                 for probe in SCRIPT
             }
+            found[RUNNING_STATE] = (_running_state(to_them), _running_state(to_us))
+            yield found
     finally:
         theirs.stop()
+
+
+def _running_state(client: RawClient) -> dict[str, object]:
+    answer = client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    table: dict[str, object] = fastjson.loads(answer.body.decode())["table"]
+    return table
 
 
 def _made(directory: Path) -> Path:
@@ -77,3 +94,11 @@ def test_both_brokers_answer_alike(probe: Probe, answers: Answers) -> None:
 
 def test_every_probe_has_a_name_of_its_own() -> None:
     assert len({probe.name for probe in SCRIPT}) == len(SCRIPT)
+
+
+def test_the_running_state_is_told_under_apaches_names(answers: Answers) -> None:
+    theirs, ours = (set(table) for table in answers[RUNNING_STATE])
+    assert {name for name in theirs - ours if not name.startswith("commitLogDiskRatio_")} == set()
+    assert {name for name in ours - theirs if not name.startswith("scheduleMessage")} == {
+        "brokerVersion"
+    }

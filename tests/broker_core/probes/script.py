@@ -6,6 +6,7 @@ new to the broker.
 
 from tests.broker_core.probes.clients import CLIENTS, LOCKS
 from tests.broker_core.probes.failures import SEND_BACKS
+from tests.broker_core.probes.finding import FINDING
 from tests.broker_core.probes.groups import DELETIONS, GROUPS
 from tests.broker_core.probes.offsets import OFFSETS
 from tests.broker_core.probes.pulls import PULLS
@@ -22,6 +23,7 @@ SCRIPT = [
     *LOCKS,
     *OFFSETS,
     *RESETS,
+    *FINDING,
     *SEND_BACKS,
     *GROUPS,
     *DELETIONS,
