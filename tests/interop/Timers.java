@@ -15,7 +15,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Sends timed messages with Apache's client, takes some back, and prints one line for each: its
  * name, and how many milliseconds after its time it was stored, "never", or the broker's refusal.
- * Arguments: name server, topic. What is named "later" is left to wait.
+ * The line "at" is the time of the last one. Arguments: name server, topic. What is named "later" is
+ * left to wait.
  */
 public final class Timers {
     private static final Map<String, Long> DUE = new LinkedHashMap<>();
@@ -46,6 +47,7 @@ public final class Timers {
             Long stored = LATE.get(due.getKey());
             System.out.println(due.getKey() + "=" + (stored == null ? "never" : stored - due.getValue()));
         }
+        System.out.println("at=" + DUE.get("last"));
         System.out.flush();
         System.exit(0); // the client leaves threads behind that are no daemons
     }

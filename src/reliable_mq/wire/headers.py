@@ -156,7 +156,7 @@ class RecallMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """RECALL_MESSAGE (370)."""
 
     topic: str
-    recall_handle: str
+    recall_handle: str = ""
     producer_group: str | None = None
 
 

@@ -12,6 +12,7 @@ from tests.broker_core.probes.offsets import OFFSETS
 from tests.broker_core.probes.pulls import PULLS
 from tests.broker_core.probes.resets import RESETS
 from tests.broker_core.probes.sends import SENDS
+from tests.broker_core.probes.timers import TIMERS
 from tests.broker_core.probes.topics import TOPICS, UNKNOWN
 
 SCRIPT = [
@@ -25,6 +26,7 @@ SCRIPT = [
     *RESETS,
     *FINDING,
     *SEND_BACKS,
+    *TIMERS,
     *GROUPS,
     *DELETIONS,
 ]

@@ -44,6 +44,11 @@ class TimerCounts:
         count = self._file.timing_count.get(topic)
         return count.count if count else 0
 
+    @property
+    def total(self) -> int:
+        """How many messages wait in all."""
+        return sum(count.count for count in self._file.timing_count.values())
+
     def dump(self) -> str:
         """Return the text of the file."""
         self.is_dirty = False

@@ -82,6 +82,16 @@ class Timers:
                 f"loaded {self._loaded_ms}"
             )
 
+    @property
+    def not_taken_up(self) -> int:
+        """How many timed messages have no place in the wheel yet."""
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        return queue.end - self._files.queue_offset if queue is not None else 0
+
+    def behind_ms(self, now_ms: int) -> int:
+        """Return how long ago what is due next should have come; 0 without timers."""
+        return max(0, now_ms - self._delivered_ms) if self._files.is_open else 0
+
     def settle(self, now_ms: int) -> None:
         """Go on where the files say, now that the log is known; nothing to do without timers.
 

@@ -51,7 +51,7 @@ def get_broker_runtime_info(state: BrokerState, request: Request) -> Command:
     table = {
         **_puts_and_gets(state, request.now_ms),
         **_store(state),
-        **_queues(state),
+        **_queues(state, request.now_ms),
         **_delays(state),
     }
     return reply(request.command, body=fastjson.dumps({"table": table}))
@@ -126,16 +126,16 @@ def _store(state: BrokerState) -> dict[str, str]:
     }
 
 
-def _queues(state: BrokerState) -> dict[str, str]:
+def _queues(state: BrokerState, now_ms: int) -> dict[str, str]:
     table = {
         "sendThreadPoolQueueSize": str(state.pressure.waiting),
         "sendThreadPoolQueueCapacity": str(state.config.sends_waiting_max),
         "sendThreadPoolQueueHeadWaitTimeMills": str(state.pressure.wait_ms),
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": "100000",
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        "timerReadBehind": str(state.timers.behind_ms(now_ms) // 1000),
+        "timerOffsetBehind": str(state.timers.not_taken_up),
+        "timerCongestNum": str(state.timers.counts.total),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }
