@@ -144,7 +144,7 @@ class Database:
         """
         file = self.url.database or ""
         if self.dialect == "sqlite" and not file.startswith("file:") and not Path(file).exists():
-            name = self.stubs.name
+            name = min(self.metadata.tables)
             raise ConfigurationError(f"there is no file {file}; {missing_table_text(name)}")
 
     def close(self) -> None:
