@@ -69,7 +69,8 @@ class ApacheRocketMQ:
         self.flush_disk_type = flush_disk_type
         self.name_server_address = name_servers or f"127.0.0.1:{free_port()}"
         self.name_server: LoggedProcess | None = None
-        self._settings = dict(settings or {})
+        self.broker: LoggedProcess | None = None
+        self.settings = dict(settings or {})
         self._has_name_server = not name_servers
         self.address = f"127.0.0.1:{broker_port()}"
 
@@ -102,7 +103,7 @@ class ApacheRocketMQ:
                 "storePathRootDir": str(store),
                 "storePathCommitLog": str(store / "commitlog"),
                 "flushDiskType": self.flush_disk_type,
-                **self._settings,
+                **self.settings,
             },
         )
         self.broker.wait_for(r"boot success", START_SECONDS)
@@ -129,7 +130,8 @@ class ApacheRocketMQ:
         return [server.child.pid for server in servers if server]
 
     def stop(self) -> None:
-        self.broker.stop()
+        if self.broker:
+            self.broker.stop()
         if self.name_server:
             self.name_server.stop()
 

@@ -39,9 +39,17 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
     try:
         with ours, AdminShell(directory) as shell:
             shell.run("topicList", "-n", ours.name_server_address)  # its log says hello
+            _wait_for_registration(shell, theirs)
             return [_both(shell, step, theirs, ours) for step in SCRIPT]
     finally:
         theirs.stop()
+
+
+def _wait_for_registration(shell: AdminShell, apache: ApacheRocketMQ) -> None:
+    """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while '"same"' not in shell.run("topicRoute", "-n", apache.name_server_address, "-t", "TBW102"):
+        assert time.monotonic() < deadline, "Apache's broker does not register"
 
 
 def _both(

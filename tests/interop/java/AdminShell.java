@@ -137,7 +137,8 @@ public class AdminShell {
         DefaultMQProducer producer = producer(servers, group);
         Map<String, Integer> brokers = new TreeMap<>();
         for (int i = 0; i < count; i++) {
-            Message message = new Message(topic, ("body " + i).getBytes(StandardCharsets.UTF_8));
+            Message message = new Message(topic, "even",
+                ("body " + i).getBytes(StandardCharsets.UTF_8));
             String broker = producer.send(message).getMessageQueue().getBrokerName();
             brokers.merge(broker, 1, Integer::sum);
         }
@@ -156,9 +157,6 @@ public class AdminShell {
         consumer.setHeartbeatBrokerInterval(500);
         consumer.setPersistConsumerOffsetInterval(200);
         consumer.subscribe(topic, "even || odd");
-        if (count == 0) {
-            consumer.subscribe(topic, "*");
-        }
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             brokers.merge(context.getMessageQueue().getBrokerName(), messages.size(), Integer::sum);
             got.addAndGet(messages.size());
