@@ -42,7 +42,7 @@ func main() {
 	for _, topic := range []string{"go_sync", "go_async", "go_oneway", "go_batch"} {
 		consume(topic, "*", count, false, false)
 	}
-	consume("go_tags", "red || blue", count*2/3+1, false, false)
+	consume("go_tags", "red || blue", 5, false, false)
 	consume("go_ordered", "*", count, true, false)
 	consume("go_retry", "*", count, false, true)
 }
@@ -56,7 +56,8 @@ func check(err error) {
 
 func startProducer(option producer.Option) rocketmq.Producer {
 	made, err := rocketmq.NewProducer(producer.WithNameServer(nameServers),
-		producer.WithGroupName("go_producers"), producer.WithRetry(1), option)
+		producer.WithGroupName("go_producers"), producer.WithRetry(1),
+		producer.WithInstanceName(fmt.Sprint("sender", time.Now().UnixNano())), option)
 	check(err)
 	check(made.Start())
 	return made
@@ -136,7 +137,8 @@ func consume(topic string, tags string, wanted int, ordered bool, retry bool) {
 	attempts := map[string]int{}
 	done := make(chan bool)
 	made, err := rocketmq.NewPushConsumer(consumer.WithNameServer(nameServers),
-		consumer.WithGroupName("from_"+topic), consumer.WithConsumerOrder(ordered),
+		consumer.WithGroupName("from_"+topic), consumer.WithInstance(topic),
+		consumer.WithConsumerOrder(ordered),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
 	check(err)
 	handle := func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
