@@ -69,7 +69,7 @@ class ApacheRocketMQ:
         self.flush_disk_type = flush_disk_type
         self.name_server_address = name_servers or f"127.0.0.1:{free_port()}"
         self.name_server: LoggedProcess | None = None
-        self.broker: LoggedProcess | None = None
+        self.broker: LoggedProcess
         self.settings = dict(settings or {})
         self._has_name_server = not name_servers
         self.address = f"127.0.0.1:{broker_port()}"
@@ -126,12 +126,11 @@ class ApacheRocketMQ:
     @property
     def pids(self) -> list[int]:
         """The process ids of both, while they run."""
-        servers = [self.broker, self.name_server]
-        return [server.child.pid for server in servers if server]
+        servers = [self.broker, *([self.name_server] if self.name_server else [])]
+        return [server.child.pid for server in servers]
 
     def stop(self) -> None:
-        if self.broker:
-            self.broker.stop()
+        self.broker.stop()
         if self.name_server:
             self.name_server.stop()
 

@@ -66,9 +66,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         apaches_name_server = apache.name_server_address
         both = f"{apaches_name_server};{first.name_server_address}"
         apache.settings["namesrvAddr"] = both
-        running.callback(apache.stop)
         try:
-            apache.start()
+            running.enter_context(apache)
         except JarsUnreachable as unreachable:
             pytest.skip(str(unreachable))
         second = ReliableMQBroker(
@@ -122,7 +121,6 @@ def test_a_broker_that_dies_leaves_all_routes_and_comes_back(cluster: Cluster) -
 
 
 def test_apaches_broker_that_dies_leaves_all_routes(cluster: Cluster) -> None:
-    assert cluster.apache.broker is not None
     cluster.apache.broker.kill()
     for name_server, brokers in cluster.name_servers.items():
         assert cluster.has_settled(name_server, f"of_{len(brokers)}", brokers - {"apache"})

@@ -15,7 +15,7 @@ from tests.broker_core.raw_client import RawClient
 from reliable_mq.wire.codes import RequestCode
 
 SOURCES = Path(__file__).parent / "go"
-PROGRAM_SECONDS_MAX = 180
+PROGRAM_SECONDS_MAX = 300
 SETTLE_SECONDS = 30.0
 TOPICS = ("sync", "async", "oneway", "batch", "tags", "ordered", "retry")
 

@@ -19,7 +19,7 @@ import (
 
 const (
 	count   = 8
-	waitMax = 30 * time.Second
+	waitMax = 90 * time.Second // a client looks for new topics every 30 s
 )
 
 var nameServers []string
