@@ -29,7 +29,7 @@ from reliable_mq.client.flow import (
 )
 from reliable_mq.client.membership import heartbeat, unregister_calls
 from reliable_mq.client.name_servers import NameServers, parse_addresses
-from reliable_mq.client.offsets import read_reset
+from reliable_mq.client.offsets import read_reset, status_of
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route, RouteTable
 from reliable_mq.client.settings import ClientSettings
@@ -335,6 +335,10 @@ class AsyncClient:
             except ProtocolError as error:
                 log.warning("%s: %s", address, error)
             return reply(command)
+        if command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            consumer = self._consumers.get(ext.get("group", ""))
+            queues = consumer.group.all_queues if consumer is not None else ()
+            return reply(command, body=status_of(queues, ext.get("topic", "")))
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -3,6 +3,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.NoSuchElementException;
 import java.util.Properties;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -13,6 +14,7 @@ import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
@@ -49,6 +51,7 @@ public class Consumption {
         badFilter();
         retries();
         resets();
+        toldReset();
         orderedTopic();
         System.exit(0);
     }
@@ -79,7 +82,7 @@ public class Consumption {
                 if (condition.call()) {
                     return;
                 }
-            } catch (MQClientException notYet) {
+            } catch (MQClientException | MQBrokerException | NoSuchElementException notYet) {
                 // asked again
             }
             Thread.sleep(20);
@@ -249,6 +252,32 @@ public class Consumption {
         say("latest", offsets(admin.resetOffsetByTimestamp("again", "repeaters", -1, true)));
     }
 
+    private static void toldReset() throws Exception {
+        Properties settings = new Properties();
+        settings.setProperty("useServerSideResetOffset", "false");
+        admin.updateBrokerConfig(broker, settings);
+        createTopic("told", 1);
+        for (int number = 0; number < 10; number++) {
+            send("told", number);
+        }
+        List<MessageExt> seen = list();
+        DefaultMQPushConsumer consumer = consumer("listeners", seen);
+        consumer.subscribe("told", "*");
+        consumer.start();
+        await(() -> seen.size() >= 10);
+        consumer.shutdown(); // commits; a consumer's own first commit is 10 seconds after its start
+        consumer = consumer("listeners", seen);
+        consumer.subscribe("told", "*");
+        consumer.start();
+        await(() -> consumed("listeners", "told") == 10
+            && offsets(status("told", "listeners").values().iterator().next()).containsKey(0));
+        seen.clear();
+        say("reset that consumers are told of", offsets(admin.resetOffsetByTimestamp("told", "listeners", 0, true)));
+        await(() -> numbers(seen).size() >= 10);
+        say("after they were told", numbers(seen));
+        consumer.shutdown();
+    }
+
     private static TreeMap<Integer, Long> offsets(Map<MessageQueue, Long> table) {
         TreeMap<Integer, Long> offsets = new TreeMap<>();
         table.forEach((queue, offset) -> offsets.put(queue.getQueueId(), offset));
@@ -256,12 +285,21 @@ public class Consumption {
     }
 
     private static Map<String, Map<MessageQueue, Long>> status() throws Exception {
-        return admin.getConsumeStatus("again", "repeaters", "");
+        return status("again", "repeaters");
+    }
+
+    private static Map<String, Map<MessageQueue, Long>> status(String topic, String group)
+            throws Exception {
+        return admin.getConsumeStatus(topic, group, "");
     }
 
     private static long committed(String group) throws Exception {
+        return consumed(group, "again");
+    }
+
+    private static long consumed(String group, String topic) throws Exception {
         long offset = 0;
-        for (OffsetWrapper queue : admin.examineConsumeStats(broker, group, "again", 3000)
+        for (OffsetWrapper queue : admin.examineConsumeStats(broker, group, topic, 3000)
                 .getOffsetTable().values()) {
             offset += queue.getConsumerOffset();
         }
