@@ -235,3 +235,13 @@ def test_units_without_room_stay_readable_and_are_written_later() -> None:
     world.stop()
     world.start()
     assert [record.body for record in world.records(TOPIC)][-2:] == [b"late", b"later"]
+
+
+def test_the_rules_can_be_changed_while_the_broker_runs() -> None:
+    world = world_with(200)
+    age(world, 2, 10)
+    count = len(log_files(world))
+    settings = b"fileReservedTime=9\ndeleteWhen=12\n"
+    assert world.ask(RequestCode.UPDATE_BROKER_CONFIG, body=settings).code == 0
+    clean(world)
+    assert len(log_files(world)) == count - 2

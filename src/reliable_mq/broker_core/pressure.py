@@ -32,7 +32,7 @@ class Pressure:
     """Why sends are refused: `refusal` is None, or the code and remark of the answer."""
 
     def __init__(self, limits: PressureLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self.refusal: tuple[ResponseCode, str] | None = None
         self._used = 0.0
         self._is_full = False
@@ -80,7 +80,7 @@ class Pressure:
             raise Refused(*self.refusal)
 
     def _judge(self) -> None:
-        limits, wait_ms, waiting = self._limits, self.wait_ms, self.waiting
+        limits, wait_ms, waiting = self.limits, self.wait_ms, self.waiting
         self.refusal = None
         if self.is_disk_full:
             share = f"{self._used if self._has_room else 1.0:5.2f}"

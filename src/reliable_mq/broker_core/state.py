@@ -112,9 +112,7 @@ class BrokerState:
         self.needs_registration = True
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
-        self.pressure = Pressure(
-            PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)
-        )
+        self.pressure = Pressure(_pressure_limits(config))
         self.retention = Retention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name)
         self.started_ms = 0
@@ -343,7 +341,13 @@ class BrokerState:
             self.topics_changed()
         self.groups.allow_creation(auto_create=config.auto_create_group)
         self.locks.change_lifetime(config.lock_lifetime_ms)
+        self.retention.rules = config.retention
+        self.pressure.limits = _pressure_limits(config)
         self.config = config
+
+
+def _pressure_limits(config: BrokerConfig) -> PressureLimits:
+    return PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)
 
 
 class _NamedTopics(msgspec.Struct):
