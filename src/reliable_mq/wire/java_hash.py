@@ -65,7 +65,7 @@ class KeyHashes:
             own = _head_hash(key[:-_TAIL]) * 923521 + a * 29791 + b * 961 + c * 31 + d
         else:
             own = _ascii_hash(key)
-        return _listed((self._prefix_hash * _POWERS[length] + own) & _MASK)
+        return _listed(self._prefix_hash * _POWERS[length] + own)
 
 
 def _ascii_hash(text: bytes) -> int:

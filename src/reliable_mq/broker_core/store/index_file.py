@@ -13,7 +13,6 @@ a process that dies between leaves entries that the head does not count, or that
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from reliable_mq.broker_core.store.disk import DiskFile
 from reliable_mq.errors import InvariantBroken
@@ -26,12 +25,8 @@ _SECONDS_MAX = 0x7FFFFFFF
 MENDED_MAX = 65_536  # more entries than one `put` ever writes
 
 
-class Entry(NamedTuple):
-    """One key of one message: its hash, where the record is, and when it was stored (ms)."""
-
-    key_hash: int
-    commit_log_offset: int
-    store_time_ms: int
+Entry = tuple[int, int, int]
+"""One key of one message: its hash, where the record is, and when it was stored (ms)."""
 
 
 def file_size(slots: int, capacity: int) -> int:
@@ -82,9 +77,9 @@ class IndexFile:
         if not entries:
             return 0
         if self.next == 1:
-            self.begin_time_ms = entries[0].store_time_ms
-            self._begin_offset = entries[0].commit_log_offset
-        places = [self._slot_place(entry.key_hash) for entry in entries]
+            _, self._begin_offset, self.begin_time_ms = entries[0]
+        slots = self._slots
+        places = [HEAD_SIZE + entry[0] % slots * _SLOT_SIZE for entry in entries]
         heads = dict.fromkeys(places, 0)
         heads.update(zip(heads, self._file.ints(list(heads)), strict=True))
         begin_time_ms, number, pack = self.begin_time_ms, self.next, _ENTRY.pack

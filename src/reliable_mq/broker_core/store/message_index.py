@@ -113,7 +113,7 @@ class MessageIndex:
         for end, head, offset in _records(self._log, indexed, until):
             indexed = end
             if head is not None:
-                entries += _entries(head, offset)
+                _add_entries(head, offset, entries)
                 count += 1
             if count == records_max:
                 break
@@ -248,8 +248,8 @@ def _behind_damage(commit_log: CommitLog, at: int, until: int) -> int:
     return end
 
 
-def _entries(head: RecordHead, offset: int) -> Iterator[Entry]:
-    """Yield the entries of a record, in Apache's order: unique key, keys, tag."""
+def _add_entries(head: RecordHead, offset: int, entries: list[Entry]) -> None:
+    """Add the entries of a record, in Apache's order: unique key, keys, tag."""
     if head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
         return
     properties = head.properties
@@ -257,15 +257,13 @@ def _entries(head: RecordHead, offset: int) -> Iterator[Entry]:
     hashes = _hashes(head.topic)
     unique = _value(properties, _UNIQ_KEY)
     if unique is not None:
-        yield Entry(hashes.of(unique), offset, time_ms)
+        entries.append((hashes.of(unique), offset, time_ms))
     keys = _value(properties, _KEYS)
     if keys:
-        for key in keys.split(b" "):
-            if key:
-                yield Entry(hashes.of(key), offset, time_ms)
+        entries += [(hashes.of(key), offset, time_ms) for key in keys.split(b" ") if key]
     tag = _value(properties, _TAGS)
     if tag:
-        yield Entry(_tag_hash(head.topic, tag), offset, time_ms)
+        entries.append((_tag_hash(head.topic, tag), offset, time_ms))
 
 
 @lru_cache(maxsize=1024)
