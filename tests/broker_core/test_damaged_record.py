@@ -53,3 +53,20 @@ def test_the_index_goes_on_behind_a_damaged_record() -> None:
     assert world.state.store.is_indexed
     found = world.state.store.index.select(TOPIC, "key-2", 10, 0, 2**62)
     assert len(found.offsets) == 1
+
+
+def test_a_pull_goes_around_a_unit_that_points_behind_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = BrokerWorld()
+    for number in range(3):
+        world.send(b"%d" % number)
+    queue_file = world.disk.open("consumequeue/orders/0/00000000000000000000", 20_000)
+    queue_file.write(20, ((2**40 + 7).to_bytes(8),))
+
+    for _ in range(2):
+        answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(0))
+        assert [record.body for record in iter_records(answer.body)] == [b"0", b"2"]
+        assert answer.ext_fields["nextBeginOffset"] == "3"
+    named = [line for line in caplog.messages if f"log offset {2**40 + 7}" in line]
+    assert len(named) == 1

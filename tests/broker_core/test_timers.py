@@ -253,6 +253,22 @@ def test_lost_timer_files_are_built_again_from_the_log(world: BrokerWorld) -> No
     assert delivered(again) == [b"1000", b"5000"]
 
 
+@pytest.mark.parametrize("read_ms", [START_MS + 2_576, 2**62 // 1_000 * 1_000, -1_000])
+def test_a_checkpoint_that_cannot_be_true_is_as_good_as_none(
+    world: BrokerWorld, read_ms: int
+) -> None:
+    send(world, TIMER_DELAY_MS=5_000)
+    world.pass_time(3_000)
+    world.stop()
+    world.disk.open("config/timercheck", 4096).write(0, (read_ms.to_bytes(8, signed=True),))
+
+    again = WorldAt(world.disk, world.now_ms)
+    again.pass_time(5_000)
+    again.stop()
+
+    assert delivered(again) == [b"late"]
+
+
 def test_a_burst_in_one_millisecond_comes_whole_and_in_order(world: BrokerWorld) -> None:
     for number in range(2_500):  # more than one turn delivers, and more than one file holds
         send(world, b"%d" % number, TIMER_DELIVER_MS=START_MS + 3_000)

@@ -223,7 +223,8 @@ class Model:
                 f"{asked.command.code} is acknowledged: {len(asked.entries)} of "
                 f"{asked.expected_count} messages in the log up to {last}, safe are {safe}"
             )
-        if last < self._acknowledged - 1 and self._is_sync_flush:
+        is_ordered = self._is_sync_flush and not asked.kind.may_wait(self, asked)
+        if last < self._acknowledged - 1 and is_ordered:
             raise Violation(f"entry {last} is acknowledged after {self._acknowledged - 1}")
         self._acknowledged = max(self._acknowledged, last + 1)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 from tests.simulation.client import Asker
 from tests.simulation.facts import Violation
+from tests.simulation.flow_client import FlowProducer
 from tests.simulation.kinds import ASKED, JUDGES
 from tests.simulation.machine import Machine, check_invariants
 from tests.simulation.model import Model
@@ -58,6 +59,10 @@ class Scene:
             Asker(world, self.machine, number, kinds, weights)
             for number in range(plan.client_count)
         ]
+        self.producers = [
+            FlowProducer(world, self.machine, self.model, number)
+            for number in range(plan.flow_client_count)
+        ]
         self._again_and_again(plan.crash_every_ms, self._hurt_machine)
         self._again_and_again(plan.disconnect_every_ms, self._cut_somebody)
 
@@ -77,7 +82,7 @@ class Scene:
             self.machine.crash_soon()
 
     def _cut_somebody(self) -> None:
-        self.world.random.choice(self.askers).caller.disconnect()
+        self.world.random.choice([*self.askers, *self.producers]).caller.disconnect()
 
     def play(self) -> None:
         """Let everything happen.
@@ -99,6 +104,8 @@ class Scene:
         self.model.delays.all_are_delivered()
         self.model.timers.all_are_delivered()
         self._everything_can_be_read()
+        for producer in self.producers:
+            producer.everything_is_where_it_was_said_to_be()
         self.machine.stop_cleanly()
         self._run(world.time_ms + 5_000)
         if self.machine.core is None:

@@ -29,6 +29,14 @@ def sound_records(commit_log: CommitLog, units: Iterable[Unit]) -> list[bytes]:
         elif offset >= commit_log.start and offset not in _named:
             if len(_named) < _NAMED_MAX:
                 _named.add(offset)
+            if offset >= commit_log.capacity_end:
+                log.error(
+                    "a consume queue names log offset %d, the log ends at %d: its unit is damaged, "
+                    "readers skip it; remove the queue's files, they are built again at the start",
+                    offset,
+                    commit_log.end,
+                )
+                continue
             first, _segment = commit_log.segment_at(offset)
             log.error(
                 "%s: the record at %d (log offset %d) is damaged, readers skip it; restore the "

@@ -70,7 +70,7 @@ class TimerStore:
             StoreCorrupt: when a file cannot be what it claims.
         """
         noted = self._noted = load_timer_checkpoint(self._disk)
-        if not self._is_whole(noted):
+        if not self._is_whole(noted, now_slot_ms):
             self._begin(store, now_slot_ms)
             noted = self._noted
         self._log = TimerLog(self._disk, self._file_size)
@@ -84,9 +84,10 @@ class TimerStore:
             self.queue_offset = min(max(self.queue_offset, queue.first), queue.end)
         self.is_open = True
 
-    def _is_whole(self, noted: TimerCheckpoint) -> bool:
-        """Whether the files are there that a checkpoint speaks of."""
-        if not noted.read_ms:
+    def _is_whole(self, noted: TimerCheckpoint, now_slot_ms: int) -> bool:
+        """Whether a checkpoint can be true, and the files are there that it speaks of."""
+        newest_ms = now_slot_ms + SLOTS * self._precision_ms  # should the clock have gone back
+        if not 0 < noted.read_ms <= newest_ms or noted.read_ms % self._precision_ms:
             return False
         if not noted.log_end:
             return True
@@ -171,7 +172,7 @@ class TimerStore:
             if entry is None:
                 return
             yield position, entry
-            position = entry.previous
+            position = entry.previous if entry.previous < position else -1  # or it is damaged
 
     def leave(self, slot_ms: int, keep: Callable[[int, TimerEntry], bool]) -> None:
         """Take out of a slot what need not be kept: Apache's broker delivers a slot as a whole.
