@@ -82,7 +82,8 @@ class Scene:
             self.machine.crash_soon()
 
     def _cut_somebody(self) -> None:
-        self.world.random.choice([*self.askers, *self.producers]).caller.disconnect()
+        callers = [one.caller for one in (*self.askers, *self.producers)]
+        self.world.random.choice(callers).disconnect()
 
     def play(self) -> None:
         """Let everything happen.
