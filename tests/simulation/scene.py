@@ -82,7 +82,8 @@ class Scene:
             self.machine.crash_soon()
 
     def _cut_somebody(self) -> None:
-        callers = [one.caller for one in (*self.askers, *self.producers)]
+        callers = [asker.caller for asker in self.askers]
+        callers += [producer.caller for producer in self.producers]
         self.world.random.choice(callers).disconnect()
 
     def play(self) -> None:
