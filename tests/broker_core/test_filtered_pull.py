@@ -183,3 +183,15 @@ def test_no_filter_but_tags_is_taken_unless_the_broker_is_told_so() -> None:
     for refused in (check(world, DEAR), pull(world), registered_pull(world)):
         assert refused.code == Code.SYSTEM_ERROR
         assert refused.remark == ("The broker does not support consumer to filter message by SQL92")
+
+
+def test_a_record_that_cannot_be_read_is_stepped_over(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create_topic()
+    send_prices(world, 60, 70)
+    first = world.state.store.queue(TOPIC, 0).unit(0)
+    _, segment = world.state.store.log.segment_at(first.commit_log_offset)
+    segment.write(first.commit_log_offset, [bytes(first.size)])
+    assert bodies(pull(world)) == [b"70"]
+    assert "stepped over" in caplog.text

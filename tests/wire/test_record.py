@@ -13,16 +13,19 @@ from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
     BORN_HOST_V6,
+    RECORD_HEAD_SIZE_MAX,
     RECORD_SIZE_MIN,
     STORE_HOST_V6,
     Record,
     blank_size_at,
     body_checksum,
+    body_end_in,
     decode_record,
     encode_blank,
     encode_record,
     iter_records,
     pack_host,
+    properties_behind_body,
     record_size_at,
     unpack_host,
 )
@@ -264,3 +267,14 @@ def test_a_blank_is_its_size_and_its_magic() -> None:
 def test_a_host_must_be_an_address() -> None:
     with pytest.raises(ValueError, match="localhost"):
         pack_host("localhost", 1)
+
+
+@given(RECORD)
+def test_properties_are_read_without_the_body(record: Record) -> None:
+    stored = encode_record(record)
+    head = stored[:RECORD_HEAD_SIZE_MAX]
+    tail = stored[body_end_in(head) :]
+    assert properties_behind_body(head, tail) == decode_record(stored).property_map()
+    for cut in range(len(tail)):
+        with pytest.raises(RecordError):
+            properties_behind_body(head, tail[:cut])

@@ -65,6 +65,7 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 RECORD_SIZE_MIN = _FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
+RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[_HOST_V6_FLAGS].size  # what stands before the body
 
 
 class Record(msgspec.Struct):
@@ -301,6 +302,50 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
         crc,
         size,
     )
+
+
+def body_end_in(head: bytes) -> int:
+    """Return how far from its beginning a record's body ends, given its first bytes.
+
+    With `properties_behind_body` this reads properties without the body.
+
+    Args:
+        head: `RECORD_HEAD_SIZE_MAX` bytes.
+
+    Raises:
+        RecordError: when no record begins there.
+    """
+    try:
+        (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
+        fixed = _FIXED_BY_FLAGS[host_flags & _HOST_V6_FLAGS]
+        (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
+    except struct.error as error:
+        raise RecordError(f"{len(head)} bytes are no head of a record") from error
+    if record_magic(head) not in _RECORD_MAGICS or body_length < 0:
+        raise RecordError("no record begins here")
+    return fixed.size + int(body_length)
+
+
+def record_magic(head: bytes) -> int:
+    """Return the magic number in a record's first bytes."""
+    return int(_SIZE_AND_MAGIC.unpack_from(head)[1])
+
+
+def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
+    """Return the properties of a record by its first bytes and all that stands behind its body.
+
+    Raises:
+        RecordError: when the lengths do not add up.
+    """
+    try:
+        topic_length, topic_at = _topic_length_at(tail, 0, record_magic(head))
+        (length,) = _I16.unpack_from(tail, topic_at + topic_length)
+    except (struct.error, IndexError) as error:
+        raise RecordError("a record ends before its properties") from error
+    begin = topic_at + topic_length + _I16.size
+    if topic_length < 0 or length < 0 or begin + length != len(tail):
+        raise RecordError("the lengths behind the body of a record do not add up")
+    return decode_properties(tail[begin:])
 
 
 def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[int, int]:

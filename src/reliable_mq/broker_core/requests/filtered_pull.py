@@ -10,10 +10,15 @@ from typing import NamedTuple
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import RecordError
-from reliable_mq.wire.record import decode_record
+from reliable_mq.wire.record import (
+    RECORD_HEAD_SIZE_MAX,
+    body_end_in,
+    properties_behind_body,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +58,23 @@ def scan(
                 return Scan(offset, records, status)
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
-            else:
-                record = store.log.read(unit.commit_log_offset, unit.size)
-                if _is_wanted(record, wanted, unit.commit_log_offset):
-                    records.append(record)
-                    total += unit.size
+            elif _is_wanted(store.log, wanted, unit):
+                records.append(store.log.read(unit.commit_log_offset, unit.size))
+                total += unit.size
             offset += 1
     return Scan(offset, records, status)
 
 
-def _is_wanted(record: bytes, wanted: Filter, commit_log_offset: int) -> bool:
+def _is_wanted(commit_log: CommitLog, wanted: Filter, unit: Unit) -> bool:
+    """Judge a record by its properties; its body, which may be large, is not read for that."""
+    begin = unit.commit_log_offset
     try:
-        return wanted.matches(decode_record(record).property_map())
+        head = commit_log.read(begin, min(RECORD_HEAD_SIZE_MAX, unit.size))
+        body_end = body_end_in(head)
+        tail = commit_log.read(begin + body_end, max(0, unit.size - body_end))
+        return wanted.matches(properties_behind_body(head, tail))
     except RecordError as error:
-        log.warning("no record at log offset %d, it is stepped over: %s", commit_log_offset, error)
+        log.warning("no record at log offset %d, it is stepped over: %s", begin, error)
         return False
 
 
