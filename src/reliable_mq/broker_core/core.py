@@ -219,7 +219,8 @@ class BrokerCore:
         is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
         if is_due and not state.pressure.is_disk_full:
             state.schedule.deliver_due(state.store, now_ms)
-        state.timers.run(now_ms)
+        if not state.pressure.is_disk_full:
+            state.timers.run(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
             state.save(OFFSETS_PATH, state.offsets.dump())
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)

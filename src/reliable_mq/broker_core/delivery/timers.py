@@ -27,10 +27,11 @@ from reliable_mq.broker_core.delivery.timed_message import (
 from reliable_mq.broker_core.delivery.timer_counts import TimerCounts
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.wire.java_hash import java_string_hash
 
 log = logging.getLogger(__name__)
@@ -113,9 +114,15 @@ class Timers:
         queue = self._store.queue(TIMER_TOPIC, 0)
         if queue is None or queue.end == 0:
             return 0
-        if not self._files.is_open:
-            self.settle(now_ms)
-        self._take_up(queue, now_ms)
+        try:
+            if not self._files.is_open:
+                self.settle(now_ms)
+            self._take_up(queue, now_ms)
+        except (OSError, StoreError) as error:
+            if not is_out_of_room(error):
+                raise
+            log.warning("no room for the timer log, it is tried again: %s", error)
+            return 0
         self._load(now_ms)
         if self._files.queue_offset < self._backlog_end:
             return 0  # a message that takes another one back may be among the rest
@@ -130,6 +137,7 @@ class Timers:
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
         """Give the messages that came an entry and a slot."""
         files = self._files
+        files.flush()  # what found no room before
         files.queue_offset = max(files.queue_offset, queue.first)
         for unit in queue.units(files.queue_offset, _MESSAGES_MAX):
             record = self._store.read_record(unit.commit_log_offset)

@@ -92,9 +92,9 @@ class TimerLog:
         """Add an entry and return its position."""
         rest = self._file_size - self.end % self._file_size
         if rest < SIZE + _BLANK.size:
-            self._gather(_BLANK.pack(rest, 0, _BLANK_MAGIC))
             self.flush()
-            self.end += rest - _BLANK.size
+            self._write(self.end, [_BLANK.pack(rest, 0, _BLANK_MAGIC)])
+            self.end += rest
         position = self.end
         self._gather(
             _ENTRY.pack(
@@ -114,7 +114,11 @@ class TimerLog:
         self.end += len(data)
 
     def flush(self) -> None:
-        """Write what was appended: one write, as all of it lies in one file."""
+        """Write what was appended: one write, as all of it lies in one file.
+
+        Raises:
+            StoreError, OSError: when there is no room; the same call may be tried again.
+        """
         if not self._gathered:
             return
         begin = self.end - self._gathered_size

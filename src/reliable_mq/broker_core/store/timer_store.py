@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store import timer_log, timer_wheel
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_checkpoint import (
     TimerCheckpoint,
@@ -23,6 +23,7 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
 )
 from reliable_mq.broker_core.store.timer_log import TimerEntry, TimerLog
 from reliable_mq.broker_core.store.timer_wheel import SLOTS, Slot, TimerWheel
+from reliable_mq.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -237,8 +238,13 @@ class TimerStore:
         def work() -> None:
             for file in (*segments, *unsynced):
                 file.sync()
-            write_wheel()
-            save_timer_checkpoint(self._disk, noted)
+            try:
+                write_wheel()
+                save_timer_checkpoint(self._disk, noted)
+            except (OSError, StoreError) as error:
+                if not is_out_of_room(error):
+                    raise
+                log.warning("no room for a checkpoint of the timers, the last one stays: %s", error)
             for file in (*read, *unsynced):  # each timed message was read once, to be taken up
                 file.release()
 
