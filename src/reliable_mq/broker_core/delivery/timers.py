@@ -137,7 +137,6 @@ class Timers:
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
         """Give the messages that came an entry and a slot."""
         files = self._files
-        files.flush()  # what found no room before
         files.queue_offset = max(files.queue_offset, queue.first)
         for unit in queue.units(files.queue_offset, _MESSAGES_MAX):
             record = self._store.read_record(unit.commit_log_offset)
