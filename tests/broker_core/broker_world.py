@@ -76,6 +76,8 @@ class BrokerWorld:
     ) -> Command:
         """Send a request over connection `of` and return its reply."""
         answer = self.begin(code, ext, body, of=of, version=version)
+        if answer is None:
+            answer = self._indexed_reply(of)
         assert answer is not None, f"request {code} was not answered"
         return answer
 
@@ -96,6 +98,13 @@ class BrokerWorld:
         command.opaque = self._opaque
         command.version = version
         self.core.receive(connection(of), command, self.now_ms)
+        self.finish_turn()
+        return self.reply_to(self._opaque, of=of)
+
+    def _indexed_reply(self, of: int) -> Command | None:
+        """Let the index come up to the log, and take what waited for it."""
+        while self.core.index_some(self.now_ms):
+            pass
         self.finish_turn()
         return self.reply_to(self._opaque, of=of)
 
