@@ -43,6 +43,8 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
     count_max, kind = header.max_num, header.index_type or ""
     if ext.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
         count_max, kind = state.config.query_count_max, "U"
+    if request.command.is_oneway:
+        return None
     if not state.store.is_indexed and not state.is_index_stuck:
         state.waiting_queries.append(request)
         return None
