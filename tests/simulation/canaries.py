@@ -208,6 +208,7 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
     },
     "delays saved too soon": _LOSSY,
     "timers noted too soon": _LOSSY,
+    "a repeated end too early": {"duplicate": 0.5, "disk_ms": 5.0, "kinds_off": []},
     "unsynced units trusted": _LOSSY,
 }
 

@@ -25,7 +25,8 @@ def test_every_promise_is_kept_through_faults(seed: int) -> None:
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):
-        outcomes = (play(seed, changes=HABITATS.get(name)) for seed in range(HIDDEN_MAX))
+        changes = {"duration_ms": 3_000.0, **HABITATS.get(name, {})}
+        outcomes = (play(seed, changes=changes) for seed in range(HIDDEN_MAX))
         assert any(outcome.violation for outcome in outcomes)
 
 
