@@ -204,3 +204,13 @@ def test_a_broker_without_an_index_finds_nothing_and_writes_none() -> None:
     world = filled_world(messageIndexEnable="false")
     assert find(world, "order-3") == []
     assert index_files(world) == []
+
+
+def test_an_index_file_of_another_size_is_left_alone_and_another_name_is_taken() -> None:
+    world = filled_world()
+    world.stop()
+    (path,) = world.disk.names("index")
+    world.disk.put(f"index/{path}", b"short")
+    world.start()
+    assert find(world, "order-3") == [b"3"]
+    assert world.disk.size_of(f"index/{path}") == len(b"short")

@@ -132,6 +132,8 @@ class MessageIndex:
         name = _file_name(now_ms)
         if self._files:
             name = max(name, f"{int(max(self._files)) + 1:017d}")
+        while self._disk.size_of(f"{FOLDER}/{name}") > 0:  # one of another size is left alone
+            name = f"{int(name) + 1:017d}"
         path = f"{FOLDER}/{name}"
         try:
             file = IndexFile(self._disk.open(path, file_size(*self._sizes)), *self._sizes)
