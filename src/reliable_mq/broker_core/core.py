@@ -258,7 +258,7 @@ class BrokerCore:
         if state.waiting_queries and not is_behind:
             for request in state.waiting_queries:
                 answer = answer_to(state, request)
-                if answer is not None:
+                if answer is not None and not request.command.is_oneway:
                     self._answer(request.connection.id, answer)
             state.waiting_queries.clear()
         return is_behind

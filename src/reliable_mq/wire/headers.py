@@ -249,7 +249,7 @@ class ConsumeQueueHeader(Header, frozen=True, kw_only=True, rename="camel"):
 class UnregisterClientHeader(Header, frozen=True, kw_only=True):
     """UNREGISTER_CLIENT (35)."""
 
-    client_id: str = msgspec.field(name="clientID")
+    client_id: str = msgspec.field(name="clientID", default="")
     producer_group: str | None = msgspec.field(name="producerGroup", default=None)
     consumer_group: str | None = msgspec.field(name="consumerGroup", default=None)
 

@@ -3,6 +3,7 @@
 Source: Apache RocketMQ `ConsumerManageProcessor`, `AdminBrokerProcessor`, `ConsumeQueue`.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 
 from reliable_mq.broker_core.requests.refusal import Refused
@@ -17,6 +18,8 @@ from reliable_mq.wire.headers import (
     UpdateConsumerOffsetHeader,
 )
 
+
+_NUMBER = re.compile(r"[-+]?[0-9]+")
 # Apache asks whether a message is still in memory: by accessMessageInMemoryMaxRatio, a share of the
 # machine's. Here the newest part of the log counts as that.
 _YOUNG_SIZE = 4 * 1024 * 1024 * 1024
@@ -59,20 +62,25 @@ def is_young(state: BrokerState, commit_log_offset: int) -> bool:
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     """UPDATE_CONSUMER_OFFSET. Unlike a heartbeat or a pull it creates no group."""
     ext = request.command.ext_fields
-    group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+    group, topic = ext["consumerGroup"], ext.get("topic", "")
     if state.groups.get(group) is None:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     if state.topics.get(topic) is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-    if "queueId" not in ext:
+    if not _is_number(ext.get("queueId")):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
-    if "commitOffset" not in ext:
+    if not _is_number(ext.get("commitOffset")):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     header = UpdateConsumerOffsetHeader.decode(ext)
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")
     state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
+
+
+def _is_number(text: str | None) -> bool:
+    """Whether Java reads a number; else Apache takes the field for one that is not there."""
+    return text is not None and _NUMBER.fullmatch(text) is not None
 
 
 def get_max_offset(state: BrokerState, request: Request) -> Command:

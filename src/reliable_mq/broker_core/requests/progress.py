@@ -21,7 +21,7 @@ _UNITS_MAX = 4_096  # of one answer; Apache gives as many as were asked for
 
 def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
     """GET_BROKER_CONSUME_STATS: the offsets of all groups, of ordered topics only if so asked."""
-    is_order = request.command.ext_fields["isOrder"].lower() == "true"
+    is_order = request.command.ext_fields.get("isOrder", "").lower() == "true"
     stats: list[dict[str, list[object]]] = []
     total = 0
     for group in state.groups.names():

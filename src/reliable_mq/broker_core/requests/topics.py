@@ -31,7 +31,9 @@ _ATTRIBUTE_VALUES = {
 
 def update_and_create_topic(state: BrokerState, request: Request) -> Command | None:
     """UPDATE_AND_CREATE_TOPIC. A topic that is there as it is wanted is left alone."""
-    header = TopicConfigHeader.decode(request.command.ext_fields)
+    ext = request.command.ext_fields
+    is_order = ext.get("order", "").lower() == "true"  # as Java reads it: anything else is false
+    header = TopicConfigHeader.decode({**ext, "order": "true" if is_order else "false"})
     fault = topic_fault(header.topic)
     if fault:
         raise Refused(ResponseCode.INVALID_PARAMETER, fault)
