@@ -18,7 +18,6 @@ from reliable_mq.wire.headers import (
     UpdateConsumerOffsetHeader,
 )
 
-
 _NUMBER = re.compile(r"[-+]?[0-9]+")
 # Apache asks whether a message is still in memory: by accessMessageInMemoryMaxRatio, a share of the
 # machine's. Here the newest part of the log counts as that.
