@@ -270,6 +270,23 @@ def test_a_checkpoint_that_cannot_be_true_is_as_good_as_none(
     assert delivered(again) == [b"late"]
 
 
+def test_what_one_turn_delivers_around_the_end_of_a_second_comes_once_after_a_crash(
+    world: BrokerWorld,
+) -> None:
+    for delay_ms in (3_990, 4_010):
+        send(world, b"%d" % delay_ms, TIMER_DELAY_MS=delay_ms)
+    world.pass_time(3_950)
+    world.pass_time(100)
+    work = world.core.begin_timer_checkpoint(world.now_ms)
+    assert work is not None
+    work()
+
+    again = WorldAt(world.disk, world.now_ms)
+    again.pass_time(3_000)
+
+    assert delivered(again) == [b"3990", b"4010"]
+
+
 def test_a_burst_in_one_millisecond_comes_whole_and_in_order(world: BrokerWorld) -> None:
     for number in range(2_500):  # more than one turn delivers, and more than one file holds
         send(world, b"%d" % number, TIMER_DELIVER_MS=START_MS + 3_000)

@@ -68,7 +68,9 @@ class Timers:
         self._used_ms = 0  # the last slot from which something was delivered
         # By slot: the keys, and where the message was to come ("" when it was there).
         self._deleted: dict[int, dict[str, str]] = {}
-        self._in_flight: deque[tuple[int, int]] = deque()  # log end, slots before it
+        # Log end, where the search for deliveries of later slots begins, slots before it.
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._turn_begin = -1  # where the log ended before what is being delivered; -1: nothing
         self._known: Counter[Identity] = Counter()  # what was delivered before a crash
         self._known_until_ms = 0
         self._backlog_end = 0  # of the queue when it was opened
@@ -238,6 +240,8 @@ class Timers:
     def _deliver(self, now_ms: int) -> int:
         """Store what is due; return how many messages that were."""
         limit_ms = min(now_ms, self._loaded_ms)
+        if self._turn_begin < 0:
+            self._turn_begin = self._store.log.end
         count = size = 0
         while self._due and self._due[0] <= limit_ms:
             due_ms = self._due[0]
@@ -279,9 +283,11 @@ class Timers:
         """Note that everything is delivered that is due up to a time."""
         self._delivered_ms = max(self._delivered_ms, limit_ms)
         read_ms = self._delivered_ms // self._precision_ms * self._precision_ms
-        if read_ms <= (self._in_flight[-1][1] if self._in_flight else self._files.read_ms):
+        # Some of what was delivered just now may be of the slot that is not over.
+        begin, self._turn_begin = self._turn_begin, -1
+        if read_ms <= (self._in_flight[-1][2] if self._in_flight else self._files.read_ms):
             return
-        self._in_flight.append((self._store.log.end, read_ms))
+        self._in_flight.append((self._store.log.end, begin, read_ms))
         if read_ms > self._known_until_ms:
             self._known.clear()
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
@@ -291,8 +297,8 @@ class Timers:
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is durable."""
         while self._in_flight and self._in_flight[0][0] <= end:
-            delivered_end, read_ms = self._in_flight.popleft()
-            self._files.advance(read_ms, delivered_end)
+            _, begin, read_ms = self._in_flight.popleft()
+            self._files.advance(read_ms, begin)
 
     def begin_checkpoint(self, now_ms: int) -> Callable[[], None] | None:
         """Return the work of noting how far this has come; None when that would be no news.
