@@ -114,7 +114,8 @@ def _odd_requests(random: Random, note: Input, **settings: str) -> None:
     world.stop()
     note("open", "again")
     again = BrokerWorld(world.disk, **settings)
-    again.send()
+    again.create_topic("afterwards")
+    again.send(topic="afterwards")
     again.stop()
 
 
