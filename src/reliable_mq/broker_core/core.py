@@ -37,7 +37,7 @@ from reliable_mq.wire.record import pack_host
 log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
-_INDEX_LAG_MAX = 64 * 1024 * 1024  # bytes of the log, a few seconds at full load
+_INDEX_LAG_MAX = 256 * 1024 * 1024  # bytes of the log: some ten seconds at full load
 # Answers to waiting pulls that are made at once: many may wait for one large message.
 _WOKEN_SIZE_MAX = 16 * 1024 * 1024
 _SAMPLE_INTERVAL_MS = 1_000
