@@ -289,8 +289,8 @@ class Model:
         self.halves.opened()
 
     def _cut(self, count: int) -> None:
-        """Forget the entries of the log from `count` on."""
-        for entry in self.log[count:]:
+        """Forget the entries of the log from `count` on, each after what it led to."""
+        for entry in reversed(self.log[count:]):
             self.queues[entry.topic, entry.queue_id].entries.pop()
             del self.by_offset[entry.log_offset]
             self.delays.forget(entry)
