@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_header
-from tests.broker_core.test_timers import WorldAt
+from tests.broker_core.test_timers import WorldAt, a_world, delivered, send
 
+from reliable_mq.broker_core.store.timer_wheel import Slot, TimerWheel
 from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
 from reliable_mq.wire.codes import RequestCode
 
@@ -105,3 +106,85 @@ def test_every_timer_comes_once_after_a_crash_at_any_write(
         else:
             disk.kill()
         life.assert_kept(random.choice((0, 300, 5_000)))
+
+
+FIRST_FILE = "timerlog/00000000000000000000"
+DUE_PLACE = 44  # in an entry: where its millisecond stands
+
+
+class NothingReached(Random):
+    """A power loss that leaves of what was not synced nothing but the names."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def random(self) -> float:
+        return 1.0
+
+
+def checkpoint(world: BrokerWorld) -> None:
+    work = world.core.begin_timer_checkpoint(world.now_ms)
+    assert work is not None
+    work()
+
+
+def send_and_take_up(world: BrokerWorld, numbers: range) -> None:
+    for number in numbers:
+        send(world, b"%d" % number, TIMER_DELIVER_MS=START_MS + 3_100 + number)
+    world.pass_time(20, step=20)
+
+
+def assert_each_comes_once(world: BrokerWorld, count: int) -> None:
+    world.pass_time(5_000, step=50)
+    assert delivered(world) == [b"%d" % number for number in range(count)]
+    for record in world.records(TOPIC):
+        assert record.store_time_ms >= START_MS + 3_100 + int(record.body)
+
+
+def test_an_entry_of_which_a_power_loss_took_the_end_is_not_believed() -> None:
+    world = a_world()
+    send_and_take_up(world, range(1))
+    log_file = world.disk.open(FIRST_FILE, 4096)
+    log_file.write(DUE_PLACE + 4, (bytes(4),))  # where a sector of the medium begins
+
+    assert_each_comes_once(WorldAt(world.disk, START_MS + 2_000), 1)
+
+
+def test_entries_that_outlived_the_process_are_not_taken_for_synced() -> None:
+    world = a_world()
+    send_and_take_up(world, range(3))
+    again = WorldAt(world.disk, START_MS)
+    again.pass_time(20, step=20)
+    checkpoint(again)
+    world.disk.lose_power(NothingReached())
+
+    assert_each_comes_once(WorldAt(world.disk, START_MS), 3)
+
+
+@pytest.mark.parametrize("missing", [0, 4096])
+def test_a_new_file_of_the_timer_log_may_be_lost_before_a_later_one(missing: int) -> None:
+    world = a_world()
+    send_and_take_up(world, range(200))
+    world.disk.remove(f"timerlog/{missing:020d}")
+
+    assert_each_comes_once(WorldAt(world.disk, START_MS), 200)
+
+
+def test_a_wheel_that_is_ahead_of_the_note_is_set_back() -> None:
+    world = a_world()
+    send_and_take_up(world, range(1))
+    checkpoint(world)
+    send_and_take_up(world, range(1, 3))
+    world.disk.stop_before = len(world.disk.operations) + 3
+    with pytest.raises(Stopped) as stop:
+        checkpoint(world)
+    assert stop.value.args[0].path == "config/timercheck"
+    assert TimerWheel(world.disk, 1_000).slot(START_MS + 3_000) == Slot(0, 104, 3)
+    world.disk.kill()
+
+    world.disk.stop_before = None
+    again = WorldAt(world.disk, START_MS)
+    assert TimerWheel(world.disk, 1_000).slot(START_MS + 3_000) == Slot(0, 0, 1)
+    again.disk.lose_power(NothingReached())
+
+    assert_each_comes_once(WorldAt(world.disk, START_MS), 3)

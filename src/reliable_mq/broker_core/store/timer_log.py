@@ -45,24 +45,27 @@ class TimerEntry(NamedTuple):
 class TimerLog:
     """The files of the log. Entries from `start` to `end` are there; `flush` makes them readable.
 
+    `cut` must follow: until then entries behind `end` can be read as well, some of them damaged.
+
     Args:
         disk: the store's folder.
         file_size: bytes of one file.
+        end: up to where the log is known to be on the medium; what stands behind it may be lost.
 
     Raises:
-        StoreCorrupt: when a file has another size, or one in the middle is missing.
+        StoreCorrupt: when a file has another size, or one before `end` is missing in the middle.
     """
 
-    def __init__(self, disk: Disk, file_size: int) -> None:
+    def __init__(self, disk: Disk, file_size: int, end: int) -> None:
         self._disk = disk
         self._file_size = file_size
         self._files: dict[int, DiskFile] = {}  # by the position of the first byte
         self._unsynced: set[int] = set()
         self._gathered: list[bytes] = []
         self._gathered_size = 0
+        self.end = end
         self._load()
         self.start = min(self._files, default=0)
-        self.end = self.start
 
     def _load(self) -> None:
         names = [name for name in self._disk.names(FOLDER) if name.isdecimal() and len(name) == 20]
@@ -77,9 +80,13 @@ class TimerLog:
                     "set mappedFileSizeTimerLog as it was when the file was written"
                 )
             first = int(name)
-            if self._files and first != max(self._files) + self._file_size:
+            due = max(self._files) + self._file_size if self._files else min(first, self.end)
+            if first == due:
+                self._files[first] = self._disk.open(path, self._file_size)
+            elif due >= self.end:
+                self._disk.remove(path)  # a power loss took the file before it
+            else:
                 raise StoreCorrupt(f"{path}: the file before it is missing; restore it from a copy")
-            self._files[first] = self._disk.open(path, self._file_size)
 
     def _file(self, first: int) -> DiskFile:
         file = self._files.get(first)
@@ -167,8 +174,15 @@ class TimerLog:
             delay_ms = slot_ms - entry.taken_ms
             self._write(position + _DELAY_PLACE, [delay_ms.to_bytes(4, "big", signed=True)])
 
-    def cut(self, end: int) -> None:
-        """Let the log end at `end`: what stands behind it is no entry."""
+    def last(self) -> TimerEntry | None:
+        """Return the entry before `end`, or None when there is none."""
+        first = (self.end - 1) // self._file_size * self._file_size
+        most = (self._file_size - _BLANK.size) // SIZE * SIZE  # then comes a blank
+        return self.read(first + min(self.end - first, most) - SIZE)
+
+    def cut(self) -> None:
+        """Remove what stands behind `end`."""
+        end = self.end
         keep = end - end % self._file_size
         for first in sorted(self._files, reverse=True):
             if first > keep:
@@ -177,7 +191,6 @@ class TimerLog:
                 self._disk.remove(f"{FOLDER}/{first:020d}")
         if keep in self._files and not self._files[keep].clear(end - keep):
             self._unsynced.add(keep)
-        self.end = end
 
     def remove_before(self, log_start: int) -> None:
         """Remove files whose messages are all gone: the commit log begins at `log_start`."""

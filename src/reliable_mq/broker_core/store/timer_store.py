@@ -2,9 +2,10 @@
 
 Receives entries; hands on the chain of a slot; refuses to know messages beyond their place.
 
-A checkpoint syncs the log first, then the wheel, then notes how far both reach. After a crash the
-entries behind that note are put into the wheel again, as far as the commit log bears them out: the
-wheel never names an entry that is not there, and no message is taken up twice.
+A checkpoint syncs the log first, then the wheel, then notes how far both reach. Only the note is
+believed. What a crash leaves behind it may be there in part, or only until the power fails: it is
+cut off, and its messages are taken up again from their queue. A wheel that is ahead, as the crash
+came before the note, is set back first, while the entries are there that tell how.
 Invariant M1: the wheel on the medium names no entry at or behind the synced end of the timer log.
 Source: Apache RocketMQ `TimerMessageStore`.
 """
@@ -22,7 +23,7 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
     save_timer_checkpoint,
 )
 from reliable_mq.broker_core.store.timer_log import TimerEntry, TimerLog
-from reliable_mq.broker_core.store.timer_wheel import SLOTS, Slot, TimerWheel
+from reliable_mq.broker_core.store.timer_wheel import EMPTY, SLOTS, Slot, TimerWheel
 from reliable_mq.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -74,12 +75,14 @@ class TimerStore:
         if not self._is_whole(noted, now_slot_ms):
             self._begin(store, now_slot_ms)
             noted = self._noted
-        self._log = TimerLog(self._disk, self._file_size)
+        self._log = TimerLog(self._disk, self._file_size, noted.log_end)
         self._wheel = TimerWheel(self._disk, self._precision_ms)
-        self.queue_offset = min(noted.queue_offset, noted.master_queue_offset)
+        self._set_wheel_back()
+        self._log.cut()
+        noted_offset = min(noted.queue_offset, noted.master_queue_offset)
+        self.queue_offset = max(noted_offset, self._taken_up(store))
         self.read_ms = noted.read_ms
         self.delivered_end = min(noted.delivered_end, store.log.end)
-        self._replay(store)
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is not None:
             self.queue_offset = min(max(self.queue_offset, queue.first), queue.end)
@@ -118,24 +121,39 @@ class TimerStore:
         )
         save_timer_checkpoint(self._disk, self._noted)
 
-    def _replay(self, store: MessageStore) -> None:
-        """Put the entries behind the checkpoint into the wheel, and cut what is none."""
-        position = self._noted.log_end
-        while True:
+    def _set_wheel_back(self) -> None:
+        """Let the wheel name only entries before the end of the log, durably.
+
+        The entries that it names were synced before it was written: they are whole, and nothing
+        that is damaged lies between them and the end.
+        """
+        end = position = self._log.end
+        is_ahead = False
+        while (after := self._log.after(position)) != position:
             entry = self._log.read(position)
-            if entry is not None:
-                record = store.read_record(entry.commit_log_offset)
-                if record is None or record.topic != TIMER_TOPIC or record.size != entry.size:
-                    break
-                slot = self._wheel.slot(entry.slot_ms)
-                if position > slot.last:
-                    self._link(entry, position, slot)
-                self.queue_offset = max(self.queue_offset, record.queue_offset + 1)
-            after = self._log.after(position)
-            if after == position:
-                break
+            if entry and self._wheel.slot(entry.slot_ms).last >= end:
+                is_ahead = True
+                self._set_slot_back(entry.slot_ms, end)
             position = after
-        self._log.cut(position)
+        if is_ahead:
+            self._wheel.begin_checkpoint()()
+
+    def _set_slot_back(self, slot_ms: int, end: int) -> None:
+        first, last, waiting = self._wheel.slot(slot_ms)
+        while last >= end:
+            entry = self._log.read(last)
+            if entry:
+                waiting -= _change(entry)
+            last = entry.previous if entry and entry.previous < last else -1
+        self._wheel.put(slot_ms, Slot(first, last, waiting) if last >= 0 else EMPTY)
+
+    def _taken_up(self, store: MessageStore) -> int:
+        """Return up to where messages were taken up, by the last entry: Apache's note may lag."""
+        entry = self._log.last()
+        record = store.read_record(entry.commit_log_offset) if entry else None
+        if record is None or record.topic != TIMER_TOPIC:
+            return 0
+        return record.queue_offset + 1
 
     def put(self, entry: TimerEntry) -> int:
         """Add an entry to the chain of its slot; return its position. `flush` must follow."""
@@ -146,8 +164,7 @@ class TimerStore:
 
     def _link(self, entry: TimerEntry, position: int, slot: Slot) -> None:
         first = position if slot.first < 0 else slot.first
-        change = -1 if entry.magic & timer_log.DELETE else 1
-        self._wheel.put(entry.slot_ms, Slot(first, position, slot.waiting + change))
+        self._wheel.put(entry.slot_ms, Slot(first, position, slot.waiting + _change(entry)))
 
     def flush(self) -> None:
         """Write what was put."""
@@ -191,7 +208,7 @@ class TimerStore:
             if entry.previous != previous:
                 self._log.relink(position, previous)
         last, first = (positions[0], positions[-1]) if positions else (-1, -1)
-        count = sum(-1 if entry.magic & timer_log.DELETE else 1 for _, entry in kept)
+        count = sum(_change(entry) for _, entry in kept)
         self._wheel.put(slot_ms, Slot(first, last, count))
 
     def advance(self, read_ms: int, delivered_end: int) -> None:
@@ -254,3 +271,8 @@ class TimerStore:
         """Let go of the files."""
         self._log.close()
         self._wheel.close()
+
+
+def _change(entry: TimerEntry) -> int:
+    """Return by how many more messages wait with an entry."""
+    return -1 if entry.magic & timer_log.DELETE else 1
