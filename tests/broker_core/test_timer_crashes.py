@@ -188,3 +188,20 @@ def test_a_wheel_that_is_ahead_of_the_note_is_set_back() -> None:
     again.disk.lose_power(NothingReached())
 
     assert_each_comes_once(WorldAt(world.disk, START_MS), 3)
+
+
+def test_what_came_before_two_crashes_does_not_come_again() -> None:
+    """The first start finds the delivery in the log; its checkpoint must let the second find it."""
+    world = a_world()
+    for number in range(2):
+        send(world, b"%d" % number, TIMER_DELIVER_MS=START_MS + 3_100 + number * 800)
+    world.pass_time(3_300, step=20)
+    assert delivered(world) == [b"0"]
+    again = WorldAt(world.disk, world.now_ms)
+    again.pass_time(20, step=20)
+    checkpoint(again)
+
+    again = WorldAt(world.disk, again.now_ms)
+    again.pass_time(2_000, step=20)
+
+    assert delivered(again) == [b"0", b"1"]

@@ -287,9 +287,11 @@ class Timers:
         begin, self._turn_begin = self._turn_begin, -1
         if read_ms <= (self._in_flight[-1][2] if self._in_flight else self._files.read_ms):
             return
-        self._in_flight.append((self._store.log.end, begin, read_ms))
         if read_ms > self._known_until_ms:
             self._known.clear()
+        else:  # what was found at the start may be of that slot, too
+            begin = self._files.delivered_end
+        self._in_flight.append((self._store.log.end, begin, read_ms))
         for out_ms in [out_ms for out_ms in self._deleted if out_ms < read_ms]:
             for topic in filter(None, self._deleted.pop(out_ms).values()):
                 self.counts.add(topic, 1, now_ms)
