@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tests.simulation.kinds import ASKED
+
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import timers
 from reliable_mq.broker_core.delivery.half import HalfMessages
@@ -206,8 +208,25 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         **_LOSSY,
         "kinds_off": ["delayed", "batch", "wrong", "send back", "search", "view", "lock"],
     },
-    "delays saved too soon": _LOSSY,
-    "timers noted too soon": _LOSSY,
+    "delays saved too soon": {
+        **_LOSSY,
+        "duration_ms": 8_000.0,
+        "crash_every_ms": 2_000.0,
+        "checkpoint_ms": 10_000.0,
+    },
+    "timers noted too soon": {  # a slow disk: between a note and what it speaks of is time to crash
+        "is_sync_flush": True,
+        "duration_ms": 8_000.0,
+        "tick_ms": 1_000.0,
+        "disk_ms": 100.0,
+        "queue_file_size": 20_000,
+        "power_loss": 1.0,
+        "clean_stop": 0.0,
+        "crash_every_ms": 1_500.0,
+        "restart_after_ms": 10.0,
+        "checkpoint_ms": 10_000.0,
+        "kinds_off": sorted({*ASKED} - {"send", "timed"}),
+    },
     "a repeated end too early": {"duplicate": 0.5, "disk_ms": 5.0, "kinds_off": []},
     "unsynced units trusted": _LOSSY,
 }
