@@ -22,6 +22,7 @@ AT_OURS = {"first", "second", "apache"}
 AT_APACHES = {"second", "apache"}
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

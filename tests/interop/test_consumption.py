@@ -19,6 +19,7 @@ PROGRAM_SECONDS_MAX = 180
 SETTINGS = {"enablePropertyFilter": "true"}
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

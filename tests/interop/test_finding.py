@@ -18,6 +18,7 @@ FOREVER = 2**62
 TRIES = 100  # Apache shows a message a moment after it acknowledged it
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

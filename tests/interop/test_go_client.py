@@ -20,6 +20,7 @@ SETTLE_SECONDS = 30.0
 TOPICS = ("sync", "async", "oneway", "batch", "tags", "ordered", "retry")
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(shutil.which("go") is None, reason="not installed: go"),

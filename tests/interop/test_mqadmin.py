@@ -17,6 +17,7 @@ SAME_NAME = {"brokerName": "same"}
 NUMBERED = list(enumerate(SCRIPT))
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

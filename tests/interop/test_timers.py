@@ -29,6 +29,7 @@ PENDING = {"later stays", "later comes", "later last"}  # "later gone" was taken
 SECONDS_MAX = 60.0
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

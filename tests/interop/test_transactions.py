@@ -47,6 +47,7 @@ SAID = [
 DELIVERIES = 5
 
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.java,
     pytest.mark.processes,
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),

@@ -130,7 +130,7 @@ class LogWriter:
         self._end = batch.end
         if not self._sync_interval:
             if not self._is_syncing:
-                self._sync()
+                self.sync()
             return
         if self._sync_later is None:
             self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
@@ -150,9 +150,9 @@ class LogWriter:
     def _sync_if_idle(self) -> None:
         self._sync_later = None
         if not self._is_syncing and self._unsynced:
-            self._sync()
+            self.sync()
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         """Begin to sync what was written up to now."""
         files, end = list(self._unsynced), self._end
         self._unsynced.clear()
@@ -163,7 +163,7 @@ class LogWriter:
             self._is_syncing = False
             self._on_stored(end, True)
             if self._unsynced and not self._sync_interval and not self._is_syncing:
-                self._sync()
+                self.sync()
             if not self._is_syncing:
                 self._settled.set()
 
@@ -196,7 +196,7 @@ class LogWriter:
         """Return when everything that was taken is durable and reported."""
         while self._is_syncing or self._unsynced:
             if not self._is_syncing:
-                self._sync()
+                self.sync()
             await self._settled.wait()
         await self.run(lambda: None)
 
