@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from reliable_mq.broker_core.state import Turn
@@ -188,3 +189,60 @@ def test_a_configuration_file_that_found_no_room_is_written_with_the_next_one() 
 
     disk = asyncio.run(scenario())
     assert (disk.read_text("first"), disk.read_text("second")) == ("1", "2")
+
+
+class RefusingKernel:
+    """Syncs that cannot be done without a thread."""
+
+    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_the_kernel_does_not_sync_a_thread_does() -> None:
+    async def scenario() -> tuple[GatedSegment, Reports]:
+        segment, reports = GatedSegment(), Reports()
+        writer = LogWriter(MemoryDisk(), 0, reports, RefusingKernel())
+        writer.take(turn(segment, 0, b"a"))
+        await writer.drain()
+        writer.close()
+        return segment, reports
+
+    segment, reports = asyncio.run(scenario())
+
+    assert (segment.syncs, reports.ends) == (1, [(1, True)])
+
+
+def test_what_comes_during_a_sync_longer_than_its_interval_is_synced_without_another_message() -> (
+    None
+):
+    async def scenario() -> list[tuple[int, bool]]:
+        loop = asyncio.get_running_loop()
+        due: list[Callable[[], None]] = []
+
+        def call_later(_seconds: float, callback: Callable[[], None]) -> asyncio.Handle:
+            due.append(callback)
+            return loop.call_soon(lambda: None)
+
+        loop.call_later = call_later  # type: ignore[method-assign, assignment]
+        segment = GatedSegment(is_open=False)
+        durable: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+        writer = LogWriter(
+            MemoryDisk(), 1.0, lambda end, is_safe: durable.put_nowait((end, is_safe))
+        )
+        writer.take(turn(segment, 0, b"a"))
+        due.pop()()
+        await asyncio.to_thread(segment.is_syncing.wait)
+        writer.take(turn(segment, 1, b"b"))
+        due.pop()()  # while the first sync runs
+        segment.gate.set()
+        told = [await durable.get() for _ in range(3)]
+        due.pop()()
+        told.append(await durable.get())
+        await writer.drain()
+        writer.close()
+        return told
+
+    assert asyncio.run(scenario()) == [(1, False), (2, False), (1, True), (2, True)]

@@ -8,6 +8,7 @@ Source: Linux `io_submit(2)`, `include/uapi/linux/aio_abi.h`; IOCB_CMD_FDSYNC si
 
 import asyncio
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -54,16 +55,11 @@ class KernelSync:
         self._done: Done | None = None
         loop.add_reader(self._eventfd, self._completed)
 
-    @property
-    def depth(self) -> int:
-        """How many files one `start` can take."""
-        return _DEPTH
-
     def start(self, descriptors: Sequence[int], done: Done) -> None:
-        """Sync the files; `done` is called on the loop when the last one is.
+        """Sync the files, 16 at most; `done` is called on the loop when the last one is.
 
         Raises:
-            OSError: when the kernel takes no more.
+            OSError: when the kernel takes none of them. When it takes some, `done` is told.
         """
         for number, descriptor in enumerate(descriptors):
             _IOCB.pack_into(
@@ -72,8 +68,10 @@ class KernelSync:
                 *(number, 0, 0, _FDSYNC, 0, descriptor, 0, 0, 0, 0, _TELL_EVENTFD, self._eventfd),
             )
         count = len(descriptors)
-        self._check(self._syscall(self._submit, self._context, count, self._pointers))
-        self._pending, self._error, self._done = count, 0, done
+        taken = self._syscall(self._submit, self._context, count, self._pointers)
+        self._check(taken)
+        self._pending, self._done = taken, done
+        self._error = 0 if taken == count else errno.EAGAIN
 
     def _completed(self) -> None:
         os.eventfd_read(self._eventfd)

@@ -149,7 +149,9 @@ class LogWriter:
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None
-        if not self._is_syncing and self._unsynced:
+        if self._is_syncing:  # it takes longer than the interval; what came meanwhile is due next
+            self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
+        elif self._unsynced:
             self.sync()
 
     def sync(self) -> None:
@@ -225,10 +227,13 @@ class KernelSyncs:
         self._descriptor_of = descriptor_of
 
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Begin to sync `files`; False: one of them is new, its name must be synced, too."""
-        descriptors = [self._descriptor_of(file) for file in files]
-        known = [descriptor for descriptor in descriptors if descriptor is not None]
-        if len(known) < len(files) or len(known) > self._kernel.depth:
+        """Begin to sync `files`.
+
+        False: there are several, one is new and its name must be synced too, or the kernel will
+        not do it (one before Linux 4.18, or a file system without such a sync).
+        """
+        descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None
+        if descriptor is None:
             return False
 
         def ended(error: int) -> None:
@@ -236,7 +241,11 @@ class KernelSyncs:
                 _die(OSError(error, os.strerror(error)))
             done()
 
-        self._kernel.start(known, ended)
+        try:
+            self._kernel.start([descriptor], ended)
+        except OSError as error:
+            log.debug("the kernel does not sync, a thread does: %s", error)
+            return False
         return True
 
     def close(self) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 
 from reliable_mq.broker_core.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.properties import DELAY, SHARDING_KEY, TRANSACTION_PREPARED
 
 ATTRIBUTE = "message.type"
 MIXED = "MIXED"
-_DELAYS = (DELAY, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_DELAYS = (DELAY, *TIMER_WISHES)
 _PRIORITY = "_SYS_MSG_PRIORITY_"
 _TRANSFERRED = "TRANSFER_FLAG"  # by a broker for another one: not checked again
 

@@ -12,6 +12,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_store import Place, StoredMessage
 from reliable_mq.wire.codes import ResponseCode
@@ -36,7 +37,7 @@ from reliable_mq.wire.record import (
     Record,
 )
 
-_DELAYS = frozenset({DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+_DELAYS = frozenset({DELAY, *TIMER_WISHES})
 
 _DECISIONS = (TRANSACTION_NONE, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 

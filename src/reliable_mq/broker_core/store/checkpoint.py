@@ -8,16 +8,12 @@ After a crash, recovery begins before the older of the first two times, less thr
 Source: Apache RocketMQ `StoreCheckpoint`.
 """
 
-import struct
-
 import msgspec
 
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.field_file import load_fields, save_fields
 
 PATH = "checkpoint"
-SIZE = 4096
-
-_FIELDS = struct.Struct(">qqqqq")
 _SAFETY_MS = 3000
 
 
@@ -39,17 +35,9 @@ class Checkpoint(msgspec.Struct, kw_only=True):
 
 def load_checkpoint(disk: Disk) -> Checkpoint:
     """Return the checkpoint of a store; all zero when there is none."""
-    if disk.size_of(PATH) < _FIELDS.size:
-        return Checkpoint()
-    file = disk.open(PATH, SIZE)
-    fields = _FIELDS.unpack(file.read(0, _FIELDS.size))
-    file.close()
-    return Checkpoint(**dict(zip(Checkpoint.__struct_fields__, fields, strict=True)))
+    return load_fields(disk, PATH, Checkpoint)
 
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Write the checkpoint and sync it. What it claims must be synced before."""
-    file = disk.open(PATH, SIZE)
-    file.write(0, (_FIELDS.pack(*msgspec.structs.astuple(checkpoint)),))
-    file.sync()
-    file.close()
+    save_fields(disk, PATH, checkpoint)

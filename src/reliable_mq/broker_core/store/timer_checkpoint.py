@@ -10,15 +10,12 @@ but never ahead, so that a search from there finds every delivery.
 Source: Apache RocketMQ `TimerCheckpoint`.
 """
 
-import struct
-
 import msgspec
 
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.field_file import load_fields, save_fields
 
 PATH = "config/timercheck"
-_SIZE = 4096
-_FIELDS = struct.Struct(">qqqqqqqq")
 
 
 class TimerCheckpoint(msgspec.Struct, kw_only=True):
@@ -36,17 +33,9 @@ class TimerCheckpoint(msgspec.Struct, kw_only=True):
 
 def load_timer_checkpoint(disk: Disk) -> TimerCheckpoint:
     """Return the checkpoint of a store; all zero when there is none."""
-    if disk.size_of(PATH) < _FIELDS.size:
-        return TimerCheckpoint()
-    file = disk.open(PATH, _SIZE)
-    fields = _FIELDS.unpack(file.read(0, _FIELDS.size))
-    file.close()
-    return TimerCheckpoint(**dict(zip(TimerCheckpoint.__struct_fields__, fields, strict=True)))
+    return load_fields(disk, PATH, TimerCheckpoint)
 
 
 def save_timer_checkpoint(disk: Disk, checkpoint: TimerCheckpoint) -> None:
     """Write the checkpoint and sync it. What it claims must be synced before."""
-    file = disk.open(PATH, _SIZE)
-    file.write(0, (_FIELDS.pack(*msgspec.structs.astuple(checkpoint)),))
-    file.sync()
-    file.close()
+    save_fields(disk, PATH, checkpoint)
