@@ -43,12 +43,17 @@ def send_table(results: dict[str, Any]) -> str:
 
 
 def consume_table(results: dict[str, Any]) -> str:
-    """Medians of the rounds of each broker."""
-    rows = [("broker", "msg/s consumed")]
+    """Medians of the rounds of each broker, and of the ratio in each turn."""
+    rows = [("broker", "msg/s consumed", "its processor time a message, us")]
     rounds = results["rounds"]
     for broker in dict.fromkeys(each["broker"] for each in rounds):
         of_broker = [each for each in rounds if each["broker"] == broker]
-        rows.append((broker, _figure(_median(of_broker, "per_second"), ",.0f")))
+        speed, used = _median(of_broker, "per_second"), _median(of_broker, "broker_us")
+        rows.append((broker, _figure(speed, ",.0f"), _figure(used, ".1f")))
+    ours = {each["run"]: each["per_second"] for each in rounds if each["broker"] == OURS}
+    theirs = {each["run"]: each["per_second"] for each in rounds if each["broker"] != OURS}
+    ratio = median(ours[run] / theirs[run] for run in ours)
+    rows.append(("ratio, median of the turns", _figure(ratio, ".2f"), ""))
     return _markdown(rows) + _origin(results)
 
 

@@ -10,7 +10,13 @@ from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, decode_command, request
+from reliable_mq.wire.command import (
+    Command,
+    decode_command,
+    decode_request,
+    encode_command,
+    request,
+)
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, pack_host
@@ -97,7 +103,8 @@ class BrokerWorld:
         command = request(code, fields, body, oneway=oneway)
         command.opaque = self._opaque
         command.version = version
-        self.core.receive(connection(of), command, self.now_ms)
+        (frame,) = FrameReader().feed(encode_command(command))
+        self.core.receive(connection(of), decode_request(frame), self.now_ms)
         self.finish_turn()
         return self.reply_to(self._opaque, of=of)
 

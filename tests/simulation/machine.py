@@ -15,7 +15,7 @@ from tests.simulation.writer import Writer
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
-from reliable_mq.wire.command import decode_command
+from reliable_mq.wire.command import decode_command, decode_request
 
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
@@ -160,7 +160,7 @@ class Machine:
             command = decode_command(frame)
             self._world.note("request", link.connection.id, command.code, command.opaque)
             self._model.received(link.connection.id, command, now_ms)
-            core.receive(link.connection, command, now_ms)
+            core.receive(link.connection, decode_request(frame), now_ms)
         if not self._turn_is_due:
             self._turn_is_due = True
             guard = self._guard_of(self.lives)

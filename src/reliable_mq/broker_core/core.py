@@ -195,10 +195,7 @@ class BrokerCore:
         """Answer pulls whose messages have come; of very much the rest comes with the next tick."""
         room = _WOKEN_SIZE_MAX
         while self._woken and room > 0:
-            pull = self._woken.popleft()
-            answer = answer_waiting(self.state, pull)
-            room -= len(answer.body)
-            self._answer(pull.connection, answer)
+            room -= answer_waiting(self.state, self._woken.popleft())
 
     def _answer(self, connection_id: int, answer: Command) -> None:
         self.state.reply(connection_id, encode_command(answer))
@@ -214,7 +211,7 @@ class BrokerCore:
         self.housekeeping.run_some()
         self._answer_woken()
         for pull in state.pulls.due(now_ms):
-            self._answer(pull.connection, answer_waiting(state, pull))
+            answer_waiting(state, pull)
         state.calls.expire(now_ms)
         is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
         if is_due and not state.pressure.is_disk_full:

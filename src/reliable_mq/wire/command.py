@@ -19,7 +19,7 @@ import msgspec
 
 from reliable_mq.errors import FrameError
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
-from reliable_mq.wire.headers import SendMessageHeaderV2
+from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.java_int import I32
 
 VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
@@ -41,8 +41,8 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
 
     All values of `ext_fields` are text ("true", "42"), as the protocol has it. A field that a JSON
     header lacks takes the default here; `body` and `serialize_type` come from the frame, whatever
-    a header says. A send that `decode_request` read bears its fields in `send_header` instead of
-    `ext_fields`.
+    a header says. A send or a pull that `decode_request` read bears its fields in `send_header` or
+    `pull_header` instead of `ext_fields`.
     """
 
     code: I32
@@ -55,6 +55,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     body: bytes = b""
     serialize_type: int = JSON
     send_header: SendMessageHeaderV2 | None = None
+    pull_header: PullMessageHeader | None = None
 
     @property
     def is_reply(self) -> bool:
@@ -138,7 +139,7 @@ def decode_command(frame: Frame) -> Command:
         raise FrameError(f"unknown serialize type {frame.serialize_type}")
     command.body = frame.body
     command.serialize_type = frame.serialize_type
-    command.send_header = None
+    command.send_header = command.pull_header = None
     return command
 
 
@@ -153,12 +154,25 @@ class _JsonSend(msgspec.Struct, gc=False):
     version: I32 = 0
 
 
+class _JsonPull(msgspec.Struct, gc=False):
+    """The JSON form of a pull, its fields typed."""
+
+    code: I32
+    extFields: PullMessageHeader  # noqa: N815 - the name on the wire
+    opaque: I32 = 0
+    flag: I32 = 0
+    language: str = "OTHER"
+    version: I32 = 0
+
+
 _SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson begins them
+_PULLS = (b'{"code":11,', b'{"code":361,')  # PULL_MESSAGE, LITE_PULL_MESSAGE
 _decode_json_send = msgspec.json.Decoder(_JsonSend, strict=False).decode
+_decode_json_pull = msgspec.json.Decoder(_JsonPull, strict=False).decode
 
 
 def decode_request(frame: Frame) -> Command:
-    """Return the command in `frame`; a send bears its typed header (a broker's hot path).
+    """Return the command in `frame`; sends and pulls bear typed headers (a broker's hot path).
 
     What does not read as typed is read in general, so that its fault is told in general words.
 
@@ -166,7 +180,7 @@ def decode_request(frame: Frame) -> Command:
         FrameError: when the header is not of the form that the frame claims.
     """
     if frame.serialize_type != JSON or not frame.header.startswith(_SENDS):
-        return decode_command(frame)
+        return _decode_pull(frame)
     try:
         send = _decode_json_send(frame.header)
     except _UNREADABLE:
@@ -182,6 +196,29 @@ def decode_request(frame: Frame) -> Command:
         frame.body,
         JSON,
         send.extFields,
+    )
+
+
+def _decode_pull(frame: Frame) -> Command:
+    """Do the same for a pull; what is none, or does not read as typed, is read in general."""
+    if frame.serialize_type != JSON or not frame.header.startswith(_PULLS):
+        return decode_command(frame)
+    try:
+        pull = _decode_json_pull(frame.header)
+    except _UNREADABLE:
+        return decode_command(frame)
+    return Command(
+        pull.code,
+        pull.opaque,
+        pull.flag,
+        pull.language,
+        pull.version,
+        None,
+        {},
+        frame.body,
+        JSON,
+        None,
+        pull.extFields,
     )
 
 

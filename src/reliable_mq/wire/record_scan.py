@@ -6,6 +6,7 @@ decodes there.
 """
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -121,6 +122,33 @@ def holds_records(buffer: bytes, count: int) -> bool:
             return False
         at += size
     return at == end
+
+
+@lru_cache(maxsize=1024)
+def _begins_every(size: int) -> struct.Struct:
+    """Return what reads size and magic of records that all have this size."""
+    return struct.Struct(f">8s{size - 8}x")
+
+
+def holds_records_of(buffer: bytes, sizes: Sequence[int]) -> bool:
+    """Whether a buffer holds records of these sizes, and nothing else, as they say themselves.
+
+    Records of one size are the usual case, and looked at without a loop.
+    """
+    if sum(sizes) != len(buffer) or min(sizes) < RECORD_SIZE_MIN:
+        return False
+    first = sizes[0]
+    if sizes.count(first) == len(sizes):
+        begins = list(_begins_every(first).iter_unpack(buffer))
+        if begins.count((_SIZE_AND_MAGIC.pack(first, MAGIC_V1),)) == len(sizes):
+            return True
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    at = 0
+    for size in sizes:
+        if unpack(buffer, at) not in ((size, MAGIC_V1), (size, MAGIC_V2)):
+            return False
+        at += size
+    return True
 
 
 def head_at(buffer: memoryview, at: int) -> RecordHead:

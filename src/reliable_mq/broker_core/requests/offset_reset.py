@@ -78,7 +78,7 @@ def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) ->
     """Answer the group's pulls that wait, so that its consumers hear of the reset at once."""
     for pull in state.pulls.of_group(header.topic, queue_id, header.group):
         state.pulls.release(pull)
-        state.reply(pull.connection, encode_command(answer_waiting(state, pull)))
+        answer_waiting(state, pull)
 
 
 def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:

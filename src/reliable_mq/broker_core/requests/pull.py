@@ -13,15 +13,16 @@ from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.damaged import sound_records
 from reliable_mq.broker_core.requests.filtered_pull import scan
 from reliable_mq.broker_core.requests.offsets import is_young
+from reliable_mq.broker_core.requests.pull_reply import FOUND, PullExt, encode_found
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, no_such_topic
 from reliable_mq.broker_core.requests.subscription import wanted_by
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.record_scan import holds_records
+from reliable_mq.wire.record_scan import holds_records, holds_records_of
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -40,32 +41,39 @@ class _Found(NamedTuple):
     messages: int = 0  # how many the body holds
 
 
-def pull_message(state: BrokerState, request: Request) -> Command | None:
+def pull_message(state: BrokerState, request: Request) -> None:
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     command = request.command
-    header = PullMessageHeader.decode(command.ext_fields)
+    header = command.pull_header or PullMessageHeader.decode(command.ext_fields)
     group = state.find_group(header.consumer_group, request.now_ms)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
-    may_wait = header.sys_flag & SUSPEND and not command.is_oneway
-    if found.code == ResponseCode.PULL_NOT_FOUND and may_wait:
+    if command.is_oneway:
+        return
+    if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
         _hold(state, request, header, wanted, found.next_offset)
-        return None
-    return _answer(state, command, header, found, topic, group)
+        return
+    state.reply(request.connection.id, _answer(state, command, header, found, topic, group))
 
 
-def answer_waiting(state: BrokerState, pull: WaitingPull) -> Command:
-    """Return the answer to a pull that waited; it is not held a second time.
+def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
+    """Answer a pull that waited, and return the answer's size; it is not held a second time.
 
     What was allowed when the wait began may be no more, so everything is looked at again.
     """
+    frame = _answer_to_waiting(state, pull)
+    state.reply(pull.connection, frame)
+    return len(frame)
+
+
+def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> bytes:
     header = pull.header
     try:
         group = state.groups.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address)
     except Refused as refused:
-        return reply(pull.command, refused.code, refused.remark, refused.ext)
+        return encode_command(reply(pull.command, refused.code, refused.remark, refused.ext))
     found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=False)
     return _answer(state, pull.command, header, found, topic, group)
@@ -125,7 +133,25 @@ def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Fou
         return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
     if isinstance(wanted, Filter):
         return _read_filtered(state, queue, header, wanted)
-    return _read(state, queue, header, wanted)
+    run = _read_run(state, queue, header) if wanted is None else None
+    return run or _read(state, queue, header, wanted)
+
+
+def _read_run(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> _Found | None:
+    """Read as `_read` does, the usual case alone: all is wanted, sound, and lies in one piece."""
+    config = state.config
+    run = queue.run(header.queue_offset, max(1, min(header.max_msg_nums, config.pull_count_max)))
+    if run is None or run.begin < state.store.log.start:
+        return None
+    begin, sizes = run
+    size = sum(sizes)
+    if size > min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
+        return None
+    body = state.store.log.read(begin, size)
+    if not holds_records_of(body, sizes):
+        return None
+    count = len(sizes)
+    return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
 
 
 def _read(
@@ -172,7 +198,7 @@ def _read(
     body = b"".join(parts)
     if not holds_records(body, count):
         return _around_damage(state, queue, header.queue_offset, next_offset, tags)
-    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, body, count)
+    return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
 
 
 def _around_damage(
@@ -184,7 +210,7 @@ def _around_damage(
     records = sound_records(state.store.log, wanted)
     if not records:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", end)
-    return _Found(ResponseCode.SUCCESS, "FOUND", end, b"".join(records), len(records))
+    return _Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
 
 
 def _read_filtered(
@@ -202,7 +228,7 @@ def _read_filtered(
     )
     if not records:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    return _Found(ResponseCode.SUCCESS, "FOUND", next_offset, b"".join(records), len(records))
+    return _Found(ResponseCode.SUCCESS, FOUND, next_offset, b"".join(records), len(records))
 
 
 def _more_units(
@@ -257,23 +283,24 @@ def _answer(
     found: _Found,
     topic: TopicConfig,
     group: GroupConfig | None,
-) -> Command:
+) -> bytes:
     queue = state.store.queue(header.topic, header.queue_id)
-    slaves = state.config.slave_read
-    ext = {
-        "suggestWhichBrokerId": _broker_to_read(state, queue, found, group) if slaves else "0",
-        "nextBeginOffset": str(found.next_offset),
-        "minOffset": str(queue.first if queue else 0),
-        "maxOffset": str(queue.end if queue else 0),
-        "topicSysFlag": str(topic.topic_sys_flag),
-        "groupSysFlag": str(group.group_sys_flag if group else 0),
-    }
-    return reply(command, found.code, found.status, ext, found.body)
+    ext = PullExt(
+        _broker_to_read(state, queue, found, group) if state.config.slave_read else 0,
+        found.next_offset,
+        queue.first if queue else 0,
+        queue.end if queue else 0,
+        topic.topic_sys_flag,
+        group.group_sys_flag if group else 0,
+    )
+    if found.status == FOUND:
+        return encode_found(command, ext, found.body)
+    return encode_command(reply(command, found.code, found.status, ext.to_ext()))
 
 
 def _broker_to_read(
     state: BrokerState, queue: ConsumeQueue | None, found: _Found, group: GroupConfig | None
-) -> str:
+) -> int:
     """Return the id of the broker that a group is to read next, where slaves may be read.
 
     A group that reads what left memory long ago is sent to the broker that its settings name.
@@ -287,4 +314,4 @@ def _broker_to_read(
         and queue.first <= last < queue.end
         and not is_young(state, queue.unit(last).commit_log_offset)
     )
-    return str(group.which_broker_when_consume_slowly if is_slow else group.broker_id)
+    return group.which_broker_when_consume_slowly if is_slow else group.broker_id

@@ -12,6 +12,8 @@ Source: Apache RocketMQ `ConsumeQueue`.
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
@@ -30,6 +32,19 @@ class Unit(NamedTuple):
     commit_log_offset: int
     size: int
     tags_code: int
+
+
+class Run(NamedTuple):
+    """Records that lie one behind another in the log: where the first begins, and their sizes."""
+
+    begin: int
+    sizes: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _places(count: int) -> struct.Struct:
+    """Return what reads log offset and size of so many units."""
+    return struct.Struct(">" + "qi8x" * count)
 
 
 def pack_unit(commit_log_offset: int, size: int, tags_code: int) -> bytes:
@@ -247,6 +262,24 @@ class ConsumeQueue:
         if file is None or count <= 0:
             return []
         return [Unit(*unit) for unit in _UNIT.iter_unpack(file.read(at, count * _UNIT.size))]
+
+    def run(self, index: int, count: int) -> Run | None:
+        """Return where the records are whose units `units` would return.
+
+        None when there are none, when they lie apart, or when a unit waits for `flush`.
+        """
+        number, in_file = divmod(index, self._per_file)
+        file = self._files.get(number)
+        count = min(count, self.end - index, self._per_file - in_file)
+        if file is None or count <= 0 or self._gathered:
+            return None
+        places = _places(count)
+        read = file.read(in_file * CONSUME_QUEUE_UNIT_SIZE, places.size)
+        fields = places.unpack(read)
+        begins, sizes = fields[::2], fields[1::2]
+        if tuple(map(add, begins[:-1], sizes)) != begins[1:]:
+            return None
+        return Run(begins[0], sizes)
 
     def cut(self, end: int) -> None:
         """Forget the units from message `end` on, and whatever else stands there."""

@@ -1,0 +1,51 @@
+"""The answer to a pull that found messages, made from a template: one for some tens of messages."""
+
+from typing import NamedTuple
+
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.frame import JSON, encode_frame
+
+FOUND = "FOUND"
+
+
+class PullExt(NamedTuple):
+    """The fields of an answer, in their order: which broker to ask next, offsets, flags."""
+
+    suggested_broker: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    topic_flag: int
+    group_flag: int
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the fields under their names on the wire."""
+        return dict(zip(_NAMES, map(str, self), strict=True))
+
+
+_NAMES = (
+    *("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"),
+    *("topicSysFlag", "groupSysFlag"),
+)
+_MARKS = PullExt(-11, -12, -13, -14, -15, -16)
+_OPAQUE = -17
+
+
+def encode_found(command: Command, ext: PullExt, body: bytes) -> bytes:
+    """Return the frame that answers `command` with the records in `body`."""
+    if command.serialize_type == JSON:
+        return encode_frame(JSON, _TEMPLATE % (*ext, command.opaque), body)
+    return encode_command(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))
+
+
+def _cut_template() -> bytes:
+    """Cut the template from an answer that was encoded in general, so both are the same bytes."""
+    sample = reply(Command(11, _OPAQUE), ResponseCode.SUCCESS, FOUND, _MARKS.to_ext())
+    template = encode_command(sample)[8:].replace(b"%", b"%%")
+    for mark in (*_MARKS, _OPAQUE):
+        template = template.replace(str(mark).encode(), b"%d")
+    return template
+
+
+_TEMPLATE = _cut_template()

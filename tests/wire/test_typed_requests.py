@@ -1,0 +1,91 @@
+"""Requests whose header a broker reads in one pass: what they say is what the general way reads."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.wire.strategies import TEXT
+
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import decode_command, decode_request, encode_command, request
+from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
+from reliable_mq.wire.headers import HeaderInvalid, PullMessageHeader
+
+# In the order of Apache's client, fields of the same name in its super classes among them.
+PULL = {
+    "queueId": "3",
+    "maxMsgNums": "32",
+    "sysFlag": "3",
+    "suspendTimeoutMillis": "15000",
+    "commitOffset": "64",
+    "topic": "bench",
+    "queueOffset": "96",
+    "expressionType": "TAG",
+    "subVersion": "1763715000000",
+    "consumerGroup": "readers",
+    "maxMsgBytes": "2147483647",
+    "bname": "apache",
+    "lo": "false",
+}
+ODD = (
+    st.integers(-(2**70), 2**70)
+    | st.integers(-(2**70), 2**70).map(str)
+    | st.sampled_from(["", " 1", "1 ", "+1", "01", "-0", "1.0", "1e2", "0x1", "null", "true", "१"])
+    | st.none()
+    | st.booleans()
+    | st.floats()
+    | st.lists(st.integers(), max_size=2)
+    | TEXT
+)
+
+
+def frame_of(ext: object, code: int = RequestCode.PULL_MESSAGE) -> Frame:
+    fields = {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": 7}
+    header = msgspec.json.encode({**fields, "serializeTypeCurrentRPC": "JSON", "version": 493})
+    return Frame(JSON, header, b"")
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+def test_a_pull_is_read_in_one_pass(code: int) -> None:
+    command = decode_request(frame_of(PULL, code))
+    general = decode_command(frame_of(PULL, code))
+
+    assert command.pull_header == PullMessageHeader.decode(PULL)
+    assert command.ext_fields == {}
+    assert (command.code, command.opaque, command.flag) == (code, 7, 0)
+    assert (command.language, command.version) == (general.language, general.version)
+
+
+def test_a_pull_in_the_compact_form_is_read_in_general() -> None:
+    pull = request(RequestCode.PULL_MESSAGE, PULL)
+    pull.serialize_type = ROCKETMQ
+    (frame,) = FrameReader().feed(encode_command(pull))
+
+    assert decode_request(frame) == decode_command(frame)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(PULL)) | TEXT, ODD, max_size=4), st.integers(0, 3))
+def test_what_reads_as_typed_reads_the_same_in_general(
+    ext: dict[str, object], missing: int
+) -> None:
+    kept = list(PULL.items())[missing:]
+    frame = frame_of({**dict(kept), **ext})
+
+    command, general = decode_request(frame), decode_command(frame)
+
+    if command.pull_header is None:
+        assert command == general
+        return
+    try:
+        assert command.pull_header == PullMessageHeader.decode(general.ext_fields)
+    except HeaderInvalid as error:
+        pytest.fail(f"the general way refuses it: {error}")
+
+
+def test_no_header_can_bring_its_own_typed_one() -> None:
+    for header in (
+        b'{"code":11,"pull_header":{"topic":"t"},"extFields":{}}',
+        b'{"code":34,"pull_header":null,"send_header":null}',
+    ):
+        command = decode_request(Frame(JSON, header, b""))
+        assert (command.pull_header, command.send_header) == (None, None)
