@@ -193,5 +193,6 @@ def test_a_record_that_cannot_be_read_is_stepped_over(
     first = world.state.store.queue(TOPIC, 0).unit(0)
     _, segment = world.state.store.log.segment_at(first.commit_log_offset)
     segment.write(first.commit_log_offset, [bytes(first.size)])
-    assert bodies(pull(world)) == [b"70"]
-    assert "stepped over" in caplog.text
+    for _ in range(2):
+        assert bodies(pull(world)) == [b"70"]
+    assert caplog.text.count(f"(log offset {first.commit_log_offset})") == 1

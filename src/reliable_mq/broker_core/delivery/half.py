@@ -19,8 +19,9 @@ from itertools import islice, pairwise
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.offsets import OffsetTable
-from reliable_mq.broker_core.store.log_walk import LogWalk
+from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore, Place
+from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.properties import (
     TAGS,
@@ -243,7 +244,7 @@ def _records(store: MessageStore, topic: str, begin: int) -> Iterator[Record]:
     offset = max(begin, queue.first)
     while units := queue.units(offset, _READ_AT_ONCE):
         for unit in units:
-            record = store.read_record(unit.commit_log_offset)
+            record = read_unit(store.log, unit)
             if record and record.topic == topic:
                 yield record
         offset += len(units)
@@ -253,7 +254,7 @@ def _committed(store: MessageStore, begin: int | None) -> Iterable[Record]:
     """Yield the halves of the messages that were committed behind log offset `begin`."""
     if begin is None:
         return
-    for found in LogWalk(store.log, begin, begin):
+    for found in sound_records(store.log, begin):
         if head_at(found.buffer, found.at).sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
             continue
         message = decode_record(found.buffer, found.at)

@@ -16,6 +16,7 @@ import msgspec
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
@@ -96,7 +97,7 @@ class DelaySchedule:
                 break
             if size > _SIZE_MAX:
                 break
-            record = store.read_record(unit.commit_log_offset)
+            record = read_unit(store.log, unit)
             offset += 1
             if record:
                 place = store.append(self._due_message(record), now_ms)

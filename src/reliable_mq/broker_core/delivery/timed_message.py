@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
-from reliable_mq.broker_core.store.log_walk import LogWalk
+from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.properties import (
@@ -158,7 +158,7 @@ def deliveries_since(store: MessageStore, log_offset: int) -> tuple[Counter[Iden
     found: Counter[Identity] = Counter()
     last_ms = 0
     start = max(log_offset, store.log.start)
-    for place in LogWalk(store.log, start, start):
+    for place in sound_records(store.log, start):
         data = bytes(place.buffer[place.at : place.at + place.size])
         if _DELIVERED not in data:
             continue

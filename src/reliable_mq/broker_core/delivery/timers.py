@@ -26,11 +26,12 @@ from reliable_mq.broker_core.delivery.timed_message import (
 )
 from reliable_mq.broker_core.delivery.timer_counts import TimerCounts
 from reliable_mq.broker_core.names import TIMER_TOPIC
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
+from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.wire.java_hash import java_string_hash
 
@@ -141,9 +142,11 @@ class Timers:
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
         for unit in queue.units(files.queue_offset, _MESSAGES_MAX):
-            record = self._store.read_record(unit.commit_log_offset)
+            record = read_unit(self._store.log, unit)
             timed = read_timed(record, self._precision_ms)
-            if timed is None:
+            if record is None:
+                pass  # damaged, and named
+            elif timed is None:
                 log.warning("message %d of %s is no timed one", files.queue_offset, TIMER_TOPIC)
             elif not self._put(timed, now_ms):
                 break
@@ -230,11 +233,12 @@ class Timers:
 
     def _read(self, entry: TimerEntry | None) -> TimedMessage | None:
         """Return the message of an entry; None when it is gone, or was never a timed one."""
-        record = self._store.read_record(entry.commit_log_offset) if entry else None
-        timed = read_timed(record, self._precision_ms)
-        if entry and (timed is None or timed.record.size != entry.size):
-            log.warning("no timed message at offset %d of the log", entry.commit_log_offset)
+        if entry is None:
             return None
+        record = read_unit(self._store.log, Unit(entry.commit_log_offset, entry.size, 0))
+        timed = read_timed(record, self._precision_ms)
+        if timed is None:
+            log.warning("no timed message at offset %d of the log", entry.commit_log_offset)
         return timed
 
     def _deliver(self, now_ms: int) -> int:

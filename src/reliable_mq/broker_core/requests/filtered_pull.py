@@ -4,7 +4,6 @@ Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilt
 `PullRequestHoldService.notifyMessageArriving`.
 """
 
-import logging
 from typing import NamedTuple
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
@@ -13,14 +12,14 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.unit_reading import sound_record
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
     properties_behind_body,
 )
-
-log = logging.getLogger(__name__)
+from reliable_mq.wire.record_scan import holds_records
 
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at
@@ -59,8 +58,10 @@ def scan(
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
             elif _is_wanted(store.log, wanted, unit):
-                records.append(store.log.read(unit.commit_log_offset, unit.size))
-                total += unit.size
+                record = _sound(store.log, unit)
+                if record:
+                    records.append(record)
+                    total += unit.size
             offset += 1
     return Scan(offset, records, status)
 
@@ -73,9 +74,18 @@ def _is_wanted(commit_log: CommitLog, wanted: Filter, unit: Unit) -> bool:
         body_end = body_end_in(head)
         tail = commit_log.read(begin + body_end, max(0, unit.size - body_end))
         return wanted.matches(properties_behind_body(head, tail))
-    except RecordError as error:
-        log.warning("no record at log offset %d, it is stepped over: %s", begin, error)
+    except RecordError:
+        sound_record(commit_log, begin, unit.size)  # it is none, and is named
         return False
+
+
+def _sound(commit_log: CommitLog, unit: Unit) -> bytes:
+    """Return a record as it is stored; nothing when it is damaged, as far as that can be seen."""
+    offset, size = unit.commit_log_offset, unit.size
+    record = commit_log.read(offset, size)
+    if holds_records(record, 1) and not commit_log.damage.covers(offset):
+        return record
+    return record if sound_record(commit_log, offset, size) else b""
 
 
 def wake_filtered(state: BrokerState, topic: str, queue_id: int) -> list[WaitingPull]:

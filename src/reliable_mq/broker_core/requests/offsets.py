@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import (
@@ -22,6 +23,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+")
 # Apache asks whether a message is still in memory: by accessMessageInMemoryMaxRatio, a share of the
 # machine's. Here the newest part of the log counts as that.
 _YOUNG_SIZE = 4 * 1024 * 1024 * 1024
+_LAST_MS = 2**63 - 1
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Command:
@@ -132,22 +134,37 @@ def offset_at_time(
 
 def store_time_ms(state: BrokerState, queue: ConsumeQueue, offset: int) -> int:
     """Return when the message at a queue offset was stored, in ms; -1 when it is gone."""
-    record = state.store.read_record(queue.unit(offset).commit_log_offset)
+    record = read_unit(state.store.log, queue.unit(offset))
     return record.store_time_ms if record else -1
 
 
 class _StoreTimes:
-    """The store times of a queue's messages: a sequence that is read where it is looked at."""
+    """The store times of a queue's messages: a sequence that is read where it is looked at.
+
+    A message that is damaged counts as stored with the first one behind the damage, or after all
+    others: the times never decrease.
+    """
 
     def __init__(self, state: BrokerState, queue: ConsumeQueue) -> None:
-        self._state = state
+        self._log = state.store.log
         self._queue = queue
 
     def __len__(self) -> int:
         return self._queue.end - self._queue.first
 
     def __getitem__(self, index: int) -> int:
-        return store_time_ms(self._state, self._queue, self._queue.first + index)
+        log, queue = self._log, self._queue
+        offset = queue.first + index
+        while offset < queue.end:
+            unit = queue.unit(offset)
+            if unit.commit_log_offset < log.start:
+                return -1
+            record = read_unit(log, unit)
+            if record:
+                return record.store_time_ms
+            damage_end = log.damage.end_at(unit.commit_log_offset)
+            offset = max(offset + 1, queue.index_of(damage_end))
+        return _LAST_MS
 
 
 def _queue(state: BrokerState, request: Request) -> ConsumeQueue | None:

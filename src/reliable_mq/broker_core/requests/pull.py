@@ -196,9 +196,16 @@ def _read(
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     parts.append(log.read(begin, end - begin))
     body = b"".join(parts)
-    if not holds_records(body, count):
+    if not holds_records(body, count) or (
+        log.damage.stretches and _meets_damage(state, queue, header.queue_offset, next_offset)
+    ):
         return _around_damage(state, queue, header.queue_offset, next_offset, tags)
     return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
+
+
+def _meets_damage(state: BrokerState, queue: ConsumeQueue, begin: int, end: int) -> bool:
+    units = (queue.unit(index) for index in range(begin, end))
+    return state.store.log.damage.covers_any(unit.commit_log_offset for unit in units)
 
 
 def _around_damage(

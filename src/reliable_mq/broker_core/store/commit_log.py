@@ -12,12 +12,16 @@ Invariant S1: 0 <= start <= durable <= written <= end, and batches are contiguou
 Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 """
 
+import logging
 from bisect import bisect_right
 from typing import NamedTuple
 
+from reliable_mq.broker_core.store.damage import KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
+
+log = logging.getLogger(__name__)
 
 FOLDER = "commitlog"
 
@@ -62,6 +66,7 @@ class CommitLog:
         self.end = 0
         self.written = 0
         self.durable = 0
+        self.damage = KnownDamage()
         self._load()
 
     def _load(self) -> None:
@@ -227,6 +232,21 @@ class CommitLog:
             raise StoreCorrupt(f"{FOLDER}: no segment holds offset {offset}")
         return self._firsts[at], self._segments[at]
 
+    def name_damage(self, begin: int, end: int) -> None:
+        """Name in the process's log, once, that no valid record lies between two log offsets."""
+        stretch = self.damage.note(begin, end)
+        if stretch is None:
+            return
+        first, _segment = self.segment_at(begin)
+        log.warning(
+            "%s: no valid record at %d (log offset %d), %d bytes are damaged: readers skip them "
+            "and get what lies behind; restore the file from a copy",
+            segment_path(first),
+            begin - first,
+            begin,
+            stretch.end - begin,
+        )
+
     def cut(self, end: int) -> None:
         """Let the log end at `end`, durably: later segments go, and the rest of its own is zero.
 
@@ -251,6 +271,7 @@ class CommitLog:
         taken: list[tuple[DiskFile, str]] = []
         while count > len(taken) and len(self._firsts) > 1 and self._firsts[1] <= self.durable:
             taken.append((self._segments.pop(0), segment_path(self._firsts.pop(0))))
+        self.damage.forget_before(self.start)
         return taken
 
     def segments_from(self, offset: int) -> list[DiskFile]:

@@ -1,6 +1,7 @@
 """Walking along a log: from valid record to valid record, and on to where they end.
 
-Receives the segments; hands on where records are; refuses to judge why they end.
+Receives the segments; hands on where records are; refuses to judge why they end. Who walks a log
+that recovery has judged goes around damage, with `sound_records`.
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ from typing import NamedTuple
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.wire.record import blank_size_at
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.wire.record import BLANK_MAGIC, BLANK_SIZE, blank_size_at
 from reliable_mq.wire.record_scan import (
     MAGIC_PLACE,
     MAGIC_PREFIX,
@@ -19,6 +21,7 @@ from reliable_mq.wire.record_scan import (
 
 _CHUNK = 4 * 1024 * 1024
 _LOOK = 64
+_BLANK_MAGIC = BLANK_MAGIC.to_bytes(4)
 
 
 class Found(NamedTuple):
@@ -34,7 +37,8 @@ class LogWalk:
     """The valid records from `begin` on. Those before it, from `start` on, are checked only.
 
     `start` must be where a record begins, or where one may. After the iteration `end` is where the
-    valid part ends, and `last` where its last record begins (-1 without one).
+    valid part ends, and `last` where its last record begins (-1 without one). With another `end`
+    the next iteration goes on there.
     """
 
     def __init__(self, log: CommitLog, start: int, begin: int) -> None:
@@ -69,7 +73,8 @@ class LogWalk:
                 self.end = chunk_offset + at
             if at == 0:  # no record, or one that is larger than the chunk
                 claimed = claimed_size_at(buffer, 0, chunk_offset)
-                if not len(buffer) < claimed <= first + self._log.segment_size - chunk_offset:
+                rest = first + self._log.segment_size - chunk_offset
+                if not len(buffer) < claimed <= min(rest, FRAME_SIZE_MAX):
                     return
                 chunk_size = max(claimed, _CHUNK)
 
@@ -79,16 +84,23 @@ def record_at(log: CommitLog, offset: int) -> Found | None:
     if not log.start <= offset < log.capacity_end:
         return None
     first, segment = log.segment_at(offset)
-    size = claimed_size_at(memoryview(segment.read(offset - first, _LOOK)), 0, offset)
-    buffer = memoryview(segment.read(offset - first, size)) if size else memoryview(b"")
-    return Found(offset, size, buffer, 0) if size and valid_size_at(buffer, 0, offset) else None
+    size = claimed_size_at(memoryview(segment.copy(offset - first, _LOOK)), 0, offset)
+    if not 0 < size <= FRAME_SIZE_MAX:  # what is larger never came
+        return None
+    buffer = memoryview(segment.copy(offset - first, size))
+    return Found(offset, size, buffer, 0) if valid_size_at(buffer, 0, offset) else None
 
 
-def next_record(log: CommitLog, after: int) -> Found | None:
-    """Return the first valid record that begins after the offset `after`, wherever it is."""
+def next_record(log: CommitLog, after: int, until: int | None = None) -> Found | None:
+    """Return the first valid record that begins after the offset `after`, wherever it is.
+
+    Segments that begin at `until` or behind it are not looked at.
+    """
     for first in log.segment_starts:
         if first + log.segment_size <= after:
             continue
+        if until is not None and first >= until:
+            return None
         _first, segment = log.segment_at(first)
         at = max(after + 1 - first, 0)
         while (found := segment.find(MAGIC_PREFIX, at + MAGIC_PLACE)) >= 0:
@@ -98,6 +110,38 @@ def next_record(log: CommitLog, after: int) -> Found | None:
                 return record
             at += 1
     return None
+
+
+def damage_end(log: CommitLog, bad: int) -> int:
+    """Return where the first valid record behind a bad place is, or else where its segment ends."""
+    first, _segment = log.segment_at(bad)
+    later = next_record(log, bad, bad + 1)
+    return later.offset if later else first + log.segment_size
+
+
+def blank_behind(log: CommitLog, bad: int) -> int:
+    """Return where the blank begins that ends the segment of `bad`; -1 when there is none."""
+    first, segment = log.segment_at(bad)
+    at = bad - first
+    while (found := segment.find(_BLANK_MAGIC, at)) >= 0:
+        place = found + len(_BLANK_MAGIC) - BLANK_SIZE
+        rest = log.segment_size - place
+        if first + place > bad and blank_size_at(segment.read(place, BLANK_SIZE), 0) == rest:
+            return first + place
+        at = found + 1
+    return -1
+
+
+def sound_records(log: CommitLog, begin: int) -> Iterator[Found]:
+    """Yield the valid records from `begin` on; damage on the way is named and left out."""
+    walk = LogWalk(log, begin, begin)
+    while True:
+        yield from walk
+        later = next_record(log, walk.end) if walk.end < log.written else None
+        if later is None:
+            return
+        log.name_damage(walk.end, later.offset)
+        walk.end = later.offset
 
 
 def store_time_ms(record: Found) -> int:

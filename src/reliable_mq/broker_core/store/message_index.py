@@ -246,7 +246,7 @@ def _records(
 def _behind_damage(commit_log: CommitLog, at: int, until: int) -> int:
     found = next_record(commit_log, at)
     end = min(found.offset, until) if found else until
-    log.warning("the log holds no valid record at %d: the index goes on at %d", at, end)
+    commit_log.name_damage(at, end)
     return end
 
 

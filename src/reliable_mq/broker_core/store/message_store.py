@@ -16,7 +16,8 @@ from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_check
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
-from reliable_mq.broker_core.store.log_walk import store_time_ms
+from reliable_mq.broker_core.store.evidence import Evidence
+from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
     Progress,
@@ -26,7 +27,7 @@ from reliable_mq.broker_core.store.progress import (
 )
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
-from reliable_mq.errors import InvariantBroken, RecordError, StoreError
+from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.wire.record import Record, decode_record, encode_record_fields
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class MessageStore:
         progress = load_progress(self._disk)
         checkpoint = load_checkpoint(self._disk)
         self._load_queues()
-        evidence = recovery.Evidence(
+        evidence = Evidence(
             self.log,
             self._queues,
             checkpoint,
@@ -130,13 +131,7 @@ class MessageStore:
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
-        if plan.lost_from >= 0:
-            log.warning(
-                "the log ends at %d but was known up to %d: acknowledged messages are missing; "
-                "reconciliation names them",
-                plan.log_end,
-                plan.lost_from,
-            )
+        plan.tell(self.log)
         self._disk.write_text(ABORT_PATH, str(self._process_id))
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
@@ -277,14 +272,9 @@ class MessageStore:
         return count
 
     def read_record(self, commit_log_offset: int) -> Record | None:
-        """Return the record at an offset, or None when none begins there."""
-        size = int.from_bytes(self.log.read(commit_log_offset, 4), "big", signed=True)
-        if size <= 0:
-            return None
-        try:
-            return decode_record(self.log.read(commit_log_offset, size))
-        except RecordError:
-            return None
+        """Return the record at an offset, or None when no sound one begins there."""
+        found = record_at(self.log, commit_log_offset)
+        return decode_record(found.buffer) if found else None
 
     def expire(self, count: int) -> list[tuple[Closeable, str]]:
         """Forget the oldest segments; return files that may be closed and removed.

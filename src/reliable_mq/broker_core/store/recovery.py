@@ -5,32 +5,37 @@ change anything while it looks, and to guess. `Plan.carry_out` changes the files
 
 Rule 1. The log ends at the first place where no valid record is. What stands behind it goes.
 Rule 2. Except when a valid record stands behind it that was durable: then the bytes between were
-    too, and something destroyed them. The store is refused, nothing is changed.
-Rule 3. A system that lost its power may have written the last bytes in any order, so that a valid
+    too, and something destroyed them. The log goes on behind such damage; it is named, nothing in
+    it is changed, and what it held keeps its numbers in the queues.
+Rule 3. Damage that goes on to the end of its segment, the blank included, is no damaged record but
+    a damaged file: the store is refused, nothing is changed.
+Rule 4. A system that lost its power may have written the last bytes in any order, so that a valid
     record behind a hole proves nothing. It proves damage when the store was closed, when the
     machine runs since the store was opened, or when the note, the checkpoint or, with SYNC_FLUSH,
     a queue knows it.
-Rule 4. A record's checksum does not cover its properties. A zero byte among them, in a record that
-    is not known to have been durable, is a part of it that was lost: the log ends before it.
-Rule 5. Of the queues only what was synced is believed; the rest is built from the log again. A
+Rule 5. A record's checksum does not cover its properties. A zero byte among them, in a record that
+    is not known to have been written whole, is a part of it that was lost: the log ends before it.
+Rule 6. Of the queues only what was synced is believed; the rest is built from the log again. A
     queue that lacks units which the note knows, or that the log goes on without, is built again
     from the first record.
-Rule 6. Of a log that is known to be whole only the newest part is read again: bit rot in older
-    segments is found by reconciliation, not by a start that takes minutes.
+Rule 7. Of a log that is known to be whole only the newest part is read again: bit rot in older
+    segments is named by the first who reads it, not by a start that takes minutes.
 
-Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 5 (by
-segment), and cut the log where it is damaged.
+Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules 1 and 6 (by
+segment), and cut the log where it is damaged: what was acknowledged behind it is gone.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
-from reliable_mq.broker_core.store.checkpoint import Checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, pack_unit
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.damage import Stretch
+from reliable_mq.broker_core.store.evidence import Evidence, QueueKey
 from reliable_mq.broker_core.store.log_walk import (
     Found,
     LogWalk,
@@ -38,65 +43,52 @@ from reliable_mq.broker_core.store.log_walk import (
     record_at,
     store_time_ms,
 )
+from reliable_mq.broker_core.store.new_units import NewUnits
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.broker_core.store.progress import Progress, QueueExtent
-from reliable_mq.errors import StoreCorrupt, StoreError
-from reliable_mq.wire.record_scan import RecordHead, head_at, is_of_newer_version
+from reliable_mq.errors import StoreCorrupt
+from reliable_mq.wire.record_scan import RecordHead, head_at
+
+say = logging.getLogger(__name__)
 
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
-
-QueueKey = tuple[str, int]
-
-
-class Evidence(NamedTuple):
-    """What lies on the disk, and how the store was left."""
-
-    log: CommitLog
-    queues: Mapping[QueueKey, ConsumeQueue]
-    checkpoint: Checkpoint
-    progress: Progress | None
-    was_killed: bool
-    boot_id: str
-    delays_ms: Mapping[int, int]
-
-    @property
-    def newest_progress(self) -> Progress | None:
-        """The note, when nobody else wrote the store since."""
-        note = self.progress
-        return note if note and note.is_newest(self.checkpoint) else None
-
-    @property
-    def is_same_boot(self) -> bool:
-        """Whether the machine runs since the store was opened: only the process may have died."""
-        note = self.newest_progress
-        return note is not None and note.boot_id == self.boot_id != ""
-
-
-class NewUnits:
-    """Units that a queue gets from the log, from message `begin` on."""
-
-    __slots__ = ("begin", "end", "known_until", "units")
-
-    def __init__(self, begin: int | None, known_until: int) -> None:
-        self.begin = begin  # None: wherever the first record is
-        self.end = begin  # the number of the next message
-        self.known_until = known_until  # records before this offset are in the queue
-        self.units = bytearray()
 
 
 class Plan(msgspec.Struct, kw_only=True):
     """What is to be done, and what was found.
 
     `queue_ends` are the queues that stay, and up to which message; the others begin anew.
+    `damage` lies before `log_end`, where something destroyed records.
+    `torn` says that valid records lie behind the end, which nothing proves to have been durable.
     `lost_from` is where the log was known to reach when it now ends before (-1: it does not).
     """
 
     log_end: int
     verified_from: int
+    damage: list[Stretch]
     last_record: Found | None = None
     queue_ends: dict[QueueKey, int]
     units: dict[QueueKey, NewUnits]
+    torn: bool
     lost_from: int = -1
+
+    def tell(self, log: CommitLog) -> None:
+        """Say in the process's log what is not as it should be."""
+        for stretch in self.damage:
+            log.name_damage(*stretch)
+        if self.torn:
+            say.warning(
+                "the log ends at %d, where a record is torn: those behind it were not known to be "
+                "on the medium when the machine stopped, and go",
+                self.log_end,
+            )
+        if self.lost_from >= 0:
+            say.warning(
+                "the log ends at %d but was known up to %d: acknowledged messages are missing; "
+                "reconciliation names them",
+                self.log_end,
+                self.lost_from,
+            )
 
     def carry_out(self, log: CommitLog, queues: Mapping[QueueKey, ConsumeQueue]) -> None:
         """Change the files. `queues` hold every queue of the plan.
@@ -138,7 +130,7 @@ def plan(evidence: Evidence) -> Plan:
     """Return what has to be done before the store can be used.
 
     Raises:
-        StoreCorrupt: when a segment is damaged in the middle or missing; names file and offset.
+        StoreCorrupt: when a segment is missing or damaged to its end; names file and offset.
         StoreError: when the log goes on in a format that is not known here.
     """
     _refuse_missing_segments(evidence)
@@ -236,18 +228,32 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
         key: _new_units(queues[key], keep[key]) if key in keep else NewUnits(None, log.start)
         for key in {*queues, *known.lost}
     }
-    result = Plan(log_end=0, verified_from=verified_from, queue_ends=keep, units=units)
+    damage: list[Stretch] = []
     walk = LogWalk(log, verified_from, dispatch_from)
-    for record in walk:
-        head = head_at(record.buffer, record.at)
-        if b"\0" in head.properties and not _was_durable(evidence, record):
+    while True:
+        for record in walk:
+            head = head_at(record.buffer, record.at)
+            if b"\0" in head.properties and not _was_whole(evidence, record):
+                break
+            _dispatch(record, head, evidence, known, units, damage)
+        goes_on_at = evidence.goes_on_at(walk.end)
+        if goes_on_at < 0:
             break
-        _dispatch(record, head, evidence, known, units)
+        damage.append(Stretch(walk.end, goes_on_at))
+        walk.end = goes_on_at
+    for key, queue in queues.items():
+        units[key].keep_damaged(damage, queue)
     for key in [key for key in keep if _lost_its_head(evidence, key, keep[key], units[key])]:
         del keep[key]
-    result.last_record = record_at(log, walk.last) if walk.last >= 0 else None
-    result.log_end = walk.end
-    _judge_end(evidence, walk.end)
+    result = Plan(
+        log_end=walk.end,
+        verified_from=verified_from,
+        damage=damage,
+        torn=walk.end < log.capacity_end and next_record(log, walk.end) is not None,
+        last_record=record_at(log, walk.last) if walk.last >= 0 else None,
+        queue_ends=keep,
+        units=units,
+    )
     reached = [known.log_end] if known.is_proven else []
     if evidence.newest_progress:
         reached.append(evidence.newest_progress.log_end)
@@ -301,6 +307,7 @@ def _dispatch(
     evidence: Evidence,
     known: _Known,
     units: dict[QueueKey, NewUnits],
+    damage: list[Stretch],
 ) -> None:
     """Add a record's unit to its queue, unless the queue knows it."""
     if not is_queued(head.sys_flag):
@@ -311,62 +318,20 @@ def _dispatch(
         new = units[key] = NewUnits(None, 0)
     if record.offset < new.known_until:
         return
-    if head.queue_offset != new.end:
+    is_next = head.queue_offset == new.end
+    if not is_next and not (
+        damage and new.bridge(head.queue_offset, damage, evidence.queues.get(key))
+    ):
         # A queue begins with its first record, or anew with message 0 of a topic made anew.
         is_begin = new.end is None or head.queue_offset == 0
         is_whole = key in known.lost or (new.end is None and head.queue_offset == 0)
         if not (is_begin and is_whole):
             raise _Gap(key, record, head.queue_offset)
-        new.begin = head.queue_offset
-        new.units.clear()
-    new.end = head.queue_offset + 1
-    new.units += pack_unit(
-        record.offset,
-        record.size,
-        queue_tags_code(head.topic, head.properties, head.store_time_ms, evidence.delays_ms),
-    )
+        new.begin_at(head.queue_offset)
+    tags_code = queue_tags_code(head.topic, head.properties, head.store_time_ms, evidence.delays_ms)
+    new.add(record, head.queue_offset, tags_code)
 
 
-def _judge_end(evidence: Evidence, end: int) -> None:
-    """Tell a log that ends from one that is damaged.
-
-    Raises:
-        StoreCorrupt: see rules 2 and 3.
-        StoreError: when the log goes on in a newer format.
-    """
-    log = evidence.log
-    if end >= log.capacity_end:
-        return
-    first, segment = log.segment_at(end)
-    if is_of_newer_version(memoryview(segment.read(end - first, 128)), 0, end):
-        raise StoreError(
-            f"{segment_path(first)}: the record at {end - first} (log offset {end}) has a newer "
-            "format; use the broker that wrote it"
-        )
-    later = next_record(log, end)
-    if later is None or not _proves_damage(evidence, later):
-        return
-    later_first, _segment = log.segment_at(later.offset)
-    raise StoreCorrupt(
-        f"{segment_path(first)}: no valid record at {end - first} (log offset {end}), but one "
-        f"follows at {later.offset - later_first} of {segment_path(later_first)}; restore the "
-        "file from a copy"
-    )
-
-
-def _proves_damage(evidence: Evidence, later: Found) -> bool:
-    """Rule 3: whether a valid record behind a bad place proves that the place was written."""
-    return evidence.is_same_boot or _was_durable(evidence, later)
-
-
-def _was_durable(evidence: Evidence, record: Found) -> bool:
-    """Whether a record was complete before the last stop."""
-    if not evidence.was_killed or store_time_ms(record) < evidence.checkpoint.commit_log_time_ms:
-        return True
-    note = evidence.newest_progress
-    if note is None:
-        return evidence.checkpoint.commit_log_time_ms == 0
-    is_in_queue = any(queue.log_end > record.offset for queue in evidence.queues.values())
-    return record.offset < note.log_end or (
-        is_in_queue and (note.is_sync_flush or evidence.is_same_boot)
-    )
+def _was_whole(evidence: Evidence, record: Found) -> bool:
+    """Whether a record is what was written, zero bytes and all; see rule 5."""
+    return evidence.was_durable(record) or evidence.written_behind(record.offset) is not None

@@ -1,0 +1,92 @@
+"""Evidence: what lies on the disk when a store is opened, and what it proves of a bad place.
+
+Receives log, queues, checkpoint and note; hands on whether the log ends at a bad place, goes on
+behind it, or cannot be used; refuses to change anything. The rules stand in `recovery`.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from reliable_mq.broker_core.store.checkpoint import Checkpoint
+from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.log_walk import Found, blank_behind, next_record, store_time_ms
+from reliable_mq.broker_core.store.progress import Progress
+from reliable_mq.errors import StoreCorrupt, StoreError
+from reliable_mq.wire.record_scan import is_of_newer_version
+
+QueueKey = tuple[str, int]
+
+
+class Evidence(NamedTuple):
+    """What lies on the disk, and how the store was left."""
+
+    log: CommitLog
+    queues: Mapping[QueueKey, ConsumeQueue]
+    checkpoint: Checkpoint
+    progress: Progress | None
+    was_killed: bool
+    boot_id: str
+    delays_ms: Mapping[int, int]
+
+    @property
+    def newest_progress(self) -> Progress | None:
+        """The note, when nobody else wrote the store since."""
+        note = self.progress
+        return note if note and note.is_newest(self.checkpoint) else None
+
+    @property
+    def is_same_boot(self) -> bool:
+        """Whether the machine runs since the store was opened: only the process may have died."""
+        note = self.newest_progress
+        return note is not None and note.boot_id == self.boot_id != ""
+
+    def was_durable(self, record: Found) -> bool:
+        """Whether a record was complete before the last stop."""
+        if not self.was_killed or store_time_ms(record) < self.checkpoint.commit_log_time_ms:
+            return True
+        note = self.newest_progress
+        if note is None:
+            return self.checkpoint.commit_log_time_ms == 0
+        is_in_queue = any(queue.log_end > record.offset for queue in self.queues.values())
+        return record.offset < note.log_end or (
+            is_in_queue and (note.is_sync_flush or self.is_same_boot)
+        )
+
+    def written_behind(self, place: int) -> Found | None:
+        """Return the first valid record behind a place, if it proves that the place was written.
+
+        Rule 4. What is durable is a beginning of the log, so that the first one decides for all.
+        """
+        later = next_record(self.log, place)
+        is_proof = later is not None and (self.is_same_boot or self.was_durable(later))
+        return later if is_proof else None
+
+    def goes_on_at(self, bad: int) -> int:
+        """Return where the log goes on behind a place without a valid record; -1: it ends there.
+
+        Raises:
+            StoreCorrupt: when the rest of the segment is damaged; see rule 3.
+            StoreError: when the log goes on in a newer format.
+        """
+        log = self.log
+        if bad >= log.capacity_end:
+            return -1
+        first, segment = log.segment_at(bad)
+        if is_of_newer_version(memoryview(segment.read(bad - first, 128)), 0, bad):
+            raise StoreError(
+                f"{segment_path(first)}: the record at {bad - first} (log offset {bad}) has a "
+                "newer format; use the broker that wrote it"
+            )
+        later = self.written_behind(bad)
+        if later is None or later.offset < first + log.segment_size:
+            return later.offset if later else -1
+        blank = blank_behind(log, bad)
+        if blank >= 0:
+            return blank
+        later_first, _segment = log.segment_at(later.offset)
+        raise StoreCorrupt(
+            f"{segment_path(first)}: no valid record at {bad - first} (log offset {bad}), nor "
+            f"behind it in this segment, but one at {later.offset - later_first} of "
+            f"{segment_path(later_first)}; restore the file from a copy"
+        )

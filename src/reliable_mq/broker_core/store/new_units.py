@@ -1,0 +1,103 @@
+"""Units that recovery adds to a queue: those of records, and those of records that are damaged.
+
+Receives records in the order of the log, and the damage between them; hands on packed units. A
+message that cannot be read any more keeps its number: those behind it must not move up.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit, pack_unit
+from reliable_mq.broker_core.store.damage import Stretch
+from reliable_mq.broker_core.store.log_walk import Found
+from reliable_mq.wire.record import RECORD_SIZE_MIN
+
+
+class NewUnits:
+    """Units that a queue gets from the log, from message `begin` on."""
+
+    __slots__ = ("begin", "end", "known_until", "units")
+
+    def __init__(self, begin: int | None, known_until: int) -> None:
+        self.begin = begin  # None: wherever the first record is
+        self.end = begin  # the number of the next message
+        self.known_until = known_until  # records before this log offset are in the queue
+        self.units = bytearray()
+
+    def begin_at(self, number: int) -> None:
+        """Begin anew, with message `number`."""
+        self.begin = self.end = number
+        self.units.clear()
+
+    def add(self, record: Found, number: int, tags_code: int) -> None:
+        """Add the unit of a record, which is message `number`."""
+        self.units += pack_unit(record.offset, record.size, tags_code)
+        self.end = number + 1
+        self.known_until = record.offset + record.size
+
+    def bridge(self, number: int, damage: Sequence[Stretch], queue: ConsumeQueue | None) -> bool:
+        """Add units up to message `number`, if damage may have held the messages before it.
+
+        Those that the queue has already stay what they are. The others share the room that is
+        left: each gets as much as the smallest record has.
+        """
+        if self.end is None or number < self.end:
+            return False
+        units = self._kept(damage, queue, number)
+        after = _end_of(units[-1]) if units else self.known_until
+        missing = number - self.end - len(units)
+        if missing > _room(damage, after):
+            return False
+        self._extend([*units, *islice(_fillers(damage, after), missing)])
+        return True
+
+    def keep_damaged(self, damage: Sequence[Stretch], queue: ConsumeQueue) -> None:
+        """Add the next units that the queue has already, as far as they point into damage."""
+        if self.end is not None:
+            self._extend(self._kept(damage, queue, queue.end))
+
+    def _kept(
+        self, damage: Sequence[Stretch], queue: ConsumeQueue | None, until: int
+    ) -> list[Unit]:
+        kept: list[Unit] = []
+        begin, after = self.end or 0, self.known_until
+        if queue is None or not queue.is_contiguous or begin < queue.first:
+            return kept
+        for number in range(begin, min(until, queue.end)):
+            unit = queue.unit(number)
+            is_next = unit.size >= RECORD_SIZE_MIN and unit.commit_log_offset >= after
+            if not is_next or not any(_holds(stretch, unit) for stretch in damage):
+                break
+            kept.append(unit)
+            after = _end_of(unit)
+        return kept
+
+    def _extend(self, units: Sequence[Unit]) -> None:
+        if units:
+            self.units += b"".join(pack_unit(*unit) for unit in units)
+            self.end = (self.end or 0) + len(units)
+            self.known_until = _end_of(units[-1])
+
+
+def _end_of(unit: Unit) -> int:
+    return unit.commit_log_offset + unit.size
+
+
+def _holds(stretch: Stretch, unit: Unit) -> bool:
+    return stretch.begin <= unit.commit_log_offset and _end_of(unit) <= stretch.end
+
+
+def _places(damage: Sequence[Stretch], after: int) -> Iterator[range]:
+    """Yield where records of the smallest size have room behind a log offset."""
+    for begin, end in damage:
+        yield range(max(begin, after), end - RECORD_SIZE_MIN + 1, RECORD_SIZE_MIN)
+
+
+def _room(damage: Sequence[Stretch], after: int) -> int:
+    return sum(map(len, _places(damage, after)))
+
+
+def _fillers(damage: Sequence[Stretch], after: int) -> Iterator[Unit]:
+    for places in _places(damage, after):
+        for place in places:
+            yield Unit(place, RECORD_SIZE_MIN, 0)

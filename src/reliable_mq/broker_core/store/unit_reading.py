@@ -1,0 +1,44 @@
+"""Reading what a unit of a queue points to, around damage.
+
+Receives a log and units; hands on sound records; refuses to hand on anything else: what cannot be
+read is left out, and named once. To be asked off the path of a plain pull, as it checks bodies.
+"""
+
+import logging
+
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.store.consume_queue import Unit
+from reliable_mq.broker_core.store.log_walk import Found, damage_end, record_at
+from reliable_mq.wire.record import Record, decode_record
+
+log = logging.getLogger(__name__)
+
+
+def sound_record(commit_log: CommitLog, offset: int, size: int) -> Found | None:
+    """Return the record of a unit; None when it is damaged, or expired.
+
+    Args:
+        commit_log: the log.
+        offset: where the unit says that the record begins.
+        size: how large the unit says that it is.
+    """
+    found = record_at(commit_log, offset)
+    if found is not None and found.size == size:
+        return found
+    if offset >= commit_log.capacity_end:
+        if commit_log.damage.note(offset, offset + max(size, 1)):
+            log.warning(
+                "a consume queue names log offset %d, the log ends at %d: its unit is damaged, "
+                "readers skip it; remove the queue's files, they are built again at the start",
+                offset,
+                commit_log.end,
+            )
+    elif offset >= commit_log.start and not commit_log.damage.covers(offset):
+        commit_log.name_damage(offset, damage_end(commit_log, offset))
+    return None
+
+
+def read_unit(commit_log: CommitLog, unit: Unit) -> Record | None:
+    """Return the message of a unit; None when it is damaged, or expired."""
+    found = sound_record(commit_log, unit.commit_log_offset, unit.size)
+    return decode_record(found.buffer) if found else None
