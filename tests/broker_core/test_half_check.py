@@ -17,9 +17,10 @@ from tests.broker_core.half_world import (
 )
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
-from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.message_id import decode_offset_message_id
-from reliable_mq.wire.record import decode_record
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.message_id import decode_offset_message_id, encode_offset_message_id
+from reliable_mq.wire.record import Record, decode_record
 
 
 @pytest.fixture
@@ -119,6 +120,61 @@ def test_after_fifteen_checks_a_half_is_given_up_but_a_late_word_is_heard(
     assert end(world, ending(sent, COMMIT)).code == 0
     assert end(world, ending(sent, COMMIT)).code == 0
     assert bodies(world) == [b"half"]
+
+
+def given_up(world: BrokerWorld) -> Command:
+    """Prepare a half, and let every check-back pass without an answer; return the send's reply."""
+    sent = prepare(world)
+    for _ in range(17):
+        produce(world)
+        world.pass_time(INTERVAL_MS, step=INTERVAL_MS)
+    questions(world)
+    return sent
+
+
+def resume(world: BrokerWorld, record: Record) -> Command:
+    message_id = encode_offset_message_id(bytes(4), 10911, record.commit_log_offset)
+    return world.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id})
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_half_that_was_given_up_is_asked_for_again_when_it_is_resumed(
+    world: BrokerWorld, *, is_restarted: bool
+) -> None:
+    sent = given_up(world)
+    assert resume(world, world.records(GIVEN_UP_TOPIC)[0]).code == 0
+    if is_restarted:
+        world = restarted(world)
+    produce(world)
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    assert decode_record(question.body).property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+    assert end(world, answering(question, COMMIT)).code == 0
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert (bodies(world), len(world.state.halves)) == ([b"half"], 0)
+    world.state.halves.invariants()
+
+
+def test_a_half_that_is_resumed_twice_or_while_it_is_pending_is_pending_once(
+    world: BrokerWorld,
+) -> None:
+    given_up(world)
+    (record,) = world.records(GIVEN_UP_TOPIC)
+    for _ in range(2):
+        assert resume(world, record).code == 0
+    prepare(world, b"other", UNIQ_KEY="CD34")
+    assert resume(world, world.records(HALF_TOPIC)[-1]).code == 0
+    assert len(world.state.halves) == 2
+    world.state.halves.invariants()
+    assert len(restarted(world).state.halves) == 2
+
+
+def test_what_is_settled_or_no_half_is_not_resumed(world: BrokerWorld) -> None:
+    sent = prepare(world)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    for record in (*world.records(HALF_TOPIC), *world.records(TOPIC, 3)):
+        assert resume(world, record).code == ResponseCode.SYSTEM_ERROR
+    assert len(world.records(HALF_TOPIC)) == 1
 
 
 def test_a_half_of_the_distant_past_is_given_up_at_once(world: BrokerWorld) -> None:

@@ -1,17 +1,26 @@
 """mqadmin's commands, in order, with how their output is compared.
 
-`NS` and `BROKER` in a command stand for the addresses of the one who is asked. Later steps see what
-earlier ones did. Left out are the commands that never end (clusterRT, startMonitoring, haStatus -i)
-and those of parts that this broker does not have (slaves, controller, static topics, users).
+Words in capitals stand for what is different at each of the two that are asked: the addresses NS
+and BROKER, the ids of the messages of the last @produce (ID0, ID1, ... by the client, PLACE0, ...
+by the broker), CLIENT for the id of the consumer that the last @who named, and FOLDER for a folder
+of its own, in which FILES are. Later steps see what earlier ones did. Left out are the commands
+that only look at local files, startMonitoring, which prints nothing, and those of parts that this
+broker does not have (slaves, controller, static topics, users).
 """
 
 from typing import NamedTuple
+
+FILES = {
+    "topics.json": '[{"topicName":"listed1","readQueueNums":3,"writeQueueNums":3,"perm":6},'
+    '{"topicName":"listed2","readQueueNums":1,"writeQueueNums":1,"perm":4}]',
+    "groups.json": '[{"groupName":"listed1","retryMaxTimes":5},{"groupName":"listed2"}]',
+}
 
 
 class Step(NamedTuple):
     """One command.
 
-    `settles`: what it prints may lag behind for a while. `only`: compare the lines that hold this.
+    `settles`: what it prints may lag behind for a while. `only`: compare the lines that match this.
     `is_subset`: compare the lines `name = value` or `name : value` of names that ours prints,
     except `ours_only`, which Apache's has not.
     `differs` says why the output is not the same.
@@ -71,6 +80,20 @@ MESSAGES = [
     Step("printMsgByQueue -n NS -t orders -a same -i 1 -p true -f true"),
 ]
 
+FOUND = [
+    Step("queryMsgById -n NS -t orders -i PLACE0"),
+    Step("queryMsgById -n NS -t orders -i ID1", settles=True),
+    Step("queryMsgById -n NS -t orders -i 7F000001000078BF0000000000700000"),
+    Step("queryMsgById -n NS -t orders -i 0"),
+    Step("queryMsgByKey -n NS -t orders -k key-3", settles=True),
+    Step("queryMsgByKey -n NS -t orders -k key-3 -b 1 -e 2"),
+    Step("queryMsgByKey -n NS -t orders -k no-key"),
+    Step("queryMsgByUniqueKey -n NS -t orders -i ID2", settles=True),
+    Step("queryMsgByUniqueKey -n NS -t orders -i ID2 -a", settles=True),
+    Step("queryMsgByUniqueKey -n NS -t orders -i 0"),
+    Step("queryMsgTraceById -n NS -i ID2"),
+]
+
 GROUPS = [
     Step("updateSubGroup -n NS -c DefaultCluster -g made -s true -r 3"),
     Step("updateSubGroup -n NS -b BROKER -g made2 -d true"),
@@ -99,12 +122,46 @@ CLIENTS = [
     Step("statsAll -n NS -t orders", only="orders", settles=True),
 ]
 
+# A consumer that is online is asked, given messages, and sent back.
+CONSUMERS = [
+    Step("@who NS consumers"),
+    Step("consumerStatus -n NS -g consumers -i CLIENT -s", only="^0|^orders|^%RETRY|^#"),
+    Step("consumerStatus -n NS -g consumers -i nobody"),
+    Step("queryMsgById -n NS -t orders -i PLACE0 -g consumers -d CLIENT"),
+    Step("queryMsgById -n NS -t orders -i PLACE0 -g consumers -d nobody"),
+    Step("queryMsgByUniqueKey -n NS -t orders -i ID3 -g consumers -d CLIENT", settles=True),
+    Step("queryMsgById -n NS -t orders -i PLACE0", settles=True),
+    Step("resetOffsetByTime -n NS -g consumers -t orders -s 0"),
+    Step("consumerProgress -n NS -g consumers", settles=True),
+    Step("cloneGroupOffset -n NS -s consumers -d heirs -t orders"),
+    Step("consumerProgress -n NS -g heirs", settles=True),
+    Step("cloneGroupOffset -n NS -s nobody -d heirs -t orders"),
+    Step("cloneGroupOffset -n NS -s consumers -d heirs -t nowhere"),
+    Step("resetOffsetByTime -n NS -g heirs -t orders -s 0"),
+    Step("consumerProgress -n NS -g heirs", settles=True),
+    Step("skipAccumulatedMessage -n NS -g heirs -t orders"),
+    Step("consumerProgress -n NS -g heirs", settles=True),
+    Step("resetOffsetByTime -n NS -g heirs -t orders -s 0 -b BROKER -q 1 -o 2"),
+    Step("resetOffsetByTime -n NS -g heirs -t orders -s 0 -b BROKER -q 1 -o 77"),
+    Step("consumerProgress -n NS -g heirs", settles=True),
+    Step("resetOffsetByTime -n NS -g nobody -t orders -s 0"),
+    Step("resetOffsetByTime -n NS -g consumers -t nowhere -s 0"),
+    Step("skipAccumulatedMessage -n NS -g nobody -t orders"),
+    Step("setConsumeMode -n NS -b BROKER -t orders -g heirs -m POP -q 2"),
+    Step("setConsumeMode -n NS -c DefaultCluster -t orders -g heirs -m PULL"),
+    Step("setConsumeMode -n NS -b BROKER -t nowhere -g heirs -m POP"),
+    Step("setConsumeMode -n NS -b BROKER -t %RETRY%heirs -g heirs -m POP"),
+]
+
 # After the clients: Apache's broker goes on listing some of the tools that were here and left.
 VISITORS = [
     Step("consumeMessage -n NS -t orders -g readers -b same -i 0 -o 0 -c 2"),
     Step("sendMessage -n NS -t orders -p a~body -k key -c red -b same -i 1"),
     Step("checkMsgSendRT -n NS -t orders -a 3 -s 8", only="#Broker Name"),
     Step("sendMsgStatus -n NS -b same -s 8 -c 2", only="status=SEND_OK"),
+    Step("@until same clusterRT -n NS -a 2 -s 8 -i 1"),
+    Step("clusterList -n NS -m", settles=True),
+    Step("brokerStatus -n NS -b BROKER", only="^msg|^putMessageTimesTotal", settles=True),
 ]
 
 # The check of message types is the proxy's at Apache's, where clients of the 5.x kind connect.
@@ -132,8 +189,48 @@ SETTINGS = [
     Step("updateNamesrvConfig -n NS -k kvConfigPath -v x"),
 ]
 
+NAME_SERVER = [
+    Step("updateKvConfig -n NS -s names -k key -v value"),
+    Step("deleteKvConfig -n NS -s names -k key"),
+    Step("deleteKvConfig -n NS -s nothing -k key"),
+    Step("updateOrderConf -n NS -t orders -m put -v same:2"),
+    Step("updateOrderConf -n NS -t orders -m get"),
+    Step("updateOrderConf -n NS -t orders -m delete"),
+    Step("updateOrderConf -n NS -t orders -m get"),
+    Step("updateOrderConf -n NS -t orders -m put"),
+]
+
+LISTS = [
+    Step("updateTopicList -n NS -b BROKER -f FOLDER/topics.json"),
+    Step("topicStatus -n NS -t listed1"),
+    Step("topicRoute -n NS -t listed2"),
+    Step("updateSubGroupList -n NS -b BROKER -f FOLDER/groups.json"),
+    Step("getConsumerConfig -n NS -g listed1"),
+    Step("exportConfigs -n NS -c DefaultCluster -f FOLDER"),
+    Step("@file FOLDER/configs.json"),
+    Step("exportMetadata -n NS -c DefaultCluster -f FOLDER"),
+    Step("@file FOLDER/metadata.json"),
+    Step("exportMetadata -n NS -b BROKER -t -f FOLDER"),
+    Step("@file FOLDER/topic.json"),
+    Step("exportMetadata -n NS -b BROKER -g -f FOLDER"),
+    Step("@file FOLDER/subscriptionGroup.json"),
+    Step("exportMetrics -n NS -c DefaultCluster -f FOLDER"),
+    Step("@file FOLDER/metrics.json"),
+]
+
+COLD = [
+    Step("getColdDataFlowCtrInfo -n NS -b BROKER"),
+    Step("updateColdDataFlowCtrGroupConfig -n NS -b BROKER -g heirs -v 1024"),
+    Step("getColdDataFlowCtrInfo -n NS -c DefaultCluster"),
+    Step("removeColdDataFlowCtrGroupConfig -n NS -b BROKER -g heirs"),
+    Step("getColdDataFlowCtrInfo -n NS -b BROKER"),
+    Step("setCommitLogReadAheadMode -n NS -b BROKER -m 1"),
+    Step("setCommitLogReadAheadMode -n NS -c DefaultCluster -m 0"),
+    Step("setCommitLogReadAheadMode -n NS -b BROKER -m 5"),
+]
+
 CLUSTER = [
-    Step("clusterList -n NS"),
+    Step("clusterList -n NS", settles=True),
     Step("brokerStatus -n NS -b BROKER", only="brokerActive"),  # the rest is of the moment
     Step("wipeWritePerm -n NS -b same"),
     Step("topicRoute -n NS -t orders"),
@@ -146,6 +243,8 @@ CLUSTER = [
     Step("cleanUnusedTopic -n NS -b BROKER"),
     Step("cleanExpiredCQ -n NS -b BROKER"),
     Step("deleteExpiredCommitLog -n NS -b BROKER"),
+    Step("addBroker -n NS -c BROKER -b nowhere.conf"),
+    Step("removeBroker -n NS -c BROKER -b DefaultCluster:same:0"),
 ]
 
 ENDINGS = [
@@ -161,4 +260,18 @@ ENDINGS = [
     Step("topicList -n NS"),
 ]
 
-SCRIPT = [*TOPICS, *MESSAGES, *GROUPS, *CLIENTS, *VISITORS, *SETTINGS, *CLUSTER, *ENDINGS]
+SCRIPT = [
+    *TOPICS,
+    *MESSAGES,
+    *FOUND,
+    *GROUPS,
+    *CLIENTS,
+    *CONSUMERS,
+    *VISITORS,
+    *SETTINGS,
+    *NAME_SERVER,
+    *LISTS,
+    *COLD,
+    *CLUSTER,
+    *ENDINGS,
+]

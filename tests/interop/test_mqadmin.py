@@ -4,13 +4,14 @@ import difflib
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
-from tests.interop.steps import SCRIPT, Step
+from tests.interop.steps import FILES, SCRIPT, Step
 
 SETTLE_SECONDS = 15.0
 SAME_NAME = {"brokerName": "same"}
@@ -27,6 +28,36 @@ Printed = list[tuple[list[str], list[str]]]
 """By step: the lines for Apache's servers, and those for ours."""
 
 
+class Asked:
+    """A name server with a broker, and what words of the steps stand for there."""
+
+    def __init__(self, servers: ApacheRocketMQ | ReliableMQBroker, shell: AdminShell) -> None:
+        self.broker, self.name_server = servers.address, servers.name_server_address
+        self._shell = shell
+        self._folder = servers.directory / "exported"
+        self._folder.mkdir()
+        for name, text in FILES.items():
+            (self._folder / name).write_text(text)
+        self._stands_for = {
+            "NS": self.name_server,
+            "BROKER": self.broker,
+            "FOLDER": str(self._folder),
+        }
+
+    def run(self, step: Step) -> list[str]:
+        """Return the lines that a step prints, without what differs by nature."""
+        names = re.compile(r"\b(NS|BROKER|FOLDER|CLIENT|ID\d|PLACE\d)\b")
+        words = [names.sub(lambda name: self._stands_for[name[0]], word) for word in step.words]
+        text = Path(words[1]).read_text() if words[0] == "@file" else self._shell.run(*words)
+        if words[0] == "@produce":
+            ids = re.findall(r"#(\w+) #(\w+)", text)
+            for number, (message_id, place) in enumerate(ids):
+                self._stands_for |= {f"ID{number}": message_id, f"PLACE{number}": place}
+        elif words[0] == "@who":
+            self._stands_for["CLIENT"] = text.strip("#\n")
+        return list(_neutral(text, step, self))
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
     directory = tmp_path_factory.mktemp("mqadmin")
@@ -41,7 +72,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
         with ours, AdminShell(directory) as shell:
             shell.run("topicList", "-n", ours.name_server_address)  # its log says hello
             _wait_for_registration(shell, theirs)
-            return [_both(shell, step, theirs, ours) for step in SCRIPT]
+            there, here = Asked(theirs, shell), Asked(ours, shell)
+            return [_both(step, there, here) for step in SCRIPT]
     finally:
         theirs.stop()
 
@@ -53,28 +85,20 @@ def _wait_for_registration(shell: AdminShell, apache: ApacheRocketMQ) -> None:
         assert time.monotonic() < deadline, "Apache's broker does not register"
 
 
-def _both(
-    shell: AdminShell, step: Step, theirs: ApacheRocketMQ, ours: ReliableMQBroker
-) -> tuple[list[str], list[str]]:
+def _both(step: Step, there: Asked, here: Asked) -> tuple[list[str], list[str]]:
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        there, here = _run(shell, step, theirs), _run(shell, step, ours)
+        theirs, ours = there.run(step), here.run(step)
         if step.is_subset:
-            names = {_name(line) for line in here}
-            there = [line for line in there if _name(line) in names]
-            here = [line for line in here if _name(line) not in step.ours_only]
-        if not step.settles or there == here or time.monotonic() > deadline:
-            return there, here
+            names = {_name(line) for line in ours}
+            theirs = [line for line in theirs if _name(line) in names]
+            ours = [line for line in ours if _name(line) not in step.ours_only]
+        if not step.settles or theirs == ours or time.monotonic() > deadline:
+            return theirs, ours
 
 
 def _name(line: str) -> str:
     return re.split(r"[=:]", line, maxsplit=1)[0].strip()
-
-
-def _run(shell: AdminShell, step: Step, asked: ApacheRocketMQ | ReliableMQBroker) -> list[str]:
-    places = {"NS": asked.name_server_address, "BROKER": asked.address}
-    text = shell.run(*(places.get(word, word) for word in step.words))
-    return list(_neutral(text, step, asked))
 
 
 NEUTRAL = [
@@ -92,15 +116,15 @@ NEUTRAL = [
 ]
 
 
-def _neutral(text: str, step: Step, asked: ApacheRocketMQ | ReliableMQBroker) -> Iterator[str]:
+def _neutral(text: str, step: Step, asked: Asked) -> Iterator[str]:
     """Give the lines without what differs by nature; their order is a Java hash table's."""
-    text = text.replace(asked.address, "BROKER").replace(asked.name_server_address, "NS")
-    text = text.replace(asked.address.rpartition(":")[2], "PORT")
+    text = text.replace(asked.broker, "BROKER").replace(asked.name_server, "NS")
+    text = text.replace(asked.broker.rpartition(":")[2], "PORT")
     for pattern, word in NEUTRAL:
         text = re.sub(pattern, word, text)
     lines = [line.strip() for line in text.splitlines()]
     kept = (line for line in lines if line and not re.match(r"at \S+\(|\.\.\. \d+ more", line))
-    yield from sorted(line for line in kept if step.only in line)
+    yield from sorted(line for line in kept if re.search(step.only, line))
 
 
 @pytest.mark.parametrize(("number", "step"), NUMBERED, ids=lambda x: str(getattr(x, "command", x)))

@@ -69,6 +69,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     warning_percent: int = msgspec.field(default=90, name="diskSpaceWarningLevelRatio")
     forcibly_percent: int = msgspec.field(default=85, name="diskSpaceCleanForciblyRatio")
+    data_read_ahead: bool = msgspec.field(default=True, name="dataReadAheadEnable")
     cleans_forcibly: bool = msgspec.field(default=True, name="cleanFileForciblyEnable")
     clean_interval_ms: _Positive = msgspec.field(default=10_000, name="cleanResourceInterval")
     delete_batch_max: _Positive = msgspec.field(default=10, name="deleteFileBatchMax")

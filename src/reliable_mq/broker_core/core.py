@@ -21,6 +21,7 @@ from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
+from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.table import answer_to
@@ -99,6 +100,7 @@ class BrokerCore:
             TOPICS_PATH: state.topics.load,
             GROUPS_PATH: state.groups.load,
             OFFSETS_PATH: state.offsets.load,
+            MODES_PATH: state.request_modes.load,
             schedule.PATH: state.schedule.load,
             timer_counts.PATH: state.timers.counts.load,
         }
@@ -120,6 +122,7 @@ class BrokerCore:
         state.topics_changed()
         state.started_ms = now_ms
         state.store.open()
+        state.store.log.read_ahead(is_wanted=config.data_read_ahead)
         state.schedule.settle(state.store)
         state.timers.settle(now_ms)
         state.offsets.settle(state.store)
@@ -154,11 +157,13 @@ class BrokerCore:
         """
         return self.state.timers.begin_checkpoint(now_ms)
 
-    def take_turn(self) -> Turn:
-        """Return what this turn wants done."""
-        return self.state.take_turn()
+    def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
+        """Return what this turn wants done; `began_ms` is when its first command came."""
+        turn = self.state.take_turn()
+        self.state.statistics.turned(turn.batch.end if turn.batch else None, began_ms, now_ms)
+        return turn
 
-    def stored(self, end: int, *, durable: bool) -> None:
+    def stored(self, end: int, *, durable: bool, now_ms: int = 0) -> None:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
         Dispatches what became visible and answers who waited for it.
@@ -169,7 +174,7 @@ class BrokerCore:
         else:
             store.log.mark_written(end)
         store.dispatch_up_to(end)
-        self.state.release(end)
+        self.state.release(end, now_ms)
         if durable:
             self.state.schedule.stored(end)
             self.state.halves.stored(end, self.state.offsets)

@@ -101,6 +101,19 @@ class GroupTable:
         """Whether the group may not read this topic, though it may read others."""
         return bool(max(0, self._forbidden.get(group, {}).get(topic, 0)) & READ)
 
+    def forbid_reading(self, group: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
+        """Forbid a group a topic, or allow it again."""
+        if is_forbidden == self.is_read_forbidden(group, topic):
+            return
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = max(0, topics.get(topic, 0)) ^ READ
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self.version.advance(now_ms)
+        self.is_dirty = True
+
     def to_json(self) -> dict[str, Any]:
         """Return the table as the file has it."""
         return {

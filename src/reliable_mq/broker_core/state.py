@@ -22,6 +22,7 @@ from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, OP_TOPIC, dead_letter_topic, retry_topic
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
+from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.commit_log import Batch
@@ -101,6 +102,8 @@ class BrokerState:
         self.topics = TopicTable()
         self.groups = GroupTable(auto_create=config.auto_create_group)
         self.offsets = OffsetTable()
+        self.request_modes = RequestModes()
+        self.cold_read_thresholds: dict[str, int] = {}  # bytes by group; for tools only
         self.clients = ClientTable()
         self.locks = OrderLocks(config.lock_lifetime_ms)
         self.pulls = WaitingPulls()
@@ -114,7 +117,7 @@ class BrokerState:
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
         self.retention = Retention(config.retention)
-        self.statistics = Statistics(config.broker_cluster_name)
+        self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
         self.wants_unused_dropped = False  # queues of topics that are no more
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
@@ -157,13 +160,15 @@ class BrokerState:
         if not request.command.is_oneway:
             self._registered_replies.append((request.connection.id, encode_command(answer)))
 
-    def release(self, end: int) -> None:
+    def release(self, end: int, now_ms: int) -> None:
         """Let the replies go that waited for log offsets up to `end`."""
         withheld = self._withheld
+        waiting = len(withheld)
         self._released = end
         while withheld and withheld[0][0] <= end:
             _, connection, frame = withheld.popleft()
             self._replies.append((connection, frame))
+        self.statistics.stored(end, waiting - len(withheld), now_ms)
 
     def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
         """Note that a half was settled; `frame` leaves when that is stored."""
@@ -343,6 +348,7 @@ class BrokerState:
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.retention.rules = config.retention
         self.pressure.limits = _pressure_limits(config)
+        self.store.log.read_ahead(is_wanted=config.data_read_ahead)
         self.config = config
 
 

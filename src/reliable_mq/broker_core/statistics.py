@@ -1,29 +1,35 @@
 """How much is put and got: totals, rates, and sums over a minute, an hour and a day.
 
 Receives counts, a few for each batch and each pull, never one for a message; hands on what tools
-ask for, under Apache's names. What was put is counted by how far queues have grown.
+ask for, under Apache's names. What was put is counted by how far queues have grown. How long sends
+and pulls took is known of a turn; the queues of one second share it by their messages and pulls.
 Source: Apache RocketMQ `BrokerStatsManager`, `StatsItem`, `BrokerStats`, `StoreStatsService`.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from typing import NamedTuple
 
-from reliable_mq.broker_core.names import is_system_topic
+from reliable_mq.broker_core.names import DEAD_LETTER_PREFIX, GIVEN_UP_TOPIC, OP_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+TOPIC_PUT_LATENCY = "TOPIC_PUT_LATENCY"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
 GROUP_GET_SIZE = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 _WITHOUT_SYSTEM = "_WITHOUT_SYSTEM_TOPIC"
+# What the broker writes there for itself Apache does not count; nor what goes to dead letters.
+_UNCOUNTED = frozenset({OP_TOPIC, GIVEN_UP_TOPIC})
 
 # How often a window is sampled, in ms, and how many samples it holds: minute, hour, day.
 WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
+MINUTE = 0
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
 
@@ -77,15 +83,45 @@ class Totals(NamedTuple):
     given: int = 0
 
 
-class Statistics:
-    """The counters of a broker. Invariant T1: no total ever decreases."""
+class _Time:
+    """How long so many sends, or pulls, took together, in ms."""
 
-    def __init__(self, cluster: str) -> None:
+    __slots__ = ("_count", "_spent_ms")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._spent_ms = 0
+
+    def add(self, count: int, each_ms: int) -> None:
+        """Add so many; a clock that went back tells nothing."""
+        self._count += count
+        self._spent_ms += count * max(each_ms, 0)
+
+    def of(self, count: int) -> int:
+        """Return the share of so many of them."""
+        return round(count * self._spent_ms / self._count) if self._count else 0
+
+
+class Statistics:
+    """The counters of a broker. Invariant T1: no total ever decreases.
+
+    Args:
+        cluster: the broker's cluster.
+        is_system: whether a topic is the broker's own.
+    """
+
+    def __init__(self, cluster: str, is_system: Callable[[str], bool]) -> None:
         self._cluster = cluster
+        self._is_system = is_system
         self._items: dict[tuple[str, str], StatsItem] = {}
         self._touched: tuple[set[StatsItem], ...] = tuple(set() for _ in WINDOWS)
         self._sampled_ms = [0] * len(WINDOWS)
-        self._pulls: dict[tuple[str, str], list[int]] = {}
+        self._pulls: dict[tuple[str, str, int], list[int]] = {}
+        self._batched: dict[str, int] = {}  # messages that came with another one, by topic
+        self._handed: deque[tuple[int, int]] = deque()  # log end and begin of turns not stored yet
+        self._put_time = _Time()
+        self._get_time = _Time()
+        self._turn_pulls = 0
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=max(_RATE_SECONDS) + 1)
         self._day: date | None = None
         self._missed = 0
@@ -96,17 +132,46 @@ class Statistics:
         self.this_morning = (0, 0)
         self.yesterday_morning = (0, 0)
 
-    def pulled(self, group: str, topic: str, count: int, size: int) -> None:
+    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
         """Count a pull that gave `count` messages of `size` bytes together; none is a miss."""
         if not count:
             self._missed += 1
             return
-        counts = self._pulls.get((topic, group))
+        counts = self._pulls.get((topic, group, queue_id))
         if counts is None:
-            counts = self._pulls[topic, group] = [0, 0, 0]
+            counts = self._pulls[topic, group, queue_id] = [0, 0, 0]
         counts[0] += count
         counts[1] += size
         counts[2] += 1
+        self._turn_pulls += 1
+
+    def batched(self, topic: str, count: int) -> None:
+        """Note that so many messages came in one send."""
+        self._batched[topic] = self._batched.get(topic, 0) + count - 1
+
+    def turned(self, end: int | None, began_ms: int, now_ms: int) -> None:
+        """Note that a turn ends which began with a command at a time.
+
+        Args:
+            end: the log's end with what the turn appended, None when that is nothing.
+            began_ms: when its first command came; `now_ms` without one.
+            now_ms: the time.
+        """
+        if end is not None:
+            self._handed.append((end, began_ms))
+        if self._turn_pulls:
+            self._get_time.add(self._turn_pulls, now_ms - began_ms)
+            self._turn_pulls = 0
+
+    def stored(self, end: int, released: int, now_ms: int) -> None:
+        """Note that what was appended before log offset `end` is stored, and so many answered."""
+        handed = self._handed
+        oldest_ms = newest_ms = -1
+        while handed and handed[0][0] <= end:
+            newest_ms = handed.popleft()[1]
+            oldest_ms = newest_ms if oldest_ms < 0 else oldest_ms
+        if released and oldest_ms >= 0:
+            self._put_time.add(released, now_ms - (oldest_ms + newest_ms) // 2)
 
     def sent_back(self, group: str, topic: str, now_ms: int) -> None:
         """Count a message that a group sent back."""
@@ -119,36 +184,57 @@ class Statistics:
             grown: the queues that have grown since.
             now_ms: the time.
         """
-        put = found = given = 0
-        for queue in grown:
-            count, size = queue.take_growth()
-            if count:
-                put += count
-                self._count_put(queue.topic, count, size, now_ms)
+        put = sum(self._count_growth(queue, now_ms) for queue in grown)
         pulls, self._pulls = self._pulls, {}
-        for (topic, group), (count, size, times) in pulls.items():
-            found += times
-            given += count
-            key = f"{topic}@{group}"
-            self._add(GROUP_GET_NUMS, key, count, times, now_ms)
-            self._add(GROUP_GET_SIZE, key, size, times, now_ms)
-            self._add_of_broker(BROKER_GET_NUMS, topic, count, times, now_ms)
+        for (topic, group, queue_id), counts in pulls.items():
+            self._count_pulls(topic, group, queue_id, counts, now_ms)
         put_before, found_before, missed_before, given_before = self.totals
-        missed, self._missed = self._missed, 0
         self.totals = Totals(
-            put_before + put, found_before + found, missed_before + missed, given_before + given
+            put_before + put,
+            found_before + sum(times for _count, _size, times in pulls.values()),
+            missed_before + self._missed,
+            given_before + sum(count for count, _size, _times in pulls.values()),
         )
+        self._missed = 0
+        self._put_time, self._get_time = _Time(), _Time()
 
-    def _count_put(self, topic: str, count: int, size: int, now_ms: int) -> None:
+    def _count_growth(self, queue: ConsumeQueue, now_ms: int) -> int:
+        """Count what came into a queue; return how many messages that is."""
+        topic = queue.topic
+        count, size = queue.take_growth()
         self.put_size += size
-        self._add(TOPIC_PUT_NUMS, topic, count, count, now_ms)
-        self._add(TOPIC_PUT_SIZE, topic, size, count, now_ms)
-        self._add_of_broker(BROKER_PUT_NUMS, topic, count, count, now_ms)
+        if not count or topic in _UNCOUNTED or topic.startswith(DEAD_LETTER_PREFIX):
+            return count
+        together = 0
+        if self._batched:
+            batched = self._batched.pop(topic, 0)
+            together = min(batched, count - 1)
+            if batched > together:  # the others are not dispatched yet, or in other queues
+                self._batched[topic] = batched - together
+        times = count - together
+        self._add(TOPIC_PUT_NUMS, topic, count, times, now_ms)
+        self._add(TOPIC_PUT_SIZE, topic, size, times, now_ms)
+        taken_ms = self._put_time.of(times)
+        self._add(TOPIC_PUT_LATENCY, f"{queue.queue_id}@{topic}", taken_ms, times, now_ms)
+        self._add_of_broker(BROKER_PUT_NUMS, topic, count, now_ms)
+        return count
 
-    def _add_of_broker(self, name: str, topic: str, value: int, times: int, now_ms: int) -> None:
-        self._add(name, self._cluster, value, times, now_ms)
-        if not is_system_topic(topic):
-            self._add(f"{name}{_WITHOUT_SYSTEM}", self._cluster, value, times, now_ms)
+    def _count_pulls(
+        self, topic: str, group: str, queue_id: int, counts: list[int], now_ms: int
+    ) -> None:
+        count, size, times = counts
+        key = f"{topic}@{group}"
+        self._add(GROUP_GET_NUMS, key, count, times, now_ms)
+        self._add(GROUP_GET_SIZE, key, size, times, now_ms)
+        taken_ms = self._get_time.of(times)
+        self._add(GROUP_GET_LATENCY, f"{queue_id}@{key}", taken_ms, times, now_ms)
+        self._add_of_broker(BROKER_GET_NUMS, topic, count, now_ms)
+
+    def _add_of_broker(self, name: str, topic: str, value: int, now_ms: int) -> None:
+        """Count for the whole broker; Apache does not count how often."""
+        self._add(name, self._cluster, value, 0, now_ms)
+        if not self._is_system(topic):
+            self._add(f"{name}{_WITHOUT_SYSTEM}", self._cluster, value, 0, now_ms)
 
     def _add(self, name: str, key: str, value: int, times: int, now_ms: int) -> None:
         item = self._items.get((name, key))
@@ -189,8 +275,19 @@ class Statistics:
 
     def forget_topic(self, topic: str) -> None:
         """Forget the counters of a topic."""
+        self._forget(lambda words: words[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """Forget the counters of a group."""
+        self._forget(lambda words: words[1:] == [group])
+
+    def _forget(self, is_gone: Callable[[list[str]], bool]) -> None:
+        """Forget the counters for which this holds of the topic and, if there is one, the group."""
         for name, key in list(self._items):
-            if key.partition("@")[0] == topic and not name.startswith("BROKER"):
+            words = key.split("@")
+            if name in (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY):  # there a queue's number comes first
+                words = words[1:]
+            if not name.startswith("BROKER") and is_gone(words):
                 del self._items[name, key]
 
     def rates(self) -> list[Totals | None]:

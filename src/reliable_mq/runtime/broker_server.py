@@ -57,6 +57,7 @@ class BrokerServer:
         self._listener = Listener(self)
         self._name_server: NameServer | None = None
         self._turn_is_due = False
+        self._turn_began_ms = 0
         self._is_idle = True  # whether no command has come for a moment
         self._timers: list[asyncio.Task[None]] = []
         self._registration: asyncio.Task[None] | None = None
@@ -153,6 +154,8 @@ class BrokerServer:
         """Handle what one read brought; answers and writes leave at the end of the loop turn."""
         self._is_idle = False
         now = now_ms()
+        if not self._turn_is_due:
+            self._turn_began_ms = now
         for command in commands:
             self._core.receive(connection, command, now)
         self._schedule_turn()
@@ -168,8 +171,9 @@ class BrokerServer:
             asyncio.get_running_loop().call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
+        now = now_ms()
+        turn = self._core.take_turn(self._turn_began_ms if self._turn_is_due else now, now)
         self._turn_is_due = False
-        turn = self._core.take_turn()
         self._send(turn.replies)
         self._log_writer.take(turn)
         self._wait_for_registration.extend(turn.registered_replies)
@@ -184,7 +188,7 @@ class BrokerServer:
             self._listener.send(connection_id, frames)
 
     def _stored(self, end: int, is_durable: bool) -> None:
-        self._core.stored(end, durable=is_durable)
+        self._core.stored(end, durable=is_durable, now_ms=now_ms())
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:

@@ -178,6 +178,10 @@ class FileDiskFile:
         """What a sync of the data needs; None while the file's name must be synced with it."""
         return None if self._unsynced_folders else self._descriptor
 
+    def read_ahead(self, *, is_wanted: bool) -> None:
+        """Let the system read what lies behind what it is asked for, or not."""
+        self._map.madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
+
     def release(self) -> None:
         """Let go of the pages that reads mapped: the system counts them as this process's own.
 

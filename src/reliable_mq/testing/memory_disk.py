@@ -142,6 +142,9 @@ class MemoryFile:
         self._disk.operate(Operation("sync", self.path))
         self._content.sync()
 
+    def read_ahead(self, *, is_wanted: bool) -> None:
+        """Read ahead: there is nothing to wait for."""
+
     def release(self) -> None:
         """Let go of memory that reads took."""
 

@@ -236,6 +236,21 @@ class DeleteGroupHeader(Header, frozen=True, kw_only=True, rename="camel"):
     clean_offset: bool = False
 
 
+class GroupForbiddenHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353)."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class ResumeHalfHeader(Header, frozen=True, kw_only=True, rename="camel"):
+    """RESUME_CHECK_HALF_MESSAGE (323): `msg_id` is an offset message id."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class ConsumeQueueHeader(Header, frozen=True, kw_only=True, rename="camel"):
     """QUERY_CONSUME_QUEUE (321); `index` is the queue offset of the first entry."""
 

@@ -12,6 +12,7 @@ from tests.broker_core.probes.groups import DELETIONS, GROUPS
 from tests.broker_core.probes.offsets import OFFSETS
 from tests.broker_core.probes.pulls import PULLS
 from tests.broker_core.probes.resets import RESETS
+from tests.broker_core.probes.rules import RULES
 from tests.broker_core.probes.sends import SENDS
 from tests.broker_core.probes.timers import TIMERS
 from tests.broker_core.probes.topics import TOPICS, UNKNOWN
@@ -30,5 +31,6 @@ SCRIPT = [
     *TIMERS,
     *GROUPS,
     *ADMIN,
+    *RULES,
     *DELETIONS,
 ]

@@ -27,6 +27,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  *   @produce NAMESRV GROUP TOPIC QUEUES COUNT   send COUNT messages round robin; stays connected
  *   @send NAMESRV GROUP TOPIC COUNT             send to any queue; prints how many went to each broker
  *   @consume NAMESRV GROUP TOPIC COUNT          start a push consumer; returns when it has COUNT
+ *   @who NAMESRV GROUP                          print the client id of that consumer
+ *   @until TEXT WORD...                         run a command of mqadmin until it has printed TEXT
  *   @close                                      end all clients
  */
 public class AdminShell {
@@ -45,7 +47,7 @@ public class AdminShell {
             System.setOut(capture);
             System.setErr(capture);
             try {
-                run(line.split("\t", -1));
+                run(line.split("\t", -1), printed);
             } catch (Throwable failure) {
                 failure.printStackTrace();
             }
@@ -58,7 +60,7 @@ public class AdminShell {
         System.exit(0);
     }
 
-    private static void run(String[] words) throws Exception {
+    private static void run(String[] words, ByteArrayOutputStream printed) throws Exception {
         switch (words[0]) {
             case "@produce":
                 produce(words[1], words[2], words[3], Integer.parseInt(words[4]),
@@ -70,12 +72,36 @@ public class AdminShell {
             case "@consume":
                 consume(words[1], words[2], words[3], Integer.parseInt(words[4]));
                 break;
+            case "@who":
+                System.out.println("#" + CONSUMERS.get(words[1] + words[2])
+                    .getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
+                break;
+            case "@until":
+                until(words[1], Arrays.copyOfRange(words, 2, words.length), printed);
+                break;
             case "@close":
                 close();
                 break;
             default:
                 Startup.again(words);
         }
+    }
+
+    /** Runs a command that never ends by itself, and interrupts it when it has said what is awaited. */
+    private static void until(String text, String[] words, ByteArrayOutputStream printed)
+        throws Exception {
+        Thread command = new Thread(() -> Startup.again(words));
+        command.start();
+        long deadline = System.nanoTime() + SECONDS_MAX * 1_000_000_000L;
+        while (command.isAlive() && System.nanoTime() < deadline
+            && !printed.toString(StandardCharsets.UTF_8).contains(text)) {
+            Thread.sleep(20);
+        }
+        String said = printed.toString(StandardCharsets.UTF_8);
+        command.interrupt();
+        command.join();
+        printed.reset(); // how an interrupted command ends is of no interest
+        printed.writeBytes(said.getBytes(StandardCharsets.UTF_8));
     }
 
     /** Wakes the client's event threads, which else hold up every shutdown for three seconds. */

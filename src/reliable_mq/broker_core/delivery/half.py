@@ -39,6 +39,7 @@ _GIVEN_UP_MAX = 10_000
 _READ_AT_ONCE = 1_000
 
 _Identity = tuple[str, int, bytes, int]
+_Latest = dict[_Identity, tuple[int, int]]  # where the last copy is in its queue and in the log
 
 
 class HalfMessages:
@@ -90,6 +91,19 @@ class HalfMessages:
         del self._pending[offset]
         self.add(place)
         self._copies[_identity(half)] = place.queue_offset
+
+    def resume(self, half: Record, place: Place) -> None:
+        """Note that a copy of a half that can be resumed, at `place`, is pending from now on."""
+        pending = self._standing_for(half)
+        if pending is not None:
+            del self._pending[pending]
+        self._given_up.pop(_identity(half), None)
+        self.add(place)
+        self._copies[_identity(half)] = place.queue_offset
+
+    def can_be_resumed(self, half: Record) -> bool:
+        """Whether a half, or what was given up of it, stands for a transaction that goes on."""
+        return self._standing_for(half) is not None or _identity(half) in self._given_up
 
     def give_up(self, offset: int, half: Record) -> None:
         """Note that a pending half was moved to TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -183,22 +197,24 @@ class HalfMessages:
         begin = offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
         queue = store.queue(HALF_TOPIC, 0)
         self._end = queue.end if queue else 0
-        latest: dict[_Identity, int] = {}
+        latest: _Latest = {}
         for half in _records(store, HALF_TOPIC, begin):
             self._recover_half(half, settled, latest)
         given_up = store.queue(GIVEN_UP_TOPIC, 0)
         if given_up:
             for half in _records(store, GIVEN_UP_TOPIC, given_up.end - _GIVEN_UP_MAX):
+                offset, log_offset = latest.get(_identity(half), (-1, -1))
+                if log_offset > half.commit_log_offset:  # it was resumed
+                    continue
                 self._note_given_up(half)
-                offset = latest.get(_identity(half), -1)
-                if self._pending.get(offset, half.commit_log_offset) < half.commit_log_offset:
+                if offset in self._pending:
                     self._forget(offset, half)
         for half in _committed(store, min(self._pending.values(), default=None)):
             if self._standing_for(half) is not None:
                 self.settle(half)
         self.invariants()
 
-    def _recover_half(self, half: Record, settled: set[int], latest: dict[_Identity, int]) -> None:
+    def _recover_half(self, half: Record, settled: set[int], latest: _Latest) -> None:
         """Note a half of the queue; a copy takes the place of the one before it, settled or not.
 
         Consumer offsets are saved now and then, so both may lie behind them after a crash.
@@ -208,9 +224,9 @@ class HalfMessages:
         first = properties.get(TRANSACTION_FIRST_OFFSET, "")
         is_copy = bool(first) or TRANSACTION_CHECK_TIMES in properties
         if is_copy:
-            self._pending.pop(latest.get(identity, -1), None)
+            self._pending.pop(latest.get(identity, (-1, -1))[0], None)
             self._copies.pop(identity, None)
-        latest[identity] = half.queue_offset
+        latest[identity] = half.queue_offset, half.commit_log_offset
         if half.queue_offset in settled or (first.isdecimal() and int(first) in settled):
             return
         self._pending[half.queue_offset] = half.commit_log_offset

@@ -184,6 +184,7 @@ def delete_subscription_group(state: BrokerState, request: Request) -> Command:
     header = DeleteGroupHeader.decode(request.command.ext_fields)
     if state.groups.remove(header.group_name, request.now_ms):
         state.groups_changed()
+    state.statistics.forget_group(header.group_name)
     if header.clean_offset:
         state.offsets.remove_group(header.group_name)
     return reply(request.command)

@@ -7,8 +7,9 @@ import msgspec
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
 from reliable_mq.broker_core.requests.refusal import Refused
-from reliable_mq.broker_core.requests.stats import QueueKey, queue_key
+from reliable_mq.broker_core.requests.stats import QueueKey, queue_key, tps_in_minute
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.statistics import GROUP_GET_NUMS
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.wire import fastjson
@@ -30,7 +31,9 @@ def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
             if topic.order or not is_order:
                 table = _offsets_in(state, group, topic)
                 total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
-                of_group.append({"consumeTps": 0.0, "offsetTable": table})
+                key = f"{topic.topic_name}@{group}"
+                tps = tps_in_minute(state, GROUP_GET_NUMS, key, request.now_ms)
+                of_group.append({"consumeTps": tps, "offsetTable": table})
         stats.append({group: of_group})
     body = {
         "brokerAddr": f"{state.config.broker_ip}:{state.config.listen_port}",

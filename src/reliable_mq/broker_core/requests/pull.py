@@ -255,7 +255,7 @@ def _note_progress(
 ) -> None:
     group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
     state.offsets.note_pull(group, topic, queue_id, found.next_offset)
-    state.statistics.pulled(group, topic, found.messages, len(found.body))
+    state.statistics.pulled(group, topic, queue_id, found.messages, len(found.body))
     if commits and found.status != _RESET:  # what the client has come to is no longer true
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
 

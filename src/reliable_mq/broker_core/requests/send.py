@@ -76,6 +76,7 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
     if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
         _check_batch(state, header, command.body)
         places = _append_batch(state, message, command.body, request.now_ms)
+        state.statistics.batched(message.topic, len(places))
     elif _PREPARED in properties and _send_half(state, request, message, properties):
         return None
     else:

@@ -1,12 +1,12 @@
 """What tools ask about: how full queues are, how far groups have come, how the broker is.
 
-The rates of a topic and of a group are answered as 0 where Apache's tools ask elsewhere.
 Source: Apache RocketMQ `AdminBrokerProcessor`, `ScheduleMessageService.buildRunningStats`.
 """
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.statistics import GROUP_GET_NUMS, MINUTE, TOPIC_PUT_NUMS
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -31,7 +31,8 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
             "maxOffset": end,
             "minOffset": first,
         }
-    return reply(request.command, body=fastjson.dumps({"offsetTable": table, "topicPutTps": 0.0}))
+    tps = tps_in_minute(state, TOPIC_PUT_NUMS, name, request.now_ms)
+    return reply(request.command, body=fastjson.dumps({"offsetTable": table, "topicPutTps": tps}))
 
 
 def get_consume_stats(state: BrokerState, request: Request) -> Command:
@@ -39,6 +40,7 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
     ext = request.command.ext_fields
     group = ext.get("consumerGroup", "")
     table: dict[QueueKey, dict[str, int]] = {}
+    tps = 0.0
     for name in _topics_of(state, group, ext.get("topicList", ""), ext.get("topic", "")):
         topic = state.topics.get(name)
         for queue_id in range(topic.read_queue_nums if topic else 0):
@@ -53,7 +55,8 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
                 else 0,
                 "pullOffset": max(consumed, state.offsets.pulled(group, name, queue_id)),
             }
-    return reply(request.command, body=fastjson.dumps({"consumeTps": 0.0, "offsetTable": table}))
+        tps += tps_in_minute(state, GROUP_GET_NUMS, f"{name}@{group}", request.now_ms)
+    return reply(request.command, body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))
 
 
 def _topics_of(state: BrokerState, group: str, listed: str, single: str) -> list[str]:
@@ -65,6 +68,13 @@ def _topics_of(state: BrokerState, group: str, listed: str, single: str) -> list
     if members is None or not members.subscriptions:
         return names
     return [name for name in names if name in members.subscriptions]
+
+
+def tps_in_minute(state: BrokerState, name: str, key: str, now_ms: int) -> float:
+    """Return what a counter gained a second over the last minute, 0 when there is none."""
+    state.collect_statistics(now_ms)
+    item = state.statistics.item(name, key)
+    return item.over(MINUTE, now_ms).tps if item else 0.0
 
 
 def queue_key(state: BrokerState, topic: str, queue_id: int) -> QueueKey:

@@ -61,6 +61,7 @@ class CommitLog:
         self._segments: list[DiskFile] = []
         self._spare: tuple[int, DiskFile] | None = None
         self._pending: list[Write] = []
+        self._is_read_ahead = True
         self._room_end = 0  # where the last room ends that was given; `add` fills it
         self.capacity_end = 0  # where the newest segment ends
         self.end = 0
@@ -94,7 +95,16 @@ class CommitLog:
     def _keep(self, first: int, segment: DiskFile) -> None:
         self._firsts.append(first)
         self._segments.append(segment)
+        if not self._is_read_ahead:
+            segment.read_ahead(is_wanted=False)
         self.capacity_end = first + self._segment_size
+
+    def read_ahead(self, *, is_wanted: bool) -> None:
+        """Let the system read more than it is asked for, in all segments; it does at first."""
+        if is_wanted != self._is_read_ahead:
+            self._is_read_ahead = is_wanted
+            for segment in self._segments:
+                segment.read_ahead(is_wanted=is_wanted)
 
     @property
     def start(self) -> int:

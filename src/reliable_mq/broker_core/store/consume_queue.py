@@ -71,6 +71,7 @@ class ConsumeQueue:
         "first",
         "last_log_offset",
         "log_end",
+        "queue_id",
         "size_put",
         "topic",
     )
@@ -85,6 +86,7 @@ class ConsumeQueue:
         """
         self._disk = disk
         self.topic = topic
+        self.queue_id = queue_id
         self.size_put = 0  # bytes of the records that were put since `take_growth`
         self._folder = f"{FOLDER}/{topic}/{queue_id}"
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE

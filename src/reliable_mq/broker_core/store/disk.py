@@ -75,6 +75,10 @@ class DiskFile(Protocol):
         """Return when all that was written before, and the file's name, are on the medium."""
         ...
 
+    def read_ahead(self, *, is_wanted: bool) -> None:
+        """Let the system read more than it is asked for, or not."""
+        ...
+
     def release(self) -> None:
         """Let go of memory that reads took; what was written is kept, durable or not."""
         ...

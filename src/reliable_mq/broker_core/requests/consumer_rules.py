@@ -1,0 +1,105 @@
+"""What tools lay down for a group beside its settings: topics it may not read, how it reads others.
+
+Apache's broker slows groups down that read what left memory, if `coldDataFlowControlEnable` says
+so; by default it only keeps their thresholds for tools, and so does this one always.
+Source: Apache RocketMQ `AdminBrokerProcessor`, `QueryAssignmentProcessor`, `ColdDataCgCtrService`,
+`SubscriptionGroupManager`.
+"""
+
+import msgspec
+
+from reliable_mq.broker_core.names import is_retry_topic
+from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
+from reliable_mq.broker_core.request_modes import RequestMode
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import GroupForbiddenHeader
+from reliable_mq.wire.java_int import I64
+from reliable_mq.wire.java_properties import parse_properties
+
+_COLD_READ_THRESHOLDS = {"cgColdReadThreshold": 3 << 20, "globalColdReadThreshold": 100 << 20}
+_READ_AHEAD_MODE = "READ_AHEAD_MODE"
+_NORMAL, _RANDOM = 0, 1  # as for madvise
+
+
+def update_and_get_group_forbidden(state: BrokerState, request: Request) -> Command:
+    """UPDATE_AND_GET_GROUP_FORBIDDEN: whether a group may read a topic; set if so asked."""
+    header = GroupForbiddenHeader.decode(request.command.ext_fields)
+    group, topic = header.group, header.topic
+    if header.readable is not None:
+        is_forbidden = not header.readable
+        state.groups.forbid_reading(group, topic, request.now_ms, is_forbidden=is_forbidden)
+        if state.groups.is_dirty:
+            state.groups_changed()
+    readable = not state.groups.is_read_forbidden(group, topic)
+    body = {"group": group, "readable": readable, "topic": topic}
+    return reply(request.command, body=fastjson.dumps(body))
+
+
+def set_message_request_mode(state: BrokerState, request: Request) -> Command:
+    """SET_MESSAGE_REQUEST_MODE: whether a group pulls or pops a topic."""
+    mode = msgspec.convert(fastjson.loads(request.command.body), RequestMode)
+    if is_retry_topic(mode.topic):
+        raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    if state.topics.get(mode.topic) is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+    if state.find_group(mode.consumer_group, request.now_ms) is None:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
+        )
+    state.request_modes.put(mode)
+    state.save(MODES_PATH, state.request_modes.dump())
+    return reply(request.command)
+
+
+def get_all_message_request_mode(state: BrokerState, request: Request) -> Command:
+    """GET_ALL_MESSAGE_REQUEST_MODE."""
+    return reply(request.command, body=fastjson.dumps(state.request_modes.to_json()))
+
+
+def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
+    """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; one that does not read is left out."""
+    for group, text in parse_properties(request.command.body.decode()).items():
+        try:
+            state.cold_read_thresholds[group] = msgspec.convert(text, I64, strict=False)
+        except msgspec.ValidationError:
+            continue
+    return reply(request.command)
+
+
+def remove_cold_data_flow(state: BrokerState, request: Request) -> Command:
+    """REMOVE_COLD_DATA_FLOW_CTR_CONFIG: the body is a group."""
+    state.cold_read_thresholds.pop(request.command.body.decode(), None)
+    return reply(request.command)
+
+
+def get_cold_data_flow(state: BrokerState, request: Request) -> Command:
+    """GET_COLD_DATA_FLOW_CTR_INFO: the thresholds, and nothing that was held back."""
+    body = {
+        **_COLD_READ_THRESHOLDS,
+        "configTable": state.cold_read_thresholds,
+        "globalAcc": 0,
+        "runtimeTable": {},
+    }
+    return reply(request.command, body=fastjson.dumps(body))
+
+
+def set_commit_log_read_mode(state: BrokerState, request: Request) -> Command:
+    """SET_COMMITLOG_READ_MODE: whether the system reads ahead in the log."""
+    ext = request.command.ext_fields
+    if not ext:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")
+    try:
+        mode = int(ext.get(_READ_AHEAD_MODE, ""))
+    except ValueError:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed") from None
+    if mode not in (_NORMAL, _RANDOM):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"
+        )
+    config = msgspec.structs.replace(state.config, data_read_ahead=mode == _NORMAL)
+    state.change_config(config, request.now_ms)
+    return reply(request.command, remark=f"set commitlog readahead mode success, mode: {mode}")

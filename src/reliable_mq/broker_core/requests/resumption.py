@@ -1,0 +1,62 @@
+"""A half that check-backs gave up is taken up again, because a person says so.
+
+Apache's broker stores whatever message it is told of as a half. Here it must be one that is not
+settled; a half that is still pending is put back, so that no transaction is there twice.
+Source: Apache RocketMQ `AdminBrokerProcessor.resumeCheckHalfMessage`.
+"""
+
+from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.errors import RecordError
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.headers import ResumeHalfHeader
+from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.properties import TRANSACTION_CHECK_TIMES, encode_properties
+from reliable_mq.wire.record import Record
+
+
+def resume_check_half_message(state: BrokerState, request: Request) -> Command | None:
+    """RESUME_CHECK_HALF_MESSAGE: whoever prepared it is asked again, as often as at first."""
+    header = ResumeHalfHeader.decode(request.command.ext_fields)
+    half = _half(state, header.msg_id)
+    if state.pressure.is_disk_full:
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+    copy = StoredMessage(
+        topic=HALF_TOPIC,
+        queue_id=0,
+        body=half.body,
+        properties=encode_properties({**half.property_map(), TRANSACTION_CHECK_TIMES: "0"}),
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_time_ms=half.born_time_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+    )
+    place = state.append(copy, request.now_ms)
+    state.halves.resume(half, place)
+    if not request.command.is_oneway:
+        frame = encode_command(reply(request.command))
+        state.reply_when_stored(request.connection.id, place.end, frame)
+    return None
+
+
+def _half(state: BrokerState, message_id: str) -> Record:
+    """Return the half, or what was given up of it, that has this offset message id."""
+    try:
+        offset = decode_offset_message_id(message_id).commit_log_offset
+    except RecordError:
+        offset = -1
+    half = state.store.read_record(offset) if offset >= 0 else None
+    if half is None:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"Exception was thrown when putting message back to {HALF_TOPIC}.",
+        )
+    if half.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC) or not state.halves.can_be_resumed(half):
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, "this is no half of a transaction that is still open"
+        )
+    return half
