@@ -107,8 +107,11 @@ NEUTRAL = [
     (r"\b\d+\.\d+\.\d+\.\d+@[\w#@]+", "CLIENT-ID"),
     (r"\b\d{4}-\d\d-\d\d[ ,]\d\d:\d\d:\d\d(,\d{3})?", "TIME"),
     (r"\b\d{13}\b", "MILLIS"),
+    (r"\b\d{17}\b", "TIME"),  # with milliseconds and nothing between
+    (r'"counter":\d+', '"counter":NUMBER'),  # how often a table changed
     (r"\b[0-9A-F]{32,56}\b", "ID"),
     (r"\bPID: \d+", "PID"),
+    (r"spentTimeMills=\d+", "spentTimeMills=SPAN"),
     (r"\b\d+ms\b|\[\d+\]ms", "SPAN"),
     (r"(\d+ (days|hours|minutes|seconds),? ?)+", "SPAN"),
     (r"\b\d+\.\d+\b", "RATE"),  # rates, latencies, ratios: of this moment
@@ -122,7 +125,7 @@ def _neutral(text: str, step: Step, asked: Asked) -> Iterator[str]:
     text = text.replace(asked.broker.rpartition(":")[2], "PORT")
     for pattern, word in NEUTRAL:
         text = re.sub(pattern, word, text)
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip().rstrip(",") for line in text.splitlines()]
     kept = (line for line in lines if line and not re.match(r"at \S+\(|\.\.\. \d+ more", line))
     yield from sorted(line for line in kept if re.search(step.only, line))
 

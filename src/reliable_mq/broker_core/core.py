@@ -47,7 +47,9 @@ _SAMPLE_INTERVAL_MS = 1_000
 class BrokerCore:
     """One broker over one disk."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, *, process_id: int = 0) -> None:
+    def __init__(
+        self, config: BrokerConfig, disk: Disk, *, process_id: int = 0, processors: int = 1
+    ) -> None:
         self._disk = disk
         store = MessageStore(
             disk,
@@ -62,6 +64,7 @@ class BrokerCore:
             else None,
         )
         self.state = BrokerState(config, store, self._timers(config, store))
+        self.state.processors = processors
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
         self._woken: deque[WaitingPull] = deque()

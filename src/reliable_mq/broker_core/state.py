@@ -119,6 +119,7 @@ class BrokerState:
         self.retention = Retention(config.retention)
         self.statistics = Statistics(config.broker_cluster_name, self.topics.is_system)
         self.started_ms = 0
+        self.processors = 1  # of the machine
         self.wants_unused_dropped = False  # queues of topics that are no more
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
         self.is_index_stuck = False  # whether it cannot be written

@@ -117,7 +117,9 @@ class BrokerServer:
         for warning in warnings:
             log.warning("%s", warning)
         disk = self._disk = FileDisk(options.store)
-        self._core = BrokerCore(self._config, disk, process_id=os.getpid())
+        self._core = BrokerCore(
+            self._config, disk, process_id=os.getpid(), processors=os.cpu_count() or 1
+        )
         self._core.open(now_ms())
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000

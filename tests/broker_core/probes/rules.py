@@ -23,6 +23,7 @@ def forbidding(**changes: object) -> dict[str, object]:
 RULES = [
     Probe("no mode was set", MODES, shows_body=True),
     Probe("a mode is set", Ask.SET_MESSAGE_REQUEST_MODE, {}, mode()),
+    Probe("the mode that was set", MODES, shows_body=True),
     Probe(
         "a mode for a new group",
         Ask.SET_MESSAGE_REQUEST_MODE,
@@ -44,10 +45,9 @@ RULES = [
         Ask.SET_MESSAGE_REQUEST_MODE,
         {},
         mode(mode="PUSH"),
-        is_bug_there=True,
+        differs="Apache keeps that nothing was set",
     ),
     Probe("a mode of nothing", Ask.SET_MESSAGE_REQUEST_MODE, is_bug_there=True),
-    Probe("the modes that were set", MODES, shows_body=True),
     Probe("nothing is forbidden", FORBID, forbidding(), shows_body=True),
     Probe("a topic is forbidden", FORBID, forbidding(readable="false"), shows_body=True),
     Probe("it stays forbidden", FORBID, forbidding(), shows_body=True),

@@ -79,12 +79,12 @@ def remove_cold_data_flow(state: BrokerState, request: Request) -> Command:
 def get_cold_data_flow(state: BrokerState, request: Request) -> Command:
     """GET_COLD_DATA_FLOW_CTR_INFO: the thresholds, and nothing that was held back."""
     body = {
-        **_COLD_READ_THRESHOLDS,
-        "configTable": state.cold_read_thresholds,
-        "globalAcc": 0,
         "runtimeTable": {},
+        "configTable": state.cold_read_thresholds,
+        **_COLD_READ_THRESHOLDS,
+        "globalAcc": 0,
     }
-    return reply(request.command, body=fastjson.dumps(body))
+    return reply(request.command, body=msgspec.json.encode(body))
 
 
 def set_commit_log_read_mode(state: BrokerState, request: Request) -> Command:

@@ -20,14 +20,23 @@ from reliable_mq.wire.java_properties import format_properties, parse_properties
 
 log = logging.getLogger(__name__)
 
+# What this broker is, under the names of properties that tools look at (`exportConfigs`).
+_FACTS = {
+    "brokerRole": "ASYNC_MASTER",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "traceTopicEnable": False,
+    "useTLS": False,
+}
+_PROCESSORS = "clientCallbackExecutorThreads"  # where `exportMetrics` looks for their number
 _BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
 def get_broker_config(state: BrokerState, request: Request) -> Command:
-    """GET_BROKER_CONFIG: the properties that this broker supports, one a line."""
+    """GET_BROKER_CONFIG: what this broker is and the properties that it supports, one a line."""
     supported = msgspec.to_builtins(state.config)
     # A name with dots is a Java system property at Apache's, and no part of its settings.
     values = {name: value for name, value in supported.items() if "." not in name}
+    values |= {**_FACTS, _PROCESSORS: state.processors}
     version = msgspec.json.encode(state.config_version).decode()
     body = format_properties(values).encode()
     return reply(request.command, ext={"version": version}, body=body)
