@@ -1,10 +1,20 @@
 """What came and went is counted, under Apache's names, over a minute, an hour and a day."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, pull_header
+from tests.broker_core.broker_world import (
+    GROUP,
+    START_MS,
+    TOPIC,
+    BrokerWorld,
+    pull_header,
+    send_header,
+)
 
-from reliable_mq.broker_core.statistics import WINDOWS, StatsItem
+from reliable_mq.broker_core.statistics import WINDOWS, Statistics, StatsItem
+from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 
@@ -33,6 +43,79 @@ def test_what_is_put_and_got_is_counted_by_topic_by_group_and_by_broker() -> Non
     assert (got["sum"], got["avgpt"]) == (2, 2.0)
     assert stats(world, "BROKER_PUT_NUMS", "DefaultCluster")["statsHour"]["sum"] == 3
     assert stats(world, "BROKER_GET_NUMS", "DefaultCluster")["statsHour"]["sum"] == 2
+
+
+def test_the_rates_of_a_topic_and_of_a_group_are_told_with_their_offsets() -> None:
+    world = BrokerWorld()
+    for _ in range(60):
+        world.send()
+        world.pass_time(1000, step=1000)
+    world.ask(RequestCode.PULL_MESSAGE, pull_header())
+    world.ask(RequestCode.PULL_MESSAGE, pull_header(32))
+    topic = world.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC})
+    assert fastjson.loads(topic.body)["topicPutTps"] == pytest.approx(1.0, rel=0.05)
+    ask = {"consumerGroup": GROUP, "topic": TOPIC}
+    group = world.ask(RequestCode.GET_CONSUME_STATS, ask)
+    assert fastjson.loads(group.body)["consumeTps"] == pytest.approx(6.0, rel=0.05)
+
+
+def test_how_long_sends_took_is_shared_by_the_queues_of_a_second() -> None:
+    counts = Statistics("cluster", lambda _topic: False)
+    disk = MemoryDisk()
+    first, second = (ConsumeQueue(disk, TOPIC, number, 20_000) for number in (0, 1))
+    counts.turned(100, START_MS, START_MS)
+    counts.turned(200, START_MS + 4, START_MS + 4)
+    counts.stored(200, 4, START_MS + 12)  # the first turn took 12 ms, the second 8
+    for number in range(3):
+        first.put(number, number * 100, 100, 0)
+    second.put(0, 300, 100, 0)
+    counts.collect([first, second], START_MS + 1000)
+    items = [counts.item("TOPIC_PUT_LATENCY", f"{number}@{TOPIC}") for number in (0, 1)]
+    assert [(item.value, item.times) for item in items if item] == [(30, 3), (10, 1)]
+
+
+def test_how_long_pulls_took_is_counted_by_queue_topic_and_group() -> None:
+    world = BrokerWorld()
+    world.send()
+    world.ask(RequestCode.PULL_MESSAGE, pull_header())
+    statistics = world.state.statistics
+    statistics.pulled(GROUP, TOPIC, 0, 1, 100)
+    statistics.turned(None, START_MS, START_MS + 6)
+    found = stats(world, "GROUP_GET_LATENCY", f"0@{TOPIC}@{GROUP}")["statsMinute"]
+    assert (found["sum"], found["avgpt"]) == (6, 3.0)
+
+
+def test_the_messages_of_a_batch_were_put_at_once() -> None:
+    world = BrokerWorld()
+    world.create_topic()
+    world.send()
+    header = send_header(TOPIC, 0)
+    body = encode_batch([BatchItem(0, b"x", b"") for _ in range(5)])
+    answer = world.ask(RequestCode.SEND_BATCH_MESSAGE, {**header, "m": "true"}, body)
+    assert answer.code == 0, answer.remark
+    found = stats(world, "TOPIC_PUT_NUMS", TOPIC)["statsMinute"]
+    assert (found["sum"], found["avgpt"]) == (6, 3.0)
+
+
+def test_what_comes_to_the_brokers_own_topics_counts_for_the_broker_only() -> None:
+    world = BrokerWorld()
+    world.send()
+    for topic in ("b", "DefaultCluster"):
+        assert world.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic, 0), b"x").code == 0
+    assert runtime(world)["msgPutTotalTodayNow"] == "1"
+    assert stats(world, "BROKER_PUT_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 3
+
+
+def test_a_deleted_topic_or_group_takes_its_counters_along() -> None:
+    world = BrokerWorld()
+    world.send()
+    world.ask(RequestCode.PULL_MESSAGE, pull_header())
+    stats(world, "GROUP_GET_LATENCY", f"0@{TOPIC}@{GROUP}")
+    world.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP})
+    assert world.state.statistics.item("GROUP_GET_LATENCY", f"0@{TOPIC}@{GROUP}") is None
+    assert world.state.statistics.item("TOPIC_PUT_LATENCY", f"0@{TOPIC}") is not None
+    world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+    assert world.state.statistics.item("TOPIC_PUT_LATENCY", f"0@{TOPIC}") is None
 
 
 def test_what_was_never_counted_is_refused_in_apaches_words() -> None:
