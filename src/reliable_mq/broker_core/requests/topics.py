@@ -162,4 +162,5 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> Command:
     if state.topics.remove(name, request.now_ms):
         state.topics_changed()
     state.offsets.remove_topic(name)
+    state.statistics.forget_topic(name)
     return reply(request.command)
