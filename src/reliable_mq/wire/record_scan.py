@@ -151,6 +151,16 @@ def holds_records_of(buffer: bytes, sizes: Sequence[int]) -> bool:
     return True
 
 
+def are_valid(buffer: bytes, sizes: Sequence[int], commit_log_offset: int) -> bool:
+    """Whether a buffer begins with valid records of these sizes; see `valid_size_at`."""
+    view, at = memoryview(buffer), 0
+    for size in sizes:
+        if valid_size_at(view, at, commit_log_offset + at) != size:
+            return False
+        at += size
+    return True
+
+
 def head_at(buffer: memoryview, at: int) -> RecordHead:
     """Return the head of a record that `valid_size_at` found valid."""
     size, magic, queue_id, queue_offset, sys_flag, store_time, length = _DISPATCHED.unpack_from(

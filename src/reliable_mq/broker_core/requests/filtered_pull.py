@@ -83,7 +83,7 @@ def _sound(commit_log: CommitLog, unit: Unit) -> bytes:
     """Return a record as it is stored; nothing when it is damaged, as far as that can be seen."""
     offset, size = unit.commit_log_offset, unit.size
     record = commit_log.read(offset, size)
-    if holds_records(record, 1) and not commit_log.damage.covers(offset):
+    if holds_records(record, 1) and commit_log.damage.is_excluded(offset, offset + size):
         return record
     return record if sound_record(commit_log, offset, size) else b""
 

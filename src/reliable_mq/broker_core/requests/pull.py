@@ -22,7 +22,7 @@ from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.record_scan import holds_records, holds_records_of
+from reliable_mq.wire.record_scan import are_valid, holds_records, holds_records_of
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -141,14 +141,17 @@ def _read_run(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader
     """Read as `_read` does, the usual case alone: all is wanted, sound, and lies in one piece."""
     config = state.config
     run = queue.run(header.queue_offset, max(1, min(header.max_msg_nums, config.pull_count_max)))
-    if run is None or run.begin < state.store.log.start:
+    log = state.store.log
+    if run is None or run.begin < log.start:
         return None
     begin, sizes = run
     size = sum(sizes)
     if size > min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
         return None
-    body = state.store.log.read(begin, size)
+    body = log.read(begin, size)
     if not holds_records_of(body, sizes):
+        return None
+    if not log.damage.is_excluded(begin, begin + size) and not are_valid(body, sizes, begin):
         return None
     count = len(sizes)
     return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
@@ -173,7 +176,7 @@ def _read(
     if not units:
         return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
     next_offset = header.queue_offset
-    parts: list[bytes] = []
+    spans: list[tuple[int, int]] = []
     begin = end = total = count = 0
     status = "NO_MATCHED_MESSAGE"
     wanted = units if tags is None else _more_units(queue, header, units)
@@ -186,7 +189,7 @@ def _read(
             else:
                 if unit.commit_log_offset != end:
                     if end > begin:
-                        parts.append(log.read(begin, end - begin))
+                        spans.append((begin, end))
                     begin = unit.commit_log_offset
                 end = unit.commit_log_offset + unit.size
                 total += unit.size
@@ -194,18 +197,11 @@ def _read(
         next_offset += 1
     if not count:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
-    parts.append(log.read(begin, end - begin))
-    body = b"".join(parts)
-    if not holds_records(body, count) or (
-        log.damage.stretches and _meets_damage(state, queue, header.queue_offset, next_offset)
-    ):
+    spans.append((begin, end))
+    body = b"".join([log.read(begin, end - begin) for begin, end in spans])
+    if not holds_records(body, count) or not all(log.damage.is_excluded(*span) for span in spans):
         return _around_damage(state, queue, header.queue_offset, next_offset, tags)
     return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
-
-
-def _meets_damage(state: BrokerState, queue: ConsumeQueue, begin: int, end: int) -> bool:
-    units = (queue.unit(index) for index in range(begin, end))
-    return state.store.log.damage.covers_any(unit.commit_log_offset for unit in units)
 
 
 def _around_damage(

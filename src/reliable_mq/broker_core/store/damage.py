@@ -7,7 +7,6 @@ Invariant S3: stretches are in the order of the log and do not overlap.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,10 +23,15 @@ class Stretch(NamedTuple):
 
 
 class KnownDamage:
-    """The damage that was found. `stretches` is empty, and false, as long as a log is whole."""
+    """The damage that was found; `stretches` is empty as long as the log is whole.
+
+    `sought_from` is the log offset from which on all was looked at when the log was opened, or
+    written since.
+    """
 
     def __init__(self) -> None:
         self.stretches: list[Stretch] = []
+        self.sought_from = 0
 
     def invariants(self) -> None:
         """See the module's head."""
@@ -44,9 +48,15 @@ class KnownDamage:
         at = bisect_right(self.stretches, offset, key=_begin)
         return max(self.stretches[at - 1].end if at else 0, offset + 1)
 
-    def covers_any(self, offsets: Iterable[int]) -> bool:
-        """Whether one of these log offsets lies in a stretch that is known."""
-        return any(map(self.covers, offsets))
+    def is_excluded(self, begin: int, end: int) -> bool:
+        """Whether it is known that there is no damage between two log offsets."""
+        if begin < self.sought_from:
+            return False
+        if not self.stretches:
+            return True
+        at = bisect_right(self.stretches, begin, key=_begin)
+        is_before = at == 0 or self.stretches[at - 1].end <= begin
+        return is_before and (at == len(self.stretches) or end <= self.stretches[at].begin)
 
     def note(self, begin: int, end: int) -> Stretch | None:
         """Note damage; return as much of it as is to be named, None when it is known already.

@@ -226,6 +226,9 @@ def _records(
             except (struct.error, IndexError, RecordError):
                 size = 0
                 break
+            properties_at = at - chunk_at + size - len(head.properties)
+            if int.from_bytes(buffer[properties_at - 2 : properties_at]) != len(head.properties):
+                break  # its size is damaged: the next record is not where it says
             at += size
             yield at, head, at - size
         chunk_size = _CHUNK

@@ -132,6 +132,7 @@ class MessageStore:
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
         plan.tell(self.log)
+        self.log.damage.sought_from = plan.verified_from
         self._disk.write_text(ABORT_PATH, str(self._process_id))
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)

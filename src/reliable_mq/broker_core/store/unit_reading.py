@@ -8,23 +8,26 @@ import logging
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import Unit
-from reliable_mq.broker_core.store.log_walk import Found, damage_end, record_at
-from reliable_mq.wire.record import Record, decode_record
+from reliable_mq.broker_core.store.log_walk import damage_end
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
+from reliable_mq.wire.record_scan import are_valid
 
 log = logging.getLogger(__name__)
 
 
-def sound_record(commit_log: CommitLog, offset: int, size: int) -> Found | None:
-    """Return the record of a unit; None when it is damaged, or expired.
+def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
+    """Return the record of a unit as it is stored; None when it is damaged, or expired.
 
     Args:
         commit_log: the log.
         offset: where the unit says that the record begins.
         size: how large the unit says that it is.
     """
-    found = record_at(commit_log, offset)
-    if found is not None and found.size == size:
-        return found
+    if RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX:
+        data = commit_log.read(offset, size)
+        if are_valid(data, (size,), offset):
+            return data
     if offset >= commit_log.capacity_end:
         if commit_log.damage.note(offset, offset + max(size, 1)):
             log.warning(
@@ -40,5 +43,5 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> Found | None:
 
 def read_unit(commit_log: CommitLog, unit: Unit) -> Record | None:
     """Return the message of a unit; None when it is damaged, or expired."""
-    found = sound_record(commit_log, unit.commit_log_offset, unit.size)
-    return decode_record(found.buffer) if found else None
+    data = sound_record(commit_log, unit.commit_log_offset, unit.size)
+    return decode_record(data) if data else None
