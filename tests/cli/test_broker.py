@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 from bench.child_process import LoggedProcess
-from tests.broker_core.probes.asking import sending
+from tests.broker_core.probes.asking import pulling, sending
 from tests.broker_core.raw_client import NoAnswer, RawClient
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
+from reliable_mq.wire.record import Record, iter_records
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
 START_SECONDS = 30.0
+SEGMENT_SIZE = 128 * 1024
 FREE_PORTS = ("--port", "0", "--namesrv-port", "0")
 
 pytestmark = pytest.mark.processes
@@ -176,6 +178,69 @@ def test_a_store_that_is_damaged_is_told_with_its_folder(refused: Refused, tmp_p
 
     assert (code, text.count("\n")) == (FAILED, 1)
     assert text.startswith(f"error: store {store}: config/topics.json: ")
+
+
+def stored(client: RawClient) -> dict[int, Record]:
+    """Return the messages of queue 0 that a consumer gets, by queue offset."""
+    records: dict[int, Record] = {}
+    offset = 0
+    while True:
+        answer = client.ask(Ask.PULL_MESSAGE, pulling(topic="orders", queueOffset=offset))
+        if answer.code == Code.PULL_NOT_FOUND:
+            return records
+        records |= {record.queue_offset: record for record in iter_records(answer.body)}
+        offset = int(answer.ext_fields["nextBeginOffset"])
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+def test_damaged_records_are_named_at_the_start_and_the_rest_is_served(
+    is_killed: bool, start: Start, refused: Refused, tmp_path: Path
+) -> None:
+    """In a store of several segments; one that is damaged to its end is refused."""
+    store = tmp_path / "store"
+    words = ("broker", "--store", str(store), *FREE_PORTS)
+    small = ("--set", f"mappedFileSizeCommitLog={SEGMENT_SIZE}", "--set", "maxMessageSize=8192")
+    broker = start(*words, *small)
+    with RawClient(ready(broker)[0]) as client:
+        for number in range(300):
+            body = b"%03d" % number * 300
+            assert client.ask(Ask.SEND_MESSAGE_V2, sending(topic="orders"), body).code == 0
+        sent = stored(client)
+    assert len(sent) == 300
+    broker.kill() if is_killed else broker.stop()
+    broken = [sent[number] for number in (3, 200, 201)]
+    files = {}
+    for record in broken:
+        begin = record.commit_log_offset % SEGMENT_SIZE
+        path = store / "commitlog" / f"{record.commit_log_offset - begin:020d}"
+        with path.open("r+b") as file:
+            file.seek(begin + 100)
+            file.write(b"\xff" * 5)
+        files[path] = path.read_bytes()
+
+    again = start(*words, *small)
+    with RawClient(ready(again)[0]) as client:
+        served = stored(client)
+        assert client.ask(Ask.SEND_MESSAGE_V2, sending(topic="orders"), b"next").code == 0
+        assert len(stored(client)) == 298
+
+    assert served == {n: record for n, record in sent.items() if record not in broken}
+    lines = [line for line in again.output().splitlines() if "no valid record" in line]
+    assert len(lines) == 2, "two in a row are one stretch"
+    for line, record in zip(lines, broken[:2], strict=True):
+        begin = record.commit_log_offset % SEGMENT_SIZE
+        path_text = f"commitlog/{record.commit_log_offset - begin:020d}"
+        assert f"{path_text}: no valid record at {begin} (log offset" in line
+        assert f"(log offset {record.commit_log_offset})" in line
+    assert f"{broken[1].size + broken[2].size} bytes are damaged" in lines[1]
+    again.stop()
+    assert {path: path.read_bytes() for path in files} == files, "nothing was rewritten"
+
+    path = next(iter(files))
+    path.write_bytes(path.read_bytes()[: SEGMENT_SIZE // 2] + bytes(SEGMENT_SIZE // 2))
+    code, text = refused(*words, *small)
+    assert (code, text.count("\n")) == (FAILED, 1)
+    assert text.startswith(f"error: store {store}: commitlog/{path.name}: no valid record at ")
 
 
 @pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
