@@ -12,8 +12,8 @@ from pathlib import Path
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.requests.timed import put_into_wheel
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.message_store import StoredMessage
 from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.wire.properties import TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from reliable_mq.wire.record import pack_host

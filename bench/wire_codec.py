@@ -14,7 +14,12 @@ from reliable_mq.wire.command import Command, decode_command, encode_command, re
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import decode_properties, encode_properties
-from reliable_mq.wire.record import Record, decode_record, encode_record, pack_host
+from reliable_mq.wire.record import (
+    Record,
+    decode_record,
+    pack_host,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 CALLS = 2000
 ROUNDS = 40

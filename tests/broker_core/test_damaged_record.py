@@ -61,6 +61,7 @@ def test_a_pull_goes_around_a_unit_that_points_behind_the_log(
     world = BrokerWorld()
     for number in range(3):
         world.send(b"%d" % number)
+    world.state.store.upkeep.flush()
     queue_file = world.disk.open("consumequeue/orders/0/00000000000000000000", 20_000)
     queue_file.write(20, ((2**40 + 7).to_bytes(8),))
 

@@ -16,7 +16,7 @@ from tests.broker_core.half_world import (
 )
 
 from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.properties import encode_properties

@@ -72,6 +72,7 @@ def test_old_files_go_at_four_with_queue_and_index_and_an_old_pull_is_led_on() -
     for path in log_files(world):
         world.disk.modified[path] = world.now_ms - 71 * HOUR_MS
     age(world, 2, 73)
+    world.state.store.upkeep.flush()
     before = [len(world.disk.names(folder)) for folder in FOLLOWERS]
     files = len(log_files(world))
     clean(world)
@@ -226,6 +227,7 @@ def test_units_without_room_stay_readable_and_are_written_later() -> None:
     is_next_write = len(world.disk.operations) + 2  # the log's write, its sync, then the unit
     world.disk.fail_at = is_next_write
     world.send(b"late")
+    world.state.store.upkeep.flush()
     assert world.disk.operations[is_next_write].path.startswith("consumequeue")
     assert [record.body for record in world.records(TOPIC)][-1] == b"late"
     answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(5))

@@ -5,9 +5,9 @@ from random import Random
 
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld
 
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.index_file import file_size
 from reliable_mq.broker_core.store.message_index import FOLDER
-from reliable_mq.broker_core.store.message_store import StoredMessage
 from reliable_mq.testing.memory_disk import Stopped
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command

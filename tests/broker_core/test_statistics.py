@@ -11,7 +11,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core.statistics import WINDOWS, Statistics, StatsItem
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
@@ -66,9 +66,8 @@ def test_how_long_sends_took_is_shared_by_the_queues_of_a_second() -> None:
     counts.turned(100, START_MS, START_MS)
     counts.turned(200, START_MS + 4, START_MS + 4)
     counts.stored(200, 4, START_MS + 12)  # the first turn took 12 ms, the second 8
-    for number in range(3):
-        first.put(number, number * 100, 100, 0)
-    second.put(0, 300, 100, 0)
+    first.put(Arrivals(TOPIC, 0, 0, [pack_unit(0, 100, 0)] * 3, {0}, 200, 300, 300))
+    second.put(Arrivals(TOPIC, 1, 0, [pack_unit(300, 100, 0)], {0}, 300, 400, 100))
     counts.collect([first, second], START_MS + 1000)
     items = [counts.item("TOPIC_PUT_LATENCY", f"{number}@{TOPIC}") for number in (0, 1)]
     assert [(item.value, item.times) for item in items if item] == [(30, 3), (10, 1)]

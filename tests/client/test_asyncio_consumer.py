@@ -19,7 +19,10 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.record import Record, encode_record
+from reliable_mq.wire.record import (
+    Record,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 T = TypeVar("T")
 

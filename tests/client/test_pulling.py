@@ -15,7 +15,11 @@ from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record, encode_record, pack_host
+from reliable_mq.wire.record import (
+    Record,
+    pack_host,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("t", "a", 0)

@@ -30,7 +30,13 @@ from reliable_mq.wire.command import decode_command, encode_command, request
 from reliable_mq.wire.frame import Frame, FrameReader
 from reliable_mq.wire.java_properties import parse_properties
 from reliable_mq.wire.properties import decode_properties, encode_properties
-from reliable_mq.wire.record import Record, decode_record, encode_record, iter_records, pack_host
+from reliable_mq.wire.record import (
+    Record,
+    decode_record,
+    iter_records,
+    pack_host,
+)
+from reliable_mq.wire.record_encode import encode_record
 from reliable_mq.wire.record_scan import claimed_size_at, head_at, valid_size_at
 
 Input = Callable[[str, object], None]

@@ -14,7 +14,11 @@ from reliable_mq.message import new_message_id
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record, encode_blank, encode_record
+from reliable_mq.wire.record import (
+    Record,
+    encode_blank,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 GRACE = timedelta(minutes=10)

@@ -25,10 +25,10 @@ from reliable_mq.wire.record import (
     Record,
     body_checksum,
     encode_blank,
-    encode_record,
     iter_records,
     pack_host,
 )
+from reliable_mq.wire.record_encode import encode_record
 
 names = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 hosts = st.sampled_from([pack_host("10.0.0.1", 10911), pack_host("2001:db8::1", 10911)])

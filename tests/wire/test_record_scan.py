@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.strategies import RECORD
 
-from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, encode_record
+from reliable_mq.wire.record import RECORD_SIZE_MIN, Record
+from reliable_mq.wire.record_encode import encode_record
 from reliable_mq.wire.record_scan import holds_records, holds_records_of
 
 RECORDS = st.lists(RECORD, min_size=1, max_size=5) | st.builds(

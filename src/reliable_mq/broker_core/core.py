@@ -17,7 +17,6 @@ from reliable_mq.broker_core.delivery import schedule, timer_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.delivery.timers import Timers
-from reliable_mq.broker_core.dispatch import DispatchEntry
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
@@ -26,6 +25,7 @@ from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
+from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import MessageStore
@@ -184,12 +184,13 @@ class BrokerCore:
             self.state.timers.stored(end)
         self._wake_pulls()
 
-    def _note_arrival(self, entry: DispatchEntry) -> None:
-        key = (entry.topic, entry.queue_id)
-        tags = self._arrived.get(key)
-        if tags is None:
-            tags = self._arrived[key] = set()
-        tags.add(entry.tags_code)
+    def _note_arrival(self, arrivals: Arrivals) -> None:
+        key = (arrivals.topic, arrivals.queue_id)
+        tags_codes = self._arrived.get(key)
+        if tags_codes is None:
+            self._arrived[key] = arrivals.tags_codes
+        else:
+            tags_codes |= arrivals.tags_codes
 
     def _wake_pulls(self) -> None:
         for (topic, queue_id), tags in self._arrived.items():

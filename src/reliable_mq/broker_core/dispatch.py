@@ -9,35 +9,20 @@ Source: Apache RocketMQ `DefaultMessageStore.ReputMessageService`.
 from collections.abc import Mapping
 from functools import lru_cache
 
-import msgspec
-
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import DELAY, TAGS, decode_properties
 from reliable_mq.wire.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 _TAGS = f"{TAGS}\x01".encode()
+_INNER_TAGS = b"\x02" + _TAGS
 _SEPARATOR = 0x02
-_UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
-
-
-class DispatchEntry(msgspec.Struct, gc=False):
-    """What the queues need to know of one stored record."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    commit_log_offset: int
-    size: int
-    tags_code: int
-    store_time_ms: int
-    is_queued: bool  # whether it gets a consume-queue unit
-    end: int  # where the record ends in the log
+UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 def is_queued(sys_flag: int) -> bool:
     """Whether a record gets a consume-queue unit: half messages and rollbacks get none."""
-    return sys_flag & TRANSACTION_MASK not in _UNQUEUED
+    return sys_flag & TRANSACTION_MASK not in UNQUEUED
 
 
 def queue_tags_code(
@@ -55,15 +40,16 @@ def queue_tags_code(
         level = decode_properties(properties).get(DELAY, "")
         if level.isdecimal() and int(level) > 0:
             return store_time_ms + delays_ms[min(int(level), max(delays_ms))]
-    at = properties.find(_TAGS)
+    at = properties.rfind(_INNER_TAGS)  # the last one counts
+    begin = at + len(_INNER_TAGS)
     if at < 0:
-        return 0
-    begin = at + len(_TAGS)
-    is_plain = at == 0 or properties[at - 1] == _SEPARATOR
-    if not is_plain or properties.find(_TAGS, begin) >= 0:  # let the decoder judge
-        return tags_code(decode_properties(properties).get(TAGS, ""))
+        if not properties.startswith(_TAGS):
+            return 0
+        begin = len(_TAGS)
     end = properties.find(_SEPARATOR, begin)
-    return _code_of(properties[begin : end if end >= 0 else None])
+    tag = properties[begin : end if end >= 0 else None]
+    # One without a value is none; an earlier one may have some.
+    return _code_of(tag) if tag else tags_code(decode_properties(properties).get(TAGS, ""))
 
 
 @lru_cache(maxsize=4096)

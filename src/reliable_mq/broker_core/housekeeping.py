@@ -48,7 +48,7 @@ class Housekeeping:
         if state.wants_unused_dropped:
             state.wants_unused_dropped = False
             self._drop_unused()
-        state.store.upkeep.flush_again()
+        state.store.upkeep.flush()
         gone, self._gone = self._gone, []
         if not gone:
             return None

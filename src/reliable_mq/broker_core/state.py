@@ -25,8 +25,9 @@ from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.request_modes import RequestModes
 from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.statistics import Statistics
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.commit_log import Batch
-from reliable_mq.broker_core.store.message_store import MessageStore, Place, StoredMessage
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import Retention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.broker_core.topics import (
@@ -346,6 +347,7 @@ class BrokerState:
             )
             self.topics_changed()
         self.groups.allow_creation(auto_create=config.auto_create_group)
+        self.topics.plain_lanes.clear()
         self.locks.change_lifetime(config.lock_lifetime_ms)
         self.retention.rules = config.retention
         self.pressure.limits = _pressure_limits(config)

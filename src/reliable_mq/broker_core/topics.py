@@ -16,6 +16,7 @@ from reliable_mq.broker_core.names import (
     is_system_topic,
     reply_topic,
 )
+from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
@@ -81,6 +82,8 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
+        # Queues by topic and number to which whatever is plain may be sent; anew with each change.
+        self.plain_lanes: dict[tuple[str, int], Lane] = {}
 
     def invariants(self) -> None:
         """T1; see the class."""
@@ -165,11 +168,13 @@ class TopicTable:
     def put(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic."""
         self._topics[topic.topic_name] = topic
+        self.plain_lanes.clear()
         self.version.advance(now_ms)
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it was there."""
         removed = self._topics.pop(name, None)
+        self.plain_lanes.clear()
         if removed:
             self.version.advance(now_ms)
         return removed is not None
@@ -222,6 +227,7 @@ class TopicTable:
             (name, msgspec.structs.replace(topic, topic_name=name))
             for name, topic in file.topic_config_table.items()
         )
+        self.plain_lanes.clear()
         self.version = file.data_version
 
 

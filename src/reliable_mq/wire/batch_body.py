@@ -15,7 +15,8 @@ from reliable_mq.limits import PROPERTIES_SIZE_MAX
 
 _HEAD = struct.Struct(">iiiii")
 _I16 = struct.Struct(">h")
-_FIXED_SIZE = _HEAD.size + _I16.size
+_HEAD_SIZE = _HEAD.size
+_FIXED_SIZE = _HEAD_SIZE + _I16.size
 
 
 class BatchItem(NamedTuple):
@@ -55,15 +56,16 @@ def decode_batch(buffer: bytes) -> list[BatchItem]:
         RecordError: when the bytes are no batch.
     """
     items: list[BatchItem] = []
+    unpack, unpack_length, available = _HEAD.unpack_from, _I16.unpack_from, len(buffer)
     at = 0
     try:
-        while at < len(buffer):
-            size, _magic, _crc, flag, body_length = _HEAD.unpack_from(buffer, at)
-            body_at = at + _HEAD.size
+        while at < available:
+            size, _magic, _crc, flag, body_length = unpack(buffer, at)
+            body_at = at + _HEAD_SIZE
             body_end = body_at + body_length
-            (properties_length,) = _I16.unpack_from(buffer, body_end)
+            (properties_length,) = unpack_length(buffer, body_end)
             end = body_end + 2 + properties_length
-            if body_length < 0 or properties_length < 0 or end != at + size or end > len(buffer):
+            if body_length < 0 or properties_length < 0 or end != at + size or end > available:
                 raise RecordError(f"the lengths of the batch item at {at} do not add up to {size}")
             items.append(BatchItem(flag, buffer[body_at:body_end], buffer[body_end + 2 : end]))
             at = end

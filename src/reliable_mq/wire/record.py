@@ -21,8 +21,8 @@ from zlib import crc32
 
 import msgspec
 
-from reliable_mq.errors import MessageRefused, RecordError, UsageError
-from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, RETRY_TOPIC_LENGTH_MAX
+from reliable_mq.errors import RecordError
+from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.wire.properties import decode_properties
 
 MAGIC_V1 = 0xDAA320A7
@@ -41,11 +41,11 @@ TRANSACTION_ROLLBACK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 
-_CRC_MASK = 0x7FFFFFFF
+CRC_MASK = 0x7FFFFFFF
 _HOST_V4_SIZE = 8
 _HOST_V6_SIZE = 20
-_HOST_V6_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
-_TOPIC_V1_LENGTH_MAX = 127
+HOST_V6_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+TOPIC_V1_LENGTH_MAX = 127
 
 
 def _fixed_part(born_host_size: int, store_host_size: int) -> struct.Struct:
@@ -53,19 +53,20 @@ def _fixed_part(born_host_size: int, store_host_size: int) -> struct.Struct:
 
 
 # All up to the body. By the sizes of the two hosts for a writer, by their flags for a reader.
-_FIXED_BY_HOSTS = {
+FIXED_BY_HOSTS = {
     (_HOST_V4_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V4_SIZE), 0),
     (_HOST_V6_SIZE, _HOST_V4_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V4_SIZE), BORN_HOST_V6),
     (_HOST_V4_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V4_SIZE, _HOST_V6_SIZE), STORE_HOST_V6),
-    (_HOST_V6_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V6_SIZE), _HOST_V6_FLAGS),
+    (_HOST_V6_SIZE, _HOST_V6_SIZE): (_fixed_part(_HOST_V6_SIZE, _HOST_V6_SIZE), HOST_V6_FLAGS),
 }
-_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in _FIXED_BY_HOSTS.values()}
+_FIXED_BY_FLAGS = {flags: fixed for fixed, flags in FIXED_BY_HOSTS.values()}
 _SYS_FLAG_AT = 36
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
+HOSTLESS_SIZE = _FIXED_BY_FLAGS[0].size - 2 * _HOST_V4_SIZE + 2  # the length of the properties
 RECORD_SIZE_MIN = _FIXED_BY_FLAGS[0].size + 3  # no body, no topic, no properties
-RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[_HOST_V6_FLAGS].size  # what stands before the body
+RECORD_HEAD_SIZE_MAX = _FIXED_BY_FLAGS[HOST_V6_FLAGS].size  # what stands before the body
 
 
 class Record(msgspec.Struct):
@@ -99,7 +100,7 @@ class Record(msgspec.Struct):
 
 def body_checksum(body: bytes) -> int:
     """Return the checksum that a record keeps of its body: CRC-32 without the sign bit."""
-    return crc32(body) & _CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def pack_host(ip: str, port: int) -> bytes:
@@ -114,105 +115,6 @@ def pack_host(ip: str, port: int) -> bytes:
 def unpack_host(packed: bytes) -> tuple[str, int]:
     """Return (ip, port) of a host as records hold it."""
     return str(ipaddress.ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big", signed=True)
-
-
-def encode_record(record: Record) -> bytes:
-    """Return the stored bytes; size, checksum and address bits are computed, not taken.
-
-    Raises:
-        MessageRefused: when it would break a limit of the format.
-    """
-    return encode_record_fields(
-        topic=record.topic.encode(),
-        body=record.body,
-        properties=record.properties,
-        queue_id=record.queue_id,
-        flag=record.flag,
-        queue_offset=record.queue_offset,
-        commit_log_offset=record.commit_log_offset,
-        sys_flag=record.sys_flag,
-        born_time_ms=record.born_time_ms,
-        born_host=record.born_host,
-        store_time_ms=record.store_time_ms,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
-
-
-def encode_record_fields(
-    *,
-    topic: bytes,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    commit_log_offset: int,
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_transaction_offset: int,
-) -> bytes:
-    """Return the stored bytes of a record given by its fields (the broker's hot path).
-
-    Raises:
-        MessageRefused: when the record would break a limit of the format, so that no reader
-            could take it back.
-        UsageError: when a host is not packed.
-    """
-    topic_length = len(topic)
-    if topic_length <= _TOPIC_V1_LENGTH_MAX:
-        magic, topic_head = MAGIC_V1, _TOPIC_HEADS[topic_length]
-    else:
-        magic, topic_head = MAGIC_V2, _long_topic_head(topic_length)
-    body_size, properties_size = len(body), len(properties)
-    if properties_size > PROPERTIES_SIZE_MAX:
-        raise MessageRefused(
-            f"properties of {properties_size} bytes; at most {PROPERTIES_SIZE_MAX} can be stored"
-        )
-    try:
-        fixed, host_flags = _FIXED_BY_HOSTS[len(born_host), len(store_host)]
-    except KeyError:
-        raise UsageError("a packed host has 8 or 20 bytes; see pack_host") from None
-    size = fixed.size + body_size + len(topic_head) + topic_length + 2 + properties_size
-    if size > RECORD_SIZE_MAX:
-        raise MessageRefused(f"a record of {size} bytes; at most {RECORD_SIZE_MAX} can be stored")
-    try:
-        head = fixed.pack(
-            size,
-            magic,
-            crc32(body) & _CRC_MASK,
-            queue_id,
-            flag,
-            queue_offset,
-            commit_log_offset,
-            sys_flag & ~_HOST_V6_FLAGS | host_flags,
-            born_time_ms,
-            born_host,
-            store_time_ms,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body_size,
-        )
-    except struct.error as error:
-        raise MessageRefused(
-            f"a field does not fit into its bytes of the record: {error}"
-        ) from error
-    return b"".join((head, body, topic_head, topic, _I16.pack(properties_size), properties))
-
-
-_TOPIC_HEADS = [bytes((length,)) for length in range(_TOPIC_V1_LENGTH_MAX + 1)]
-
-
-def _long_topic_head(length: int) -> bytes:
-    if length > RETRY_TOPIC_LENGTH_MAX:
-        raise MessageRefused(f"a topic of {length} bytes; at most {RETRY_TOPIC_LENGTH_MAX} fit")
-    return _I16.pack(length)
 
 
 def record_size_at(buffer: bytes | memoryview, at: int) -> int:
@@ -259,7 +161,7 @@ def decode_record(buffer: bytes | memoryview, at: int = 0, *, check_body: bool =
 
 def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
     (host_flags,) = _I32.unpack_from(buffer, start + _SYS_FLAG_AT)
-    fixed = _FIXED_BY_FLAGS[host_flags & _HOST_V6_FLAGS]
+    fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
     # fmt: off
     (
         size, magic, crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag,
@@ -276,7 +178,7 @@ def _decode(buffer: bytes | memoryview, start: int, check_body: bool) -> Record:
     if not body_at <= body_end < end:
         raise RecordError(f"a record at {start} claims a body of {body_length} bytes")
     body = bytes(buffer[body_at:body_end])
-    if check_body and crc32(body) & _CRC_MASK != crc:
+    if check_body and crc32(body) & CRC_MASK != crc:
         raise RecordError(f"the body of the record at {start} does not match its checksum")
     topic_length, topic_at = _topic_length_at(buffer, body_end, magic)
     topic_end = topic_at + topic_length
@@ -317,7 +219,7 @@ def body_end_in(head: bytes) -> int:
     """
     try:
         (host_flags,) = _I32.unpack_from(head, _SYS_FLAG_AT)
-        fixed = _FIXED_BY_FLAGS[host_flags & _HOST_V6_FLAGS]
+        fixed = _FIXED_BY_FLAGS[host_flags & HOST_V6_FLAGS]
         (body_length,) = _I32.unpack_from(head, fixed.size - _I32.size)
     except struct.error as error:
         raise RecordError(f"{len(head)} bytes are no head of a record") from error
@@ -351,7 +253,7 @@ def properties_behind_body(head: bytes, tail: bytes) -> dict[str, str]:
 def _topic_length_at(buffer: bytes | memoryview, at: int, magic: int) -> tuple[int, int]:
     if magic == MAGIC_V1:
         length = buffer[at]
-        return (length if length <= _TOPIC_V1_LENGTH_MAX else -1), at + 1
+        return (length if length <= TOPIC_V1_LENGTH_MAX else -1), at + 1
     return _I16.unpack_from(buffer, at)[0], at + 2
 
 

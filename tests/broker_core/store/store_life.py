@@ -5,9 +5,10 @@ from random import Random
 from typing import NamedTuple
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import DELAY, TAGS, encode_properties

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit, pack_unit
+from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, Unit, pack_unit
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -10,10 +10,17 @@ FILE_SIZE = 100  # five units
 FOLDER = "consumequeue/orders/3"
 
 
+def put(queue: ConsumeQueue, index: int, log_offset: int, size: int, tags_code: int) -> None:
+    unit = pack_unit(log_offset, size, tags_code)
+    queue.put(
+        Arrivals("orders", 3, index, [unit], {tags_code}, log_offset, log_offset + size, size)
+    )
+
+
 def filled(disk: MemoryDisk, count: int, first: int = 0) -> ConsumeQueue:
     queue = ConsumeQueue(disk, "orders", 3, FILE_SIZE)
     for index in range(first, first + count):
-        queue.put(index, index * 1000, 900, index)
+        put(queue, index, index * 1000, 900, index)
     queue.flush()
     return queue
 
@@ -55,7 +62,7 @@ def test_records_that_lie_one_behind_another_are_one_run(index: int) -> None:
     queue = ConsumeQueue(MemoryDisk(), "orders", 3, FILE_SIZE)
     for number in range(12):
         gap = 8 if number >= 7 else 0
-        queue.put(number, number * 900 + gap, 900, number)
+        put(queue, number, number * 900 + gap, 900, number)
     assert queue.run(index, 2) is None, "they wait for `flush`"
     queue.flush()
 
@@ -98,7 +105,7 @@ def test_units_of_one_turn_are_one_write() -> None:
     operations = len(disk.operations)
 
     for index in (1, 2, 3):
-        queue.put(index, index, 1, 0)
+        put(queue, index, index, 1, 0)
     queue.flush()
     queue.flush()
 
@@ -110,7 +117,7 @@ def test_a_unit_that_is_not_the_next_breaks_the_invariant(index: int) -> None:
     queue = filled(MemoryDisk(), 3)
 
     with pytest.raises(InvariantBroken, match="Q1"):
-        queue.put(index, 1, 1, 1)
+        put(queue, index, 1, 1, 1)
 
 
 @pytest.mark.parametrize("end", range(13))

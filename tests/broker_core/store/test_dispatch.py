@@ -9,7 +9,12 @@ from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import TAGS, decode_properties
-from reliable_mq.wire.record import Record, decode_record, encode_record, pack_host
+from reliable_mq.wire.record import (
+    Record,
+    decode_record,
+    pack_host,
+)
+from reliable_mq.wire.record_encode import encode_record
 from reliable_mq.wire.record_scan import claimed_size_at, head_at, valid_size_at
 
 DELAYS_MS = {1: 1_000, 2: 5_000}

@@ -9,7 +9,12 @@ from reliable_mq.cli.demo.loss import FILLER_TAG, StoredMessage, delete_message,
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record, decode_record, encode_record, iter_records
+from reliable_mq.wire.record import (
+    Record,
+    decode_record,
+    iter_records,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 UNIT = struct.Struct(">qiq")
 

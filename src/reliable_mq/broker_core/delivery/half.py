@@ -19,8 +19,9 @@ from itertools import islice, pairwise
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.broker_core.store.log_walk import sound_records
-from reliable_mq.broker_core.store.message_store import MessageStore, Place
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.properties import (

@@ -10,7 +10,7 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.message_store import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.headers import CheckTransactionHeader
@@ -25,7 +25,10 @@ from reliable_mq.wire.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from reliable_mq.wire.record import Record, encode_record_fields
+from reliable_mq.wire.record import (
+    Record,
+)
+from reliable_mq.wire.record_encode import encode_record_fields
 
 # Of one tick, so that many pending halves do not stop everything.
 _CHECKS_MAX = 200

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.log_walk import sound_records
-from reliable_mq.broker_core.store.message_store import MessageStore, StoredMessage
+from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.properties import (
     REAL_QUEUE_ID,

@@ -11,7 +11,7 @@ from reliable_mq.broker_core.requests.timed import (
     read_recall_handle,
 )
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import RecallMessageHeader

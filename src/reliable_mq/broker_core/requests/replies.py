@@ -11,7 +11,7 @@ from functools import partial
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
 from reliable_mq.broker_core.requests.send import topic_for
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply, request

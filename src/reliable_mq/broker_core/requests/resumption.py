@@ -8,7 +8,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resumeCheckHalfMessage`.
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply

@@ -5,6 +5,9 @@ only when they name something that the broker itself decides.
 Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 """
 
+import re
+from collections.abc import Sequence
+
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
     RETRY_PREFIX,
@@ -30,7 +33,7 @@ from reliable_mq.broker_core.requests.timed import (
 )
 from reliable_mq.broker_core.requests.transactions import append_half, half_refused, is_half
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import Lane, Place, StoredMessage
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.batch_body import decode_batch
@@ -53,39 +56,99 @@ from reliable_mq.wire.record import TRANSACTION_MASK
 _END = PROPERTY_SEPARATOR.encode()
 _UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
 _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
+_END_CODE = _END[0]
 _PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
-_TIMED = b"TIMER_DEL"  # TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
-_DELAY, _REGION, _TRACE, _CLUSTER = (
-    f"{name}\x01".encode() for name in (DELAY, MSG_REGION, TRACE_ON, CLUSTER)
-)
+# What the broker decides on, or adds itself; the timers' names have several ends.
+_NAMED_HERE = (TRANSACTION_PREPARED, DELAY, MSG_REGION, TRACE_ON, CLUSTER, r"TIMER_DEL\w*")
+_named_here = re.compile(f"\x02(?:{'|'.join(_NAMED_HERE)})\x01".encode()).search
 
 
 def send_message(state: BrokerState, request: Request) -> Command | None:
     """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
-    state.pressure.check()
+    if state.pressure.refusal is not None:
+        state.pressure.check()
     command = request.command
-    is_v1 = command.code == RequestCode.SEND_MESSAGE
     header: SendMessageHeader | None = command.send_header
     if header is None:
+        is_v1 = command.code == RequestCode.SEND_MESSAGE
         header = (SendMessageHeader if is_v1 else SendMessageHeaderV2).decode(command.ext_fields)
+    is_batch = header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
     properties = (header.properties or "").encode()
+    if not is_batch and _send_plain(state, request, header, properties):
+        return None
     topic = topic_for(state, header, request.now_ms)
     _check(state, request, header, topic, properties)
     message = _message(state, request, header, topic)
     queue_id = message.queue_id
-    if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+    offsets: Sequence[int] = ()
+    if is_batch:
         _check_batch(state, header, command.body)
-        places = _append_batch(state, message, command.body, request.now_ms)
-        state.statistics.batched(message.topic, len(places))
+        place, offsets = _append_batch(state, message, command.body, request.now_ms)
+        state.statistics.batched(message.topic, len(offsets))
     elif _PREPARED in properties and _send_half(state, request, message, properties):
         return None
     else:
-        places = [_append_one(state, message, properties, request.now_ms)]
+        place = _append_one(state, message, properties, request.now_ms)
     if not command.is_oneway:
         handle = recall_handle(state, message) if message.topic == TIMER_TOPIC else ""
-        frame = state.send_reply.encode(command, queue_id, places, handle)
-        state.reply_when_stored(request.connection.id, places[-1].end, frame)
+        frame = state.send_reply.encode(command, queue_id, place, offsets, handle)
+        state.reply_when_stored(request.connection.id, place.end, frame)
     return None
+
+
+def _send_plain(
+    state: BrokerState, request: Request, header: SendMessageHeader, properties: bytes
+) -> bool:
+    """Store a message that asks for nothing else; return False, and do nothing, for any other.
+
+    Most sends are such. Whatever is looked at further down is ruled out here, as cheaply as can be.
+    """
+    queue = header.topic, header.queue_id
+    lane = state.topics.plain_lanes.get(queue) or _plain_lane(state, *queue)
+    command = request.command
+    body, sys_flag, own = command.body, header.sys_flag, state.broker_properties
+    if (
+        lane is None
+        or sys_flag & TRANSACTION_MASK
+        or properties.find(_UNIQ_KEY) < 0
+        or properties[-1] != _END_CODE
+        or _named_here(_END + properties)
+        or len(body) > state.config.message_size_max
+        or len(properties) + len(own) + _OWN_SIZE > PROPERTIES_SIZE_MAX
+    ):
+        return False
+    place = state.store.appender.append_fields(
+        lane,
+        body,
+        properties + own,
+        header.flag,
+        sys_flag,
+        header.born_timestamp,
+        request.connection.host,
+        header.reconsume_times or 0,
+        0,
+        request.now_ms,
+    )
+    if not command.is_oneway:
+        frame = state.send_reply.encode(command, lane.queue_id, place)
+        state.reply_when_stored(request.connection.id, place.end, frame)
+    return True
+
+
+def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
+    """Return the lane of a queue to which anybody may send what is plain; it is remembered."""
+    topic = state.topics.get(name)
+    if (
+        topic is None
+        or not 0 <= queue_id < topic.write_queue_nums
+        or name[0] == "%"
+        or name == TIMER_TOPIC
+        or is_send_forbidden(name)
+        or state.config.check_message_type
+    ):
+        return None
+    lane = state.topics.plain_lanes[name, queue_id] = state.store.appender.lane(name, queue_id)
+    return lane
 
 
 def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig:
@@ -197,20 +260,10 @@ def _append_one(
     state: BrokerState, message: StoredMessage, properties: bytes, now_ms: int
 ) -> Place:
     properties = _identified(state, properties, now_ms)
-    if message.topic[0] == "%" or _names_what_is_decided_here(properties):
+    if message.topic[0] == "%" or _named_here(_END + properties):
         return _append_rewritten(state, message, properties, now_ms)
     message.properties = properties + state.broker_properties
     return state.append(message, now_ms)
-
-
-def _names_what_is_decided_here(properties: bytes) -> bool:
-    return (  # five searches of a short text cost less than one expression
-        _DELAY in properties
-        or _TIMED in properties
-        or _REGION in properties
-        or _TRACE in properties
-        or _CLUSTER in properties
-    )
 
 
 def _send_half(
@@ -265,11 +318,12 @@ def _append_rewritten(
 
 
 def _append_batch(
-    state: BrokerState, template: StoredMessage, body: bytes, now_ms: int
-) -> list[Place]:
-    """Store each message of a batch; all of it is read before anything is stored."""
-    append = state.store.append_like
-    return [
-        append(template, body, _identified(state, properties, now_ms), flag, now_ms)
-        for flag, body, properties in decode_batch(body)
+    state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
+) -> tuple[Place, list[int]]:
+    """Store the messages of a batch; all of it is read before anything is stored."""
+    flags, bodies, properties = zip(*decode_batch(body), strict=True)
+    identified = [
+        own if _UNIQ_KEY in own and own.endswith(_END) else _identified(state, own, now_ms)
+        for own in properties
     ]
+    return state.store.appender.append_batch(like, flags, bodies, identified, now_ms)

@@ -8,7 +8,7 @@ from reliable_mq.broker_core.dispatch import is_queued
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.refusal import Refused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.topics import WRITE
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reliable_mq.broker_core.store.message_store import Place
+from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_frame
 from reliable_mq.wire.message_id import encode_offset_message_id
@@ -48,19 +48,31 @@ class SendReply:
         return reply(to, ext=ext)
 
     def encode(
-        self, command: Command, queue_id: int, places: Sequence[Place], recall_handle: str = ""
+        self,
+        command: Command,
+        queue_id: int,
+        place: Place,
+        offsets: Sequence[int] = (),
+        recall_handle: str = "",
     ) -> bytes:
-        """Return the frame that answers `command`, whose messages went to `places`.
+        """Return the frame that answers `command`, whose message went to `place`.
 
-        `recall_handle` is how a timed message can be taken back, "" for any other.
+        Args:
+            command: the send.
+            queue_id: where its message is.
+            place: of the message, or of the first of a batch.
+            offsets: where in the log the messages of a batch begin.
+            recall_handle: how a timed message can be taken back, "" for any other.
         """
-        first = places[0]
-        log_offset, queue_offset = first.commit_log_offset, first.queue_offset
-        if len(places) == 1 and command.serialize_type == JSON and not recall_handle:
-            header = self._template % (log_offset, queue_id, queue_offset, command.opaque)
-            return encode_frame(JSON, header)
-        message_id = ",".join([f"{self._host}{place.commit_log_offset:016X}" for place in places])
-        answer = self._reply(command, message_id, queue_id, queue_offset)
+        if command.serialize_type == JSON and not (offsets or recall_handle):
+            return encode_frame(
+                JSON,
+                self._template
+                % (place.commit_log_offset, queue_id, place.queue_offset, command.opaque),
+            )
+        host = self._host
+        message_id = ",".join([f"{host}{at:016X}" for at in offsets or (place.commit_log_offset,)])
+        answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle
         return encode_command(answer)

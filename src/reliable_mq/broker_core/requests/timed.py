@@ -14,7 +14,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.names import TIMER_TOPIC, is_retry_topic
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.message_store import StoredMessage
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.java_int import I64_MAX

@@ -14,7 +14,7 @@ from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.message_store import Place, StoredMessage
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import EndTransactionHeader

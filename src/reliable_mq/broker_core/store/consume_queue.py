@@ -16,6 +16,8 @@ from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
+import msgspec
+
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
@@ -23,6 +25,7 @@ from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
 FOLDER = "consumequeue"
 
 _UNIT = struct.Struct(">qiq")
+_GATHERED_MAX = 512
 _BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # before the first unit of a queue that begins later
 
 
@@ -50,6 +53,19 @@ def _places(count: int) -> struct.Struct:
 def pack_unit(commit_log_offset: int, size: int, tags_code: int) -> bytes:
     """Return the 20 bytes of a unit."""
     return _UNIT.pack(commit_log_offset, size, tags_code)
+
+
+class Arrivals(msgspec.Struct):
+    """What one batch of the log brings to one queue: its units from message `first` on."""
+
+    topic: str
+    queue_id: int
+    first: int
+    units: list[bytes]
+    tags_codes: set[int]
+    last_log_offset: int
+    log_end: int
+    size: int  # of the records, bytes
 
 
 class ConsumeQueue:
@@ -92,7 +108,7 @@ class ConsumeQueue:
         self._per_file = file_size // CONSUME_QUEUE_UNIT_SIZE
         self._files: dict[int, DiskFile] = {}
         self._dirty: set[int] = set()
-        self._gathered: list[bytes] = []  # units before `end` that `flush` writes
+        self._gathered: list[bytes] = []  # units before `end` that are not written yet
         self.first = 0
         self.end = 0
         self.last_log_offset = -1
@@ -184,18 +200,23 @@ class ConsumeQueue:
             file = self._files[number] = self._disk.open(self._path(number), self._file_size)
         return file
 
-    def put(self, index: int, commit_log_offset: int, size: int, tags_code: int) -> None:
-        """Add the unit of message `index`, which must be the next. `flush` makes it readable.
+    def put(self, arrivals: Arrivals) -> None:
+        """Add units, the first of which must be the next. They can be read; `flush` writes them.
 
-        A queue that is empty may begin at any index.
+        A queue that is empty may begin at any message.
         """
-        if index != self.end:
-            self._begin_at(index)
-        self._gathered.append(_UNIT.pack(commit_log_offset, size, tags_code))
-        self.end = index + 1
-        self.last_log_offset = commit_log_offset
-        self.log_end = commit_log_offset + size
-        self.size_put += size
+        if arrivals.first != self.end:
+            self._begin_at(arrivals.first)
+        self._gathered += arrivals.units
+        self.end += len(arrivals.units)
+        self.last_log_offset = arrivals.last_log_offset
+        self.log_end = arrivals.log_end
+        self.size_put += arrivals.size
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so many units wait that they should be written now."""
+        return len(self._gathered) >= _GATHERED_MAX
 
     def take_growth(self) -> tuple[int, int]:
         """Return how many messages were put since the last call, and their bytes."""
@@ -236,7 +257,7 @@ class ConsumeQueue:
         while units:
             number, at = self._place(index)
             group = units[: self._per_file - index % self._per_file]
-            self._file(number).write(at, group)
+            self._file(number).write(at, (b"".join(group),))
             self._dirty.add(number)
             index += len(group)
             units = units[len(group) :]
@@ -268,12 +289,13 @@ class ConsumeQueue:
     def run(self, index: int, count: int) -> Run | None:
         """Return where the records are whose units `units` would return.
 
-        None when there are none, when they lie apart, or when a unit waits for `flush`.
+        None when there are none, when they lie apart, or when the first waits for `flush`.
         """
         number, in_file = divmod(index, self._per_file)
         file = self._files.get(number)
-        count = min(count, self.end - index, self._per_file - in_file)
-        if file is None or count <= 0 or self._gathered:
+        written = self.end - len(self._gathered) - index
+        count = min(count, written, self._per_file - in_file)
+        if file is None or count <= 0:
             return None
         places = _places(count)
         read = file.read(in_file * CONSUME_QUEUE_UNIT_SIZE, places.size)

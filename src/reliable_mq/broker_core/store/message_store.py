@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reliable_mq.broker_core.dispatch import DispatchEntry, is_queued, queue_tags_code
 from reliable_mq.broker_core.store import consume_queue, recovery
+from reliable_mq.broker_core.store.appender import (
+    Appender,
+    Dispatch,
+    Place,
+    StoredMessage,
+)
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
-from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
@@ -28,34 +33,11 @@ from reliable_mq.broker_core.store.progress import (
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
-from reliable_mq.wire.record import Record, decode_record, encode_record_fields
+from reliable_mq.wire.record import Record, decode_record
 
 log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
-
-
-class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
-    """What is to be stored. Times in milliseconds; hosts packed as in a record."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: bytes
-    flag: int
-    sys_flag: int
-    born_time_ms: int
-    born_host: bytes
-    reconsume_times: int = 0
-    prepared_transaction_offset: int = 0
-
-
-class Place(msgspec.Struct, gc=False):
-    """Where a message went. It is durable when the log is durable up to `end`."""
-
-    commit_log_offset: int
-    queue_offset: int
-    end: int
 
 
 class MessageStore:
@@ -89,21 +71,19 @@ class MessageStore:
     ) -> None:
         self._disk = disk
         self._queue_file_size = queue_file_size
-        self._store_host = store_host
         self._delays_ms = delays_ms
         self._process_id = process_id
         self._is_sync_flush = is_sync_flush
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._next_offsets: dict[tuple[str, int], int] = {}
-        self._undispatched: deque[DispatchEntry] = deque()
-        self._last_time_ms = 0
+        self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
-        self.upkeep = QueueUpkeep(self._queues, self._next_offsets)
         self._opened_end = 0
         self._noted_end = -1  # how far the last checkpoint reached
         self.log = CommitLog(disk, segment_size)
+        self.appender = Appender(self.log, store_host, delays_ms)
+        self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
-        self.on_dispatch: Callable[[DispatchEntry], None] | None = None
+        self.on_dispatch: Callable[[Arrivals], None] | None = None
 
     @property
     def dispatched(self) -> int:
@@ -144,11 +124,13 @@ class MessageStore:
                 safe_time_ms=checkpoint.index_time_ms,
             )
         self._opened_end = self.log.end
-        self._next_offsets.update({key: queue.end for key, queue in self._queues.items()})
+        for (topic, queue_id), queue in self._queues.items():
+            self.appender.lane(topic, queue_id).next = queue.end
         last = plan.last_record
         if last:
-            self._last_time_ms = store_time_ms(last)
-            self._dispatched = _Dispatched(last.offset + last.size, last.offset, self._last_time_ms)
+            self.appender.last_time_ms = store_time_ms(last)
+            time_ms = self.appender.last_time_ms
+            self._dispatched = _Dispatched(last.offset + last.size, last.offset, time_ms)
         else:
             self._dispatched = _Dispatched(self.log.start)
         self.invariants()
@@ -184,93 +166,39 @@ class MessageStore:
         return self._queues.get((topic, queue_id))
 
     def append(self, message: StoredMessage, now_ms: int) -> Place:
-        """Give a message its place. Its bytes leave with the next `take_batch`."""
-        return self.append_like(message, message.body, message.properties, message.flag, now_ms)
+        """Give a message its place. Its bytes leave with the next `take_batch`.
 
-    def append_like(
-        self, message: StoredMessage, body: bytes, properties: bytes, flag: int, now_ms: int
-    ) -> Place:
-        """Append a message that is like `message`, save for these: one of a batch."""
-        topic_name, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
-        key = (topic_name, queue_id)
-        has_unit = is_queued(sys_flag)
-        queue_offset = self._next_offsets.get(key, 0) if has_unit else 0
-        store_time_ms = self._last_time_ms = max(now_ms, self._last_time_ms)
-        topic = topic_name.encode()
-        size = (
-            75
-            + len(body)
-            + len(topic)
-            + (len(topic) > 127)
-            + len(properties)
-            + len(message.born_host)
-            + len(self._store_host)
-        )
-        log = self.log
-        offset = log.room_for(size)
-        end = offset + size
-        log.add(
-            encode_record_fields(
-                topic=topic,
-                body=body,
-                properties=properties,
-                queue_id=queue_id,
-                flag=flag,
-                queue_offset=queue_offset,
-                commit_log_offset=offset,
-                sys_flag=sys_flag,
-                born_time_ms=message.born_time_ms,
-                born_host=message.born_host,
-                store_time_ms=store_time_ms,
-                store_host=self._store_host,
-                reconsume_times=message.reconsume_times,
-                prepared_transaction_offset=message.prepared_transaction_offset,
-            )
-        )
-        if has_unit:
-            self._next_offsets[key] = queue_offset + 1
-        tags_code = queue_tags_code(topic_name, properties, store_time_ms, self._delays_ms)
-        self._undispatched.append(
-            DispatchEntry(
-                topic_name,
-                queue_id,
-                queue_offset,
-                offset,
-                size,
-                tags_code,
-                store_time_ms,
-                has_unit,
-                end,
-            )
-        )
-        return Place(offset, queue_offset, end)
+        Raises:
+            MessageRefused: when it would break a limit of the format; nothing was changed then.
+        """
+        return self.appender.append(message, now_ms)
 
     def take_batch(self) -> Batch | None:
         """Return what was appended since the last call."""
-        return self.log.take_batch()
+        taken = self.appender.take_batch()
+        if taken is None:
+            return None
+        batch, dispatch = taken
+        self._undispatched.append(dispatch)
+        return batch
 
-    def dispatch_up_to(self, end: int) -> int:
-        """Put the records that lie before `end` into their queues; return how many."""
+    def dispatch_up_to(self, end: int) -> None:
+        """Put the records of the batches that end at or before `end` into their queues."""
         undispatched, on_dispatch = self._undispatched, self.on_dispatch
-        touched: dict[tuple[str, int], ConsumeQueue] = {}
+        touched: dict[ConsumeQueue, None] = {}
         last = None
-        count = 0
         while undispatched and undispatched[0].end <= end:
-            last = entry = undispatched.popleft()
-            count += 1
-            if entry.is_queued:
-                key = (entry.topic, entry.queue_id)
-                queue = touched.get(key)
-                if queue is None:
-                    queue = touched[key] = self._queue(entry.topic, entry.queue_id)
-                queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, entry.tags_code)
+            last = undispatched.popleft()
+            for arrivals in last.arrivals:
+                queue = self._queue(arrivals.topic, arrivals.queue_id)
+                queue.put(arrivals)
+                touched[queue] = None
                 if on_dispatch:
-                    on_dispatch(entry)
+                    on_dispatch(arrivals)
         if last is not None:
-            self._dispatched = _Dispatched(last.end, last.commit_log_offset, last.store_time_ms)
+            self._dispatched = _Dispatched(last.end, last.last_record, last.last_time_ms)
             self.invariants()
-            self.upkeep.flush(touched.values())
-        return count
+            self.upkeep.note_growth(touched)
 
     def read_record(self, commit_log_offset: int) -> Record | None:
         """Return the record at an offset, or None when no sound one begins there."""
@@ -301,6 +229,7 @@ class MessageStore:
             StoreError, OSError: when the disk fails. Nothing is noted then, and the store is of no
                 further use: what the queues hold is no longer known to become durable.
         """
+        self.upkeep.flush()
         dispatched = self._dispatched
         is_news = dispatched.end != self._noted_end
         unsynced = [file for queue in self._queues.values() for file in queue.take_unsynced()]

@@ -3,8 +3,9 @@
 Receives all queues of a store; hands on files that nobody needs any more; refuses to know why.
 """
 
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 
+from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.retention import Closeable
@@ -18,32 +19,38 @@ class QueueUpkeep:
     """The queues of a store that wait for room on the disk, or to follow the log."""
 
     def __init__(
-        self, queues: MutableMapping[_Key, ConsumeQueue], next_offsets: MutableMapping[_Key, int]
+        self, queues: MutableMapping[_Key, ConsumeQueue], lanes: MutableMapping[_Key, Lane]
     ) -> None:
         self._queues = queues
-        self._next_offsets = next_offsets
+        self._lanes = lanes
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._untrimmed: list[ConsumeQueue] = []
         self._grown: set[ConsumeQueue] = set()
 
-    def flush(self, queues: Collection[ConsumeQueue]) -> None:
-        """Write units; for want of room they stay in memory, and `flush_again` tries once more."""
-        self._grown.update(queues)
+    def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Note that units were put. They are written by the next `flush`, many of them at once."""
         for queue in queues:
-            try:
-                queue.flush()
-            except (OSError, StoreError) as error:
-                if not is_out_of_room(error):
-                    raise
-                self._unwritten[queue] = None
+            self._grown.add(queue)
+            self._unwritten[queue] = None
+            if queue.is_due:
+                self._flush(queue)
 
-    def flush_again(self) -> None:
-        """Write the units that found no room."""
+    def flush(self) -> None:
+        """Write the units that were put; for want of room they stay in memory for the next call."""
         queues, self._unwritten = self._unwritten, {}
-        self.flush(queues)
+        for queue in queues:
+            self._flush(queue)
+
+    def _flush(self, queue: ConsumeQueue) -> None:
+        try:
+            queue.flush()
+        except (OSError, StoreError) as error:
+            if not is_out_of_room(error):
+                raise
+            self._unwritten[queue] = None
 
     def take_grown(self) -> set[ConsumeQueue]:
-        """Return the queues that were flushed since the last call."""
+        """Return the queues that have grown since the last call."""
         grown, self._grown = self._grown, set()
         return grown
 
@@ -65,6 +72,6 @@ class QueueUpkeep:
             if queue.log_end <= log_start and not is_used(key[0]):
                 gone += queue.take_files()
                 del self._queues[key]
-                self._next_offsets.pop(key, None)
+                self._lanes.pop(key, None)
                 self._unwritten.pop(queue, None)
         return gone

@@ -183,6 +183,11 @@ def _known(evidence: Evidence) -> _Known:
     if not evidence.was_killed:
         known = [queue.log_end for queue in queues.values() if queue.is_contiguous]
         return _Known(max(known, default=log.start), True, frozenset(lost))
+    if evidence.newest_progress:  # its last record is damaged, but it knows which queues there were
+        of_topics = evidence.newest_progress.queues
+        lost |= {(topic, queue_id) for topic in of_topics for queue_id in of_topics[topic]} - {
+            *queues
+        }
     safe_time_ms = evidence.checkpoint.safe_time_ms
     for first in reversed(log.segment_starts):
         record = record_at(log, first)
@@ -333,5 +338,10 @@ def _dispatch(
 
 
 def _was_whole(evidence: Evidence, record: Found) -> bool:
-    """Whether a record is what was written, zero bytes and all; see rule 5."""
+    """Whether a record is what was written, zero bytes and all; see rule 5.
+
+    A process that dies within a write leaves its beginning: what has its last byte is whole.
+    """
+    if evidence.is_same_boot and record.buffer[record.at + record.size - 1]:
+        return True
     return evidence.was_durable(record) or evidence.written_behind(record.offset) is not None

@@ -15,7 +15,11 @@ import psycopg
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record, decode_record, encode_record
+from reliable_mq.wire.record import (
+    Record,
+    decode_record,
+)
+from reliable_mq.wire.record_encode import encode_record
 
 FILLER_TOPIC = "filler"
 FILLER_TAG = "filler"

@@ -1,0 +1,261 @@
+"""Where messages get their places: at the end of the log, and at the end of their queue.
+
+Receives fields of messages; hands on records, places, and what each queue is to be told once the
+records are safe. What a lane repeats in every record it has made once.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code
+from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
+from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
+from reliable_mq.wire.record import BLANK_SIZE, TRANSACTION_MASK
+from reliable_mq.wire.record_encode import RecordRun, encode_stored, record_size, topic_part
+
+
+class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
+    """What is to be stored. Times in milliseconds; hosts packed as in a record."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class Place(msgspec.Struct, gc=False):
+    """Where a message went. It is durable when the log is durable up to `end`."""
+
+    commit_log_offset: int
+    queue_offset: int
+    end: int
+
+
+class Dispatch(msgspec.Struct):
+    """What one batch of the log brings; due when the log is safe up to `end`."""
+
+    end: int
+    last_record: int
+    last_time_ms: int
+    arrivals: list[Arrivals]
+
+
+class Lane:
+    """One queue of one topic as its messages come: the next queue offset, and what waits."""
+
+    __slots__ = ("arrivals", "magic", "next", "queue_id", "topic", "topic_part")
+
+    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next = next_offset
+        self.magic, self.topic_part = topic_part(topic.encode())
+        self.arrivals: Arrivals | None = None  # of the batch that is open
+
+
+LaneKey = tuple[str, int]
+
+
+class Appender:
+    """Appends to a log.
+
+    Args:
+        log: the log.
+        store_host: this broker, packed as in a record.
+        delays_ms: the delay of each level.
+    """
+
+    def __init__(self, log: CommitLog, store_host: bytes, delays_ms: Mapping[int, int]) -> None:
+        self._log = log
+        self._store_host = store_host
+        self._delays_ms = delays_ms
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.last_time_ms = 0
+        self._last_record = -1
+        self._open_lanes: list[Lane] = []
+
+    def lane(self, topic: str, queue_id: int) -> Lane:
+        """Return the lane of a queue; one that is new begins with message 0."""
+        key = (topic, queue_id)
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(topic, queue_id, 0)
+        return lane
+
+    def append(self, message: StoredMessage, now_ms: int) -> Place:
+        """Give a message its place. Its bytes leave with the next `take_batch`.
+
+        Raises:
+            MessageRefused: when it would break a limit of the format; nothing was changed then.
+        """
+        return self.append_fields(
+            self.lane(message.topic, message.queue_id),
+            message.body,
+            message.properties,
+            message.flag,
+            message.sys_flag,
+            message.born_time_ms,
+            message.born_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            now_ms,
+        )
+
+    def append_fields(
+        self,
+        lane: Lane,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_time_ms: int,
+        born_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        now_ms: int,
+    ) -> Place:
+        """`append` of a message that is given by its fields (the hot path of sends)."""
+        log = self._log
+        is_queued = sys_flag & TRANSACTION_MASK not in UNQUEUED
+        queue_offset = lane.next if is_queued else 0
+        time_ms = max(self.last_time_ms, now_ms)
+        size = record_size(lane.topic_part, body, properties, born_host, self._store_host)
+        offset = log.room_for(size)
+        record = encode_stored(
+            lane.magic,
+            lane.topic_part,
+            size,
+            body,
+            properties,
+            lane.queue_id,
+            flag,
+            queue_offset,
+            offset,
+            sys_flag,
+            born_time_ms,
+            born_host,
+            time_ms,
+            self._store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+        )
+        log.add(record)
+        self.last_time_ms = time_ms
+        self._last_record = offset
+        if is_queued:
+            lane.next = queue_offset + 1
+            code = queue_tags_code(lane.topic, properties, time_ms, self._delays_ms)
+            arrivals = lane.arrivals or self._open(lane, queue_offset)
+            arrivals.units.append(pack_unit(offset, size, code))
+            arrivals.tags_codes.add(code)
+            arrivals.last_log_offset = offset
+            arrivals.log_end = offset + size
+            arrivals.size += size
+        return Place(offset, queue_offset, offset + size)
+
+    def append_batch(
+        self,
+        like: StoredMessage,
+        flags: Sequence[int],
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        now_ms: int,
+    ) -> tuple[Place, list[int]]:
+        """Append messages that are like `like` save for these, side by side in the log.
+
+        Return the place of the first, with the end of the last, and where each begins.
+
+        Raises:
+            MessageRefused: when one would break a limit of the format; nothing was changed then.
+        """
+        lane = self.lane(like.topic, like.queue_id)
+        store_host, topic = self._store_host, lane.topic_part
+        sizes = [
+            record_size(topic, body, own, like.born_host, store_host)
+            for body, own in zip(bodies, properties, strict=True)
+        ]
+        total = sum(sizes)
+        if total + BLANK_SIZE > self._log.segment_size:
+            return self._append_each(lane, like, flags, bodies, properties, now_ms)
+        time_ms = self.last_time_ms = max(now_ms, self.last_time_ms)
+        begin = self._log.room_for(total)
+        offsets = list(accumulate(sizes[:-1], initial=begin))
+        first = lane.next
+        run = RecordRun(
+            lane.magic,
+            topic,
+            lane.queue_id,
+            like.sys_flag,
+            like.born_time_ms,
+            like.born_host,
+            time_ms,
+            store_host,
+            like.reconsume_times,
+        )
+        self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
+        self._last_record = offsets[-1]
+        codes = [queue_tags_code(lane.topic, own, time_ms, self._delays_ms) for own in properties]
+        arrivals = lane.arrivals or self._open(lane, first)
+        lane.next = first + len(sizes)
+        arrivals.units += map(pack_unit, offsets, sizes, codes)
+        arrivals.tags_codes.update(codes)
+        arrivals.last_log_offset = offsets[-1]
+        arrivals.log_end = begin + total
+        arrivals.size += total
+        return Place(begin, first, begin + total), offsets
+
+    def _append_each(
+        self,
+        lane: Lane,
+        like: StoredMessage,
+        flags: Sequence[int],
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        now_ms: int,
+    ) -> tuple[Place, list[int]]:
+        """Append a batch that is longer than a segment."""
+        places = [
+            self.append_fields(
+                lane,
+                body,
+                own,
+                flag,
+                like.sys_flag,
+                like.born_time_ms,
+                like.born_host,
+                like.reconsume_times,
+                0,
+                now_ms,
+            )
+            for flag, body, own in zip(flags, bodies, properties, strict=True)
+        ]
+        first, last = places[0], places[-1]
+        offsets = [place.commit_log_offset for place in places]
+        return Place(first.commit_log_offset, first.queue_offset, last.end), offsets
+
+    def _open(self, lane: Lane, first: int) -> Arrivals:
+        arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)
+        lane.arrivals = arrivals
+        self._open_lanes.append(lane)
+        return arrivals
+
+    def take_batch(self) -> tuple[Batch, Dispatch] | None:
+        """Return what was appended since the last call, and what is due when that is safe."""
+        batch = self._log.take_batch()
+        if batch is None:
+            return None
+        lanes, self._open_lanes = self._open_lanes, []
+        arrivals = []
+        for lane in lanes:
+            if lane.arrivals is not None:
+                arrivals.append(lane.arrivals)
+                lane.arrivals = None
+        return batch, Dispatch(batch.end, self._last_record, self.last_time_ms, arrivals)
