@@ -128,6 +128,11 @@ def test_every_damaged_record_is_named_and_gone_around(
 
         store = check_around(life, records, [record])
 
+        for one in records:
+            queue = store.queue(one.topic, one.queue_id)
+            assert queue is not None
+            unit = queue.unit(one.queue_offset)
+            assert unit[:2] == (one.commit_log_offset, one.size), "its unit stays what it was"
         place = record.commit_log_offset
         (named,) = caplog.messages
         assert f"{path_of(record)}: no valid record at {place % SEGMENT_SIZE} " in named
@@ -255,6 +260,7 @@ def test_a_zero_byte_in_a_property_is_no_damage_when_something_follows_after_a_k
     store = life.open()
 
     assert store.log.end == batch.end
+    assert store.log.damage.stretches == []
     assert [record.body for record in log_records(store)[len(records) :]] == [b"body", b"body"]
 
 
