@@ -60,6 +60,7 @@ def grown_life(*, is_closed: bool, sync: bool = True, seed: int = 4) -> tuple[Li
     life.turn(store)
     life.turn(store)
     records = log_records(store)
+    store.upkeep.flush()  # what the tick does
     if is_closed:
         store.close()
     return life, records
