@@ -10,6 +10,7 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.probes.asking import Probe, seen
+from tests.broker_core.probes.name_server import NAME_SERVER
 from tests.broker_core.probes.script import SCRIPT
 from tests.broker_core.raw_client import RawClient
 
@@ -17,8 +18,10 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 
 SETTLE_SECONDS = 3.0
+REGISTRATION_SECONDS = 30.0
 # Ours answers when it is on the medium; a disk that others use must not make it refuse sends.
-PATIENT = {"waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
+SAME_NAME = {"brokerName": "apache"}
+PATIENT = {**SAME_NAME, "waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
 RUNNING_STATE = "the running state"
 READS = frozenset(
     {
@@ -43,7 +46,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     """Give what each broker answers to each probe, Apache's first."""
     directory = tmp_path_factory.mktemp("against-apache")
     try:
-        theirs = ApacheRocketMQ(_made(directory / "apache"), "ASYNC_FLUSH")
+        theirs = ApacheRocketMQ(_made(directory / "apache"), "ASYNC_FLUSH", SAME_NAME)
         theirs.start()
     except JarsUnreachable as unreachable:
         pytest.skip(str(unreachable))
@@ -52,15 +55,32 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
             ReliableMQBroker(_made(directory / "ours"), settings=PATIENT) as ours,
             RawClient(theirs.address) as to_them,
             RawClient(ours.address) as to_us,
+            RawClient(theirs.name_server_address) as to_their_names,
+            RawClient(ours.name_server_address) as to_our_names,
         ):
             found: Answers = {
                 probe.name: _both(probe, to_them, theirs.address, to_us, ours.address)
                 for probe in SCRIPT
             }
+            _wait_for_registration(to_their_names)
+            found |= {
+                f"name server: {probe.name}": _both(
+                    probe, to_their_names, theirs.address, to_our_names, ours.address
+                )
+                for probe in NAME_SERVER
+            }
             found[RUNNING_STATE] = (_running_state(to_them), _running_state(to_us))
             yield found
     finally:
         theirs.stop()
+
+
+def _wait_for_registration(client: RawClient) -> None:
+    """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
+    deadline = time.monotonic() + REGISTRATION_SECONDS
+    while client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code:
+        assert time.monotonic() < deadline, "Apache's broker does not register"
+        time.sleep(0.1)
 
 
 def _running_state(client: RawClient) -> dict[str, object]:
@@ -87,15 +107,24 @@ def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: 
 
 @pytest.mark.parametrize("probe", SCRIPT, ids=lambda probe: probe.name)
 def test_both_brokers_answer_alike(probe: Probe, answers: Answers) -> None:
-    theirs, ours = answers[probe.name]
+    _compare(probe, *answers[probe.name])
+
+
+@pytest.mark.parametrize("probe", NAME_SERVER, ids=lambda probe: probe.name)
+def test_both_name_servers_answer_alike(probe: Probe, answers: Answers) -> None:
+    _compare(probe, *answers[f"name server: {probe.name}"])
+
+
+def _compare(probe: Probe, theirs: dict[str, object], ours: dict[str, object]) -> None:
     if probe.differs:
         assert ours != theirs, f"no difference any more: {probe.differs}"
     else:
         assert ours == theirs
 
 
-def test_every_probe_has_a_name_of_its_own() -> None:
-    assert len({probe.name for probe in SCRIPT}) == len(SCRIPT)
+@pytest.mark.parametrize("script", [SCRIPT, NAME_SERVER])
+def test_every_probe_has_a_name_of_its_own(script: list[Probe]) -> None:
+    assert len({probe.name for probe in script}) == len(script)
 
 
 def test_the_running_state_is_told_under_apaches_names(answers: Answers) -> None:

@@ -11,7 +11,10 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.interop.asked_by import AT_BROKER, AT_NAME_SERVER
 from tests.interop.steps import FILES, SCRIPT, Step
+
+from reliable_mq.broker_core.requests.table import HANDLERS
 
 SETTLE_SECONDS = 15.0
 SAME_NAME = {"brokerName": "same"}
@@ -128,6 +131,12 @@ def _neutral(text: str, step: Step, asked: Asked) -> Iterator[str]:
     lines = [line.strip().rstrip(",") for line in text.splitlines()]
     kept = (line for line in lines if line and not re.match(r"at \S+\(|\.\.\. \d+ more", line))
     yield from sorted(line for line in kept if re.search(step.only, line))
+
+
+def test_every_request_that_a_command_makes_is_among_the_steps() -> None:
+    asked = {step.words[2 if step.words[0] == "@until" else 0] for step in SCRIPT}
+    assert {*AT_BROKER.values(), *AT_NAME_SERVER.values()} <= asked
+    assert HANDLERS.keys() >= AT_BROKER.keys()
 
 
 @pytest.mark.parametrize(("number", "step"), NUMBERED, ids=lambda x: str(getattr(x, "command", x)))

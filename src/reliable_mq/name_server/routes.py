@@ -33,10 +33,10 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
     """The queues that the brokers of one name have of a topic."""
 
     broker_name: str
-    perm: int
-    read_queue_nums: int
-    topic_sys_flag: int
-    write_queue_nums: int
+    perm: int = 0
+    read_queue_nums: int = 0
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 0
 
 
 class _Live(msgspec.Struct):

@@ -196,4 +196,10 @@ def _neutral(text: str | None, address: str) -> str | None:
         return None
     text = text.replace(address, "BROKER")
     text = re.sub(r"127\.0\.0\.1:\d+", "CLIENT", text)
+    text = re.sub(r'"topicList":\[([^]]*)]', _sorted_list, text)
     return re.sub(r'"brokerName":"[^"]*"', '"brokerName":"NAME"', text)
+
+
+def _sorted_list(found: re.Match[str]) -> str:
+    """Return a list of topics in order; Apache's is a hash table's."""
+    return ",".join(sorted(found[1].split(",")))

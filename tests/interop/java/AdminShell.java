@@ -5,17 +5,19 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentSkipListMap;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -27,6 +29,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  *   @produce NAMESRV GROUP TOPIC QUEUES COUNT   send COUNT messages round robin; stays connected
  *   @send NAMESRV GROUP TOPIC COUNT             send to any queue; prints how many went to each broker
  *   @consume NAMESRV GROUP TOPIC COUNT          start a push consumer; returns when it has COUNT
+ *   @filter NAMESRV GROUP TOPIC SQL COUNT       the same by an SQL92 expression; prints the bodies
+ *   @more NAMESRV GROUP COUNT                   wait until it has COUNT; prints the bodies
  *   @who NAMESRV GROUP                          print the client id of that consumer
  *   @until TEXT WORD...                         run a command of mqadmin until it has printed TEXT
  *   @close                                      end all clients
@@ -36,6 +40,7 @@ public class AdminShell {
     private static final long SECONDS_MAX = 30;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
+    private static final Map<String, List<MessageExt>> GOT = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         hurryNetty();
@@ -71,6 +76,13 @@ public class AdminShell {
                 break;
             case "@consume":
                 consume(words[1], words[2], words[3], Integer.parseInt(words[4]));
+                break;
+            case "@filter":
+                subscribe(words[1], words[2], words[3], MessageSelector.bySql(words[4]));
+                bodies(words[1] + words[2], Integer.parseInt(words[5]));
+                break;
+            case "@more":
+                bodies(words[1] + words[2], Integer.parseInt(words[3]));
                 break;
             case "@who":
                 System.out.println("#" + CONSUMERS.get(words[1] + words[2])
@@ -173,8 +185,16 @@ public class AdminShell {
 
     private static void consume(String servers, String group, String topic, int count)
         throws Exception {
-        AtomicInteger got = new AtomicInteger();
-        Map<String, Integer> brokers = new ConcurrentSkipListMap<>();
+        subscribe(servers, group, topic, MessageSelector.byTag("even || odd"));
+        List<MessageExt> got = await(servers + group, count);
+        Map<String, Integer> brokers = new TreeMap<>();
+        got.forEach(message -> brokers.merge(message.getBrokerName(), 1, Integer::sum));
+        System.out.println(got.size() + " " + brokers);
+    }
+
+    private static void subscribe(String servers, String group, String topic, MessageSelector wanted)
+        throws Exception {
+        List<MessageExt> got = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(servers);
         consumer.setInstanceName((servers + group).replaceAll("\\W", ""));
@@ -182,19 +202,29 @@ public class AdminShell {
         consumer.setPollNameServerInterval(500);
         consumer.setHeartbeatBrokerInterval(500);
         consumer.setPersistConsumerOffsetInterval(200);
-        consumer.subscribe(topic, "even || odd");
+        consumer.subscribe(topic, wanted);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            brokers.merge(context.getMessageQueue().getBrokerName(), messages.size(), Integer::sum);
-            got.addAndGet(messages.size());
+            got.addAll(messages);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
         CONSUMERS.put(servers + group, consumer);
+        GOT.put(servers + group, got);
+    }
+
+    private static List<MessageExt> await(String consumer, int count) throws Exception {
+        List<MessageExt> got = GOT.get(consumer);
         long deadline = System.nanoTime() + SECONDS_MAX * 1_000_000_000L;
-        while (got.get() < count && System.nanoTime() < deadline) {
+        while (got.size() < count && System.nanoTime() < deadline) {
             Thread.sleep(20);
         }
-        System.out.println(got.get() + " " + brokers);
+        return List.copyOf(got);
+    }
+
+    private static void bodies(String consumer, int count) throws Exception {
+        for (MessageExt message : await(consumer, count)) {
+            System.out.println(new String(message.getBody(), StandardCharsets.UTF_8));
+        }
     }
 
     private static void close() {
