@@ -44,6 +44,18 @@ def test_consumer_offsets_move_over_what_is_settled_and_stored(world: BrokerWorl
     }
 
 
+def test_pending_halves_are_counted_by_topic_where_apaches_broker_looks(world: BrokerWorld) -> None:
+    sent = [prepare(world, UNIQ_KEY=f"K{n}") for n in range(4)]
+    end(world, ending(sent[0], COMMIT))
+    end(world, ending(sent[0], COMMIT))
+    end(world, ending(sent[1], ROLLBACK))
+    world.pass_time(INTERVAL_MS)  # the others are asked for: their copies stand for them
+    for there in (world, restarted(world)):
+        there.stop()
+        counts = there.file("config/transactionMetrics")["transactionCount"]
+        assert {topic: count["count"] for topic, count in counts.items()} == {TOPIC: 2}
+
+
 def test_offsets_wait_for_the_copy_of_a_half(world: BrokerWorld) -> None:
     prepare(world)
     world.pass_time(INTERVAL_MS - 100)

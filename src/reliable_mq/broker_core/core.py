@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
-from reliable_mq.broker_core.delivery import schedule, timer_counts
+from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.delivery.timers import Timers
@@ -105,7 +105,7 @@ class BrokerCore:
             OFFSETS_PATH: state.offsets.load,
             MODES_PATH: state.request_modes.load,
             schedule.PATH: state.schedule.load,
-            timer_counts.PATH: state.timers.counts.load,
+            topic_counts.TIMERS_PATH: state.timers.counts.load,
         }
         for path, load in loaders.items():
             try:
@@ -131,6 +131,7 @@ class BrokerCore:
         state.offsets.settle(state.store)
         state.settled(0, None, now_ms)
         state.halves.recover(state.store, state.offsets)
+        state.count_halves(now_ms)
         # Producers come back first, then they are asked.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
         state.store.on_dispatch = self._note_arrival
@@ -163,7 +164,9 @@ class BrokerCore:
     def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
         """Return what this turn wants done; `began_ms` is when its first command came."""
         turn = self.state.take_turn()
-        self.state.statistics.turned(turn.batch.end if turn.batch else None, began_ms, now_ms)
+        statistics = self.state.statistics
+        if turn.batch or statistics.turn_pulls:
+            statistics.turned(turn.batch.end if turn.batch else None, began_ms, now_ms)
         return turn
 
     def stored(self, end: int, *, durable: bool, now_ms: int = 0) -> None:
@@ -232,8 +235,8 @@ class BrokerCore:
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
             state.save(schedule.PATH, state.schedule.dump())
-        if is_due and state.timers.counts.is_dirty:
-            state.save(timer_counts.PATH, state.timers.counts.dump())
+        if is_due:
+            self._save_counts()
         if self._is_due("halves", now_ms, config.transaction_check_interval_ms):
             self._half_check.begin(state)
         if self._half_check.is_running and not state.pressure.is_disk_full:
@@ -269,6 +272,15 @@ class BrokerCore:
             state.waiting_queries.clear()
         return is_behind
 
+    def _save_counts(self) -> None:
+        state = self.state
+        for path, counts in (
+            (topic_counts.TIMERS_PATH, state.timers.counts),
+            (topic_counts.HALVES_PATH, state.half_counts),
+        ):
+            if counts.is_dirty:
+                state.save(path, counts.dump())
+
     def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
         if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # later says: the clock went back
             return False
@@ -285,8 +297,7 @@ class BrokerCore:
         state.halves.stored(state.store.log.end, state.offsets)
         state.save(OFFSETS_PATH, state.offsets.dump())
         state.save(schedule.PATH, state.schedule.dump())
-        if state.timers.counts.is_dirty:
-            state.save(timer_counts.PATH, state.timers.counts.dump())
+        self._save_counts()
         for path, text in state.take_turn().files.items():
             self._disk.write_text(path, text)
         state.timers.close()

@@ -17,6 +17,7 @@ from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
+from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, OP_TOPIC, dead_letter_topic, retry_topic
@@ -41,7 +42,15 @@ from reliable_mq.message import new_message_id
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
-from reliable_mq.wire.properties import CLUSTER, MSG_REGION, TAGS, TRACE_ON, WAIT, encode_properties
+from reliable_mq.wire.properties import (
+    CLUSTER,
+    MSG_REGION,
+    REAL_TOPIC,
+    TAGS,
+    TRACE_ON,
+    WAIT,
+    encode_properties,
+)
 from reliable_mq.wire.record import pack_host
 
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker has it
@@ -111,6 +120,7 @@ class BrokerState:
         self.calls = ClientCalls()
         self.schedule = DelaySchedule(config.delays_ms)
         self.halves = HalfMessages()
+        self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.timers = timers
         self.needs_registration = True
@@ -187,6 +197,17 @@ class BrokerState:
             self.reply_when_stored(connection, log.end, frame)
         else:
             self.reply(connection, frame)
+
+    def count_halves(self, now_ms: int) -> None:
+        """Count the halves that are pending, by the topic to which they are to go."""
+        for _, log_offset in self.halves.oldest(len(self.halves)):
+            half = self.store.read_record(log_offset)
+            if half is not None:
+                self.count_half(half.property_map(), 1, now_ms)
+
+    def count_half(self, properties: Mapping[str, str], change: int, now_ms: int) -> None:
+        """Note that a half with these properties is pending (1), or is no more (-1)."""
+        self.half_counts.add(properties.get(REAL_TOPIC, ""), change, now_ms)
 
     def record_settled(self) -> None:
         """Name the halves that were settled in the op topic, many in one record."""

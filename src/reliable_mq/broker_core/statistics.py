@@ -121,7 +121,7 @@ class Statistics:
         self._handed: deque[tuple[int, int]] = deque()  # log end and begin of turns not stored yet
         self._put_time = _Time()
         self._get_time = _Time()
-        self._turn_pulls = 0
+        self.turn_pulls = 0  # those that found messages since the last turn
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=max(_RATE_SECONDS) + 1)
         self._day: date | None = None
         self._missed = 0
@@ -143,7 +143,7 @@ class Statistics:
         counts[0] += count
         counts[1] += size
         counts[2] += 1
-        self._turn_pulls += 1
+        self.turn_pulls += 1
 
     def batched(self, topic: str, count: int) -> None:
         """Note that so many messages came in one send."""
@@ -159,9 +159,9 @@ class Statistics:
         """
         if end is not None:
             self._handed.append((end, began_ms))
-        if self._turn_pulls:
-            self._get_time.add(self._turn_pulls, now_ms - began_ms)
-            self._turn_pulls = 0
+        if self.turn_pulls:
+            self._get_time.add(self.turn_pulls, now_ms - began_ms)
+            self.turn_pulls = 0
 
     def stored(self, end: int, released: int, now_ms: int) -> None:
         """Note that what was appended before log offset `end` is stored, and so many answered."""

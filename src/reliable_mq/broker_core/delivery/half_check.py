@@ -146,6 +146,7 @@ def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None
     )
     state.append(given_up, now_ms)
     state.halves.give_up(offset, half)
+    state.count_half(half.property_map(), -1, now_ms)
 
 
 def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Place) -> None:

@@ -24,7 +24,7 @@ from reliable_mq.broker_core.delivery.timed_message import (
     message_when_due,
     read_timed,
 )
-from reliable_mq.broker_core.delivery.timer_counts import TimerCounts
+from reliable_mq.broker_core.delivery.topic_counts import OF_TIMERS, TopicCounts
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.disk import is_out_of_room
@@ -60,7 +60,7 @@ class Timers:
         self._files = files
         self._precision_ms = precision_ms
         self._roll_slots = roll_slots
-        self.counts = TimerCounts()
+        self.counts = TopicCounts(OF_TIMERS)
         self._buckets: dict[int, array[int]] = {}  # by due time: positions in the timer log
         self._due: list[int] = []  # a heap of the keys of the buckets
         self._loaded_ms = 0  # the slots before it are in the buckets

@@ -36,7 +36,9 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
         reconsume_times=half.reconsume_times,
     )
     place = state.append(copy, request.now_ms)
+    pending = len(state.halves)
     state.halves.resume(half, place)
+    state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
     if not request.command.is_oneway:
         frame = encode_command(reply(request.command))
         state.reply_when_stored(request.connection.id, place.end, frame)
