@@ -161,7 +161,7 @@ VISITORS = [
     Step("sendMsgStatus -n NS -b same -s 8 -c 2", only="status=SEND_OK"),
     Step("@until same clusterRT -n NS -a 2 -s 8 -i 1"),
     Step("clusterList -n NS -m", settles=True),
-    Step("brokerStatus -n NS -b BROKER", only="^msg|^putMessageTimesTotal", settles=True),
+    Step("brokerStatus -n NS -b BROKER", only="^msg|^putMessage(Times|Size|Average)", settles=True),
 ]
 
 # The check of message types is the proxy's at Apache's, where clients of the 5.x kind connect.

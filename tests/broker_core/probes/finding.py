@@ -1,6 +1,6 @@
 """Messages found by key and time, counters, and what tools ask to be cleaned."""
 
-from tests.broker_core.probes.asking import ONE, SEND_RESULT, Probe, sending
+from tests.broker_core.probes.asking import GROUP, ONE, SEND_RESULT, TOPIC, Probe, sending
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.properties import encode_properties
@@ -18,6 +18,10 @@ def _query(key: str, **changes: object) -> dict[str, object]:
         "endTimestamp": _FOREVER,
         **changes,
     }
+
+
+def _counter(name: str, key: str) -> dict[str, object]:
+    return {"statsName": name, "statsKey": key}
 
 
 def _keyed(number: int) -> dict[str, object]:
@@ -67,6 +71,21 @@ FINDING = [
         "a counter",
         Ask.VIEW_BROKER_STATS_DATA,
         {"statsName": "TOPIC_PUT_NUMS", "statsKey": _TOPIC},
+    ),
+    *(
+        Probe(f"the counter {name} of {key}", Ask.VIEW_BROKER_STATS_DATA, _counter(name, key))
+        for name, key in (
+            ("TOPIC_PUT_LATENCY", f"0@{TOPIC}"),
+            ("TOPIC_PUT_LATENCY", TOPIC),
+            ("GROUP_GET_LATENCY", f"0@{TOPIC}@{GROUP}"),
+            ("GROUP_GET_LATENCY", f"{TOPIC}@{GROUP}"),
+            ("GROUP_GET_SIZE", f"{TOPIC}@{GROUP}"),
+            ("BROKER_PUT_NUMS", "DefaultCluster"),
+            ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster"),
+            ("GROUP_GET_FALL_SIZE", f"0@{TOPIC}@{GROUP}"),
+            ("GROUP_GET_FALL_TIME", f"0@{TOPIC}@{GROUP}"),
+            ("DLQ_PUT_NUMS", "DefaultCluster"),
+        )
     ),
     Probe("old files deleted", Ask.DELETE_EXPIRED_COMMITLOG),
     Probe("old queues cleaned", Ask.CLEAN_EXPIRED_CONSUMEQUEUE),
