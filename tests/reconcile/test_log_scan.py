@@ -194,14 +194,24 @@ def test_partitions_end_between_records_and_lose_none(tmp_path: Path) -> None:
     assert layout.sure_end == rows[-1].commit_log_offset + rows[-1].size
 
 
-def test_a_record_of_zeros_is_damage_and_the_scan_goes_on_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "garbage"),
+    [
+        *((0, bytes(91)), (1, b"\xff"), (2, b"\x02"), (4, b"\xff"), (34, b"\xff")),
+        *((84, b"\x7f"), (86, b"\x01"), (86, b"\xff")),
+    ],
+    ids=["zeros", "huge", "size", "magic", "place", "body length", "longer body", "body too long"],
+)
+def test_a_damaged_record_is_damage_and_the_scan_goes_on_behind_it(
+    at: int, garbage: bytes, tmp_path: Path
+) -> None:
     store = filled(tmp_path)
     layout = read_layout(store.write())
     victim = all_rows(layout)[700]
     partition = next(p for p in layout.partitions if p.start <= victim.commit_log_offset < p.stop)
     with Path(partition.path).open("r+b") as file:
-        file.seek(victim.commit_log_offset - partition.segment)
-        file.write(bytes(victim.size))
+        file.seek(victim.commit_log_offset - partition.segment + at)
+        file.write(garbage)
 
     rows = all_rows(layout)
 
