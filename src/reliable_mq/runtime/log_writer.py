@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
@@ -40,6 +40,48 @@ class Syncs(Protocol):
         ...
 
 
+class Jobs(Protocol):
+    """What does jobs, one after another, while the loop goes on."""
+
+    def put(self, job: _Job) -> None:
+        """Do a job when those before it are done."""
+        ...
+
+    def close(self) -> None:
+        """Return when all that was put is done."""
+        ...
+
+
+class JobThread:
+    """A thread that does jobs.
+
+    Args:
+        on_broken: takes what a job raised, in the thread; no job is done after it.
+    """
+
+    def __init__(self, on_broken: Callable[[Exception], NoReturn]) -> None:
+        self._on_broken = on_broken
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="reliable-mq-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, job: _Job) -> None:
+        """Do a job when those before it are done."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Return when all that was put is done; the thread ends."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
+
+
 class LogWriter:
     """Writes turns to a disk.
 
@@ -50,6 +92,8 @@ class LogWriter:
         on_room: called on the loop with False when the disk is full, with True when what waited for
             room is written.
         syncs: syncs without a thread, None: the thread does it.
+        jobs: does what takes long, None: a thread of the writer's own.
+        on_broken: takes an error after which nothing can be promised any more; must not return.
     """
 
     def __init__(
@@ -59,6 +103,9 @@ class LogWriter:
         on_stored: Callable[[int, bool], None],
         syncs: Syncs | None = None,
         on_room: Callable[[bool], None] = lambda _has_room: None,
+        *,
+        jobs: Jobs | None = None,
+        on_broken: Callable[[Exception], NoReturn] | None = None,
     ) -> None:
         self._disk = disk
         self._sync_interval = sync_interval
@@ -74,9 +121,8 @@ class LogWriter:
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="reliable-mq-writer", daemon=True)
-        self._thread.start()
+        self._on_broken = on_broken or _die
+        self._jobs = jobs or JobThread(self._on_broken)
 
     @property
     def is_waiting_for_room(self) -> bool:
@@ -101,7 +147,7 @@ class LogWriter:
             CommitLog.write(batch)
         except Exception as error:  # noqa: BLE001 - told there
             if not is_out_of_room(error):
-                _die(error)
+                self._on_broken(error)
             if not self._is_out_of_room:
                 self._is_out_of_room = True
                 log.critical("the disk is full, sends are refused; the log waits: %s", error)
@@ -208,15 +254,7 @@ class LogWriter:
             self._sync_later.cancel()
         if self._syncs is not None:
             self._syncs.close()
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not None:
-                job()
-        except Exception as error:  # noqa: BLE001 - told there
-            _die(error)
+        self._jobs.close()
 
 
 class KernelSyncs:
@@ -253,7 +291,7 @@ class KernelSyncs:
         self._kernel.close()
 
 
-def _die(cause: Exception) -> None:
+def _die(cause: Exception) -> NoReturn:
     """End the process: no acknowledgement can be kept any more; recovery knows what is there."""
     log.critical("the store cannot be written, the broker stops", exc_info=cause)
     logging.shutdown()
