@@ -120,6 +120,9 @@ def test_after_fifteen_checks_a_half_is_given_up_but_a_late_word_is_heard(
     assert end(world, ending(sent, COMMIT)).code == 0
     assert end(world, ending(sent, COMMIT)).code == 0
     assert bodies(world) == [b"half"]
+    world = restarted(world)
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert bodies(world) == [b"half"]
 
 
 def given_up(world: BrokerWorld) -> Command:

@@ -134,9 +134,24 @@ def test_a_clock_that_was_set_back_does_not_hold_messages_for_hours(world: Broke
     world.pass_time(300)
 
     world.now_ms -= 3_600_000
-    world.pass_time(300)
+    world.pass_time(1_200)
 
     assert delivered(world) == [b"late"]
+
+
+def test_a_message_that_comes_after_the_clock_was_set_back_waits_its_delay(
+    world: BrokerWorld,
+) -> None:
+    world.send(b"before")
+    world.now_ms -= 3_600_000
+
+    for number in range(3):
+        world.send(b"%d" % number, DELAY="1")
+        world.pass_time(300)
+    assert delivered(world) == [b"before"]
+
+    world.pass_time(2_000)
+    assert delivered(world) == [b"before", b"0", b"1", b"2"]
 
 
 def test_one_check_delivers_no_more_than_a_share(world: BrokerWorld) -> None:

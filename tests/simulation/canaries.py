@@ -8,22 +8,30 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 from tests.simulation.kinds import ASKED
+from tests.simulation.plan import SEGMENT_SIZES
 
+from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.delivery import timers
+from reliable_mq.broker_core.delivery import half, timers
 from reliable_mq.broker_core.delivery.half import HalfMessages
+from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
 from reliable_mq.broker_core.delivery.order_lock import OrderLocks
 from reliable_mq.broker_core.delivery.schedule import DelaySchedule
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.offsets import OffsetTable
+from reliable_mq.broker_core.pressure import Pressure
 from reliable_mq.broker_core.requests import pull, send
-from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.state import BrokerState, Turn
 from reliable_mq.broker_core.store.appender import Appender, Lane
+from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryFile
+from reliable_mq.wire.batch_body import decode_batch, encode_batch
 
 _Original = Any  # a function of the product, whatever it takes
 
@@ -130,11 +138,11 @@ def _trust_units(queue: ConsumeQueue, _log_offset: int) -> int:
 
 def _half_a_batch(original: _Original) -> _Original:
     def append_batch(state: BrokerState, template: Any, body: bytes, now_ms: int) -> Any:
-        place, offsets = original(state, template, body, now_ms)
-        arrivals = state.store.appender.lane(template.topic, template.queue_id).arrivals
-        if len(offsets) > 3 and arrivals:
-            arrivals.units.pop()
-        return place, offsets
+        items = decode_batch(body)
+        if len(items) <= 3:
+            return original(state, template, body, now_ms)
+        place, offsets = original(state, template, encode_batch(items[:-1]), now_ms)
+        return place, [*offsets, offsets[-1]]
 
     return append_batch
 
@@ -149,12 +157,37 @@ def _answer_twice(original: _Original) -> _Original:
     return release
 
 
-def _end_twice(original: _Original) -> _Original:
-    def settle(halves: HalfMessages, half: Any) -> bool:
-        original(halves, half)
-        return True
+def _end_twice(_halves: HalfMessages, _half: Any) -> bool:
+    """Take every end of a transaction for the first one."""
+    return False
 
-    return settle
+
+def _check_too_early(original: _Original) -> _Original:
+    def run_once(check: HalfCheck, state: BrokerState, now_ms: int) -> Any:
+        return original(check, state, now_ms + 300)
+
+    return run_once
+
+
+def _sync_the_last_segment(original: _Original) -> _Original:
+    """Of a batch that spans two segments, forget to sync the first."""
+
+    def take(writer: LogWriter, turn: Turn) -> None:
+        if turn.batch and len(turn.batch.writes) > 1:
+            *others, last = turn.batch.writes
+            CommitLog.write(Batch(others, turn.batch.end))
+            turn = msgspec.structs.replace(turn, batch=Batch([last], turn.batch.end))
+        original(writer, turn)
+
+    return take
+
+
+def _no_file_for_ever(pressure: Pressure, _now_ms: int) -> None:
+    pressure.note_room(has_room=False)
+
+
+def _at_once(_schedule: DelaySchedule, _level: int, _offset: int, _end: int, now_ms: int) -> int:
+    return now_ms
 
 
 def _timer_too_early(original: _Original) -> _Original:
@@ -186,13 +219,23 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a lock of two": (OrderLocks, "lock", _lock_of_two),
     "unsynced units trusted": (ConsumeQueue, "index_of", lambda _: _trust_units),
     "a batch not whole": (send, "_append_batch", _half_a_batch),
-    "a half ended twice": (HalfMessages, "settle", _end_twice),
+    "a half ended twice": (HalfMessages, "is_settled", lambda _: _end_twice),
+    "a half asked for too early": (HalfCheck, "run_once", _check_too_early),
+    "no producer asked": (ClientTable, "next_producer", lambda _: lambda *_at: None),
+    "a late end heard twice": (half, "_settled_late", lambda _: lambda _store: ()),
+    "a segment not synced": (LogWriter, "take", _sync_the_last_segment),
+    "no room for ever": (Pressure, "note_no_file", lambda _: _no_file_for_ever),
+    "no delay when the clock goes back": (DelaySchedule, "_due_again", lambda _: _at_once),
     "a repeated end too early": (BrokerState, "settled_before", lambda _: BrokerState.reply),
     "a timer too early": (Timers, "_deliver", _timer_too_early),
     "a timer twice": (timers, "deliveries_since", lambda _: lambda *_at: (Counter(), 0)),
     "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
     "an answer twice": (BrokerState, "release", _answer_twice),
 }
+
+
+def _all_but(*kinds: str) -> list[str]:
+    return sorted({*ASKED} - {*kinds})
 
 
 # Worlds in which a bug can show at all, where that takes more than luck.
@@ -235,7 +278,41 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         "crash_every_ms": 1_500.0,
         "restart_after_ms": 10.0,
         "checkpoint_ms": 10_000.0,
-        "kinds_off": sorted({*ASKED} - {"send", "timed"}),
+        "kinds_off": _all_but("send", "timed"),
+    },
+    "a half asked for too early": {"half_check_ms": 300, "kinds_off": []},
+    "no producer asked": {"half_check_ms": 300, "kinds_off": []},
+    "a late end heard twice": {
+        "duration_ms": 8_000.0,
+        "half_check_ms": 300,
+        "half_checks_max": 1,
+        "crash_every_ms": 1_000.0,
+        "power_loss": 0.0,
+        "kinds_off": _all_but("half", "end"),
+    },
+    "a segment not synced": {
+        "is_sync_flush": True,
+        "segment_size": SEGMENT_SIZES[0],
+        "big_bodies": 0.5,
+        "power_loss": 1.0,
+        "crash_every_ms": 500.0,
+        "disk_ms": 5.0,
+        "kinds_off": _all_but("send", "batch"),
+    },
+    "no room for ever": {
+        "segment_size": SEGMENT_SIZES[0],
+        "big_bodies": 1.0,
+        "think_ms": 20.0,
+        "checkpoint_ms": 100_000.0,
+        "full_every_ms": 200.0,
+        "full_for_ms": 100.0,
+        "crash_every_ms": 0.0,
+        "kinds_off": _all_but("batch"),
+    },
+    "no delay when the clock goes back": {
+        "set_clock_every_ms": 1_000.0,
+        "set_clock_ms": 20_000.0,
+        "kinds_off": _all_but("send", "delayed"),
     },
     "a repeated end too early": {"duplicate": 0.5, "disk_ms": 5.0, "kinds_off": []},
 }

@@ -14,8 +14,10 @@ from tests.simulation.network import Link
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.frame import JSON, ROCKETMQ
+from reliable_mq.wire.headers import CheckTransactionHeader
 
 Heard = Callable[[Command | None], None]
 """Takes the answer to a request; None when it can come no more."""
@@ -146,6 +148,7 @@ class Asker:
             group=world.random.choice(world.plan.groups),
         )
         self.caller = Caller(world, machine)
+        self.caller.on_request = self._asked
         world.later(world.around(world.plan.think_ms), self._ask)
 
     def _ask(self) -> None:
@@ -159,6 +162,12 @@ class Asker:
         command = kind.make(self._memory)
         if command is not None:
             self.caller.ask(command, lambda reply: self._learn(kind, command, reply))
+
+    def _asked(self, command: Command) -> None:
+        """Remember a half that the broker asks for; it may be ended some time."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            header = CheckTransactionHeader.decode(command.ext_fields)
+            self._memory.halves.append((header.commit_log_offset, header.tran_state_table_offset))
 
     def _learn(self, kind: Asking, command: Command, reply: Command | None) -> None:
         if reply is not None:

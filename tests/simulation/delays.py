@@ -32,6 +32,8 @@ class Delays:
         self._next = dict.fromkeys(DELAYS_MS, 0)
         self._opened_ms: float | None = None
         self._seen_ms = 0
+        self._set_back_ms = 0.0  # how far the clock was set back, all in all
+        self._shown_at: dict[int, float] = {}
         self._deliveries: dict[int, list[Entry]] = {}  # by the delayed record's log offset
         self._cause: dict[int, int] = {}  # a delivery's log offset -> the delayed record's
 
@@ -50,7 +52,8 @@ class Delays:
                 continue
             if (origin.body, origin.reconsume_times) != (entry.body, entry.reconsume_times):
                 continue
-            if now_ms < origin.store_time_ms + delay_ms:
+            aged_ms = now_ms + self._set_back_ms - self._shown_at.get(origin.log_offset, 0)
+            if now_ms < origin.store_time_ms + delay_ms and aged_ms < delay_ms:
                 raise Violation(f"{origin} of level {level} is delivered early, as {entry}")
             self._next[level] = at + 1
             if (at + 1) % self._per_file == 0:
@@ -59,6 +62,19 @@ class Delays:
             self._cause[entry.log_offset] = origin.log_offset
             return True
         return False
+
+    def clock_was_set(self, change_ms: float) -> None:
+        """Note that the clock jumped."""
+        self._set_back_ms += max(0.0, -change_ms)
+
+    def shown(self, entry: Entry, now_ms: int) -> None:
+        """Note that a record shows, from a time on that never goes back."""
+        if entry.topic == SCHEDULE_TOPIC:
+            self._shown_at[entry.log_offset] = now_ms + self._set_back_ms
+
+    def disturbed(self) -> None:
+        """Note that the clock begins anew: nothing that was due before is late yet."""
+        self._opened_ms = None
 
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that what is due was delivered; called after a look at the clock."""

@@ -14,6 +14,9 @@ from reliable_mq.wire.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_DELIVERED_MS,
+    TIMER_OUT_MS,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
 )
 from reliable_mq.wire.record import Record
 
@@ -68,6 +71,8 @@ class Entry(msgspec.Struct, eq=False):
     due_ms: int  # of a message in the timers' topic, else 0
     is_timed_delivery: bool
     half_offset: int  # of a committed message: where its half is
+    unique_key: str
+    checks: int  # of a half: how often it was asked for
     number: int = -1  # in the log
     shown_ms: int = 0
 
@@ -113,10 +118,21 @@ def entry_of(record: Record) -> Entry:
         int(properties.get(DELAY, "0")),
         properties.get(REAL_TOPIC, ""),
         int(properties.get(REAL_QUEUE_ID, "0")),
-        due_ms(properties, record.store_time_ms) if record.topic == TIMER_TOPIC else 0,
+        _slot_due_ms(properties, record.store_time_ms) if record.topic == TIMER_TOPIC else 0,
         TIMER_DELIVERED_MS in properties and record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC),
         record.prepared_transaction_offset,
+        properties.get(UNIQ_KEY, ""),
+        int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
     )
+
+
+def _slot_due_ms(properties: Mapping[str, str], stored_ms: int) -> int:
+    """Return when a message in the timers' topic is due: in the second behind TIMER_OUT_MS.
+
+    A clock that was set back may have stored it with a later time than it was asked for.
+    """
+    out_ms = int(properties[TIMER_OUT_MS])
+    return min(max(due_ms(properties, stored_ms), out_ms + 1), out_ms + 1_000)
 
 
 def due_ms(properties: Mapping[str, str], stored_ms: int) -> int:

@@ -4,17 +4,23 @@ Does what `runtime.broker_server.BrokerServer` does, one event at a time.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
+from tests.simulation.loop import Guard, WorldJobs, WorldLoop, WorldSyncs
 from tests.simulation.model import Model
 from tests.simulation.network import Link, Network
-from tests.simulation.plan import BODY_SIZE_MAX, DELAY_LEVELS
+from tests.simulation.plan import BODY_SIZE_MAX, DELAY_LEVELS, HALF_TIMEOUT_MS
+from tests.simulation.watched_disk import WatchedDisk
 from tests.simulation.world import World
-from tests.simulation.writer import Writer
 
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.testing.memory_disk import MemoryDisk, Stopped
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.errors import StoreError
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.testing.memory_disk import Stopped
 from reliable_mq.wire.command import decode_command, decode_request
 
 _CHECK_EVERY = 50  # turns between two looks at all invariants
@@ -35,7 +41,9 @@ def config_of(world: World) -> BrokerConfig:
             "flushDiskType": "SYNC_FLUSH" if plan.is_sync_flush else "ASYNC_FLUSH",
             "flushConsumerOffsetInterval": "300",
             "flushDelayOffsetInterval": "200",
-            "transactionCheckInterval": "100000000",
+            "transactionTimeOut": str(HALF_TIMEOUT_MS),
+            "transactionCheckInterval": str(plan.half_check_ms or 100_000_000),
+            "transactionCheckMax": str(plan.half_checks_max),
             "mappedFileSizeTimerLog": "4096",
             "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",
         }
@@ -47,16 +55,18 @@ def config_of(world: World) -> BrokerConfig:
 class Machine:
     """One broker over its lives."""
 
-    def __init__(self, world: World, model: Model) -> None:
+    def __init__(self, world: World, model: Model, disk: WatchedDisk) -> None:
         self._world = world
         self._model = model
+        self._disk = disk
         self._config = config_of(world)
         self._life = itertools.count(1)
         self._turn_is_due = False
         self._turn_count = 0
-        self._writer: Writer
+        self._is_closing = False
+        self._loop: WorldLoop | None = None
+        self._writer: LogWriter
         self.lives = 0
-        self.disk = MemoryDisk()
         self.core: BrokerCore | None = None
         self.network = Network(world, self)
 
@@ -68,33 +78,54 @@ class Machine:
         self.lives = next(self._life)
         world.note("start", self.lives)
         if not world.is_calm and world.chance(world.plan.crash_in_recovery):
-            self.disk.stop_before = len(self.disk.operations) + world.random.randint(0, 30)
-        core = BrokerCore(self._config, self.disk)
+            self._disk.stop_before = len(self._disk.operations) + world.random.randint(0, 30)
+        core = BrokerCore(self._config, self._disk)
+        is_open = False
         try:
-            core.open(world.now_ms)
+            with _without_room():
+                core.open(world.now_ms)
+                is_open = True
         except Stopped:
             world.note("crash while starting")
             self._fall()
             return
-        self.disk.stop_before = None
+        if not is_open:
+            world.note("no room to start")
+            self._disk.kill()
+            world.later(world.plan.restart_after_ms, self.start)
+            return
+        self._disk.stop_before = None
         self.core = core
-        self._model.opened(core, self.disk)
-        self._writer = Writer(
-            world, self.disk, self._model.reached_disk, self._stored, self._guard_of(self.lives)
+        self._is_closing = self._turn_is_due = False
+        self._model.opened(core)
+        guard = self._guard_of(self.lives)
+        self._loop = WorldLoop(world, guard)
+        guard(lambda: self._begin_life(guard))
+
+    def _begin_life(self, guard: Guard) -> None:
+        plan = self._world.plan
+        self._writer = LogWriter(
+            self._disk,
+            0 if plan.is_sync_flush else plan.sync_interval_ms / 1000,
+            self._stored,
+            WorldSyncs(self._world, guard),
+            self._note_room,
+            jobs=WorldJobs(self._world, guard),
+            on_broken=_broken,
         )
-        self._turn_is_due = False
         self._run_turn()
-        self._every(world.plan.tick_ms, self._tick)
-        self._every(world.plan.checkpoint_ms, self._checkpoint)
+        self._every(plan.tick_ms, self._tick)
+        self._every(plan.checkpoint_ms, self._checkpoint)
         self._every(self._config.timer_interval_ms, self._checkpoint_timers)
 
-    def _guard_of(self, life: int) -> Callable[[Callable[[], None]], None]:
+    def _guard_of(self, life: int) -> Guard:
         """Return what runs a step only in this life, and lets the machine fall when it stops."""
 
         def guard(act: Callable[[], None]) -> None:
             if self.core is not None and self.lives == life:
                 try:
-                    act()
+                    with self._running.running():
+                        act()
                 except Stopped as stop:
                     self._world.note("stopped at", *stop.args)
                     self._fall()
@@ -105,62 +136,94 @@ class Machine:
         guard = self._guard_of(self.lives)
 
         def again() -> None:
-            act()
-            self._world.later(interval_ms, lambda: guard(again))
+            if not self._is_closing:
+                act()
+                self._world.later(interval_ms, lambda: guard(again))
 
         self._world.later(interval_ms, lambda: guard(again))
 
     # what happens to it
 
+    def set_clock(self, change_ms: float) -> None:
+        """Set the clock forward or back."""
+        self._world.note("the clock is set by", change_ms)
+        self._world.set_clock(change_ms)
+        self._model.clock_was_set(change_ms)
+
+    def fill_disk(self) -> None:
+        """Let the disk be full for a while."""
+        world = self._world
+        if not self._disk.is_full:
+            world.note("the disk is full")
+            self._disk.is_full = True
+            world.later(world.around(world.plan.full_for_ms), self.give_room)
+
+    def give_room(self) -> None:
+        """Let the disk have room again."""
+        self._world.note("the disk has room")
+        self._disk.give_room()
+
     def crash_soon(self) -> None:
         """Stop the machine at one of its next operations on the disk, a write perhaps half done."""
         random = self._world.random
         if self.core is not None:
-            self.disk.stop_before = len(self.disk.operations) + random.randint(0, 6)
-            self.disk.torn = random.choice((0, random.randint(1, 2_000)))
+            ahead = 0 if self._disk.is_full else random.randint(0, 6)
+            self._disk.stop_before = len(self._disk.operations) + ahead
+            self._disk.torn = random.choice((0, random.randint(1, 2_000)))
 
     def stop_cleanly(self) -> None:
         """Stop as on SIGTERM, and start again."""
-        if self.core is None:
+        if self.core is None or self._is_closing:
             return
         self._world.note("stop cleanly")
-        self._guard_of(self.lives)(self._close)
+        self._is_closing = True
+        self._guard_of(self.lives)(lambda: self._running.carry_out(self._close()))
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
+        """Stop; what `BrokerServer.close` does once nobody is listened to."""
         core = self._alive()
         self._run_turn()
-        self._writer.drain()
-        self._model.closing()
-        core.close(self._world.now_ms)
-        self.core = None
-        self._model.down(is_power_loss=False)
-        self.network.cut_all()
+        await self._writer.drain()
+        self._writer.close()
+        if not self._writer.is_waiting_for_room:
+            with _without_room():
+                core.close(self._world.now_ms)
+        self._end_life(is_power_loss=False)
         self._world.later(self._world.plan.restart_after_ms, self.start)
+
+    def _end_life(self, *, is_power_loss: bool) -> None:
+        self.core = None
+        if self._loop is not None:
+            self._loop.stop()
+        self._model.down(is_power_loss=is_power_loss)
+        self.network.cut_all()
 
     def _fall(self) -> None:
         world = self._world
         is_power_loss = world.chance(world.plan.power_loss)
         world.note("power loss" if is_power_loss else "kill")
-        self.core = None
+        self._end_life(is_power_loss=is_power_loss)
         if is_power_loss:
-            self.disk.lose_power(world.random)
+            self._disk.lose_power(world.random)
         else:
-            self.disk.kill()
-        self._model.down(is_power_loss=is_power_loss)
-        self.network.cut_all()
+            self._disk.kill()
         world.later(world.around(world.plan.restart_after_ms), self.start)
 
     def came(self, link: Link, data: bytes) -> None:
-        """Take bytes that a client sent."""
-        self._guard_of(self.lives)(lambda: self._receive(link, data))
+        """Take bytes that a client sent; a broker that stops reads no more."""
+        if not self._is_closing:
+            self._guard_of(self.lives)(lambda: self._receive(link, data))
 
     def _receive(self, link: Link, data: bytes) -> None:
         core, now_ms = self._alive(), self._world.now_ms
         for frame in link.reader.feed(data):
             command = decode_command(frame)
             self._world.note("request", link.connection.id, command.code, command.opaque)
+            self._look_for_room()
             self._model.received(link.connection.id, command, now_ms)
             core.receive(link.connection, decode_request(frame), now_ms)
+            if self._model.has_room and core.state.pressure.is_disk_full:
+                self._model.found_no_room()
         if not self._turn_is_due:
             self._turn_is_due = True
             guard = self._guard_of(self.lives)
@@ -198,24 +261,55 @@ class Machine:
         self._model.stored(end, self._world.now_ms)
         self._run_turn()
 
+    def _note_room(self, has_room: bool) -> None:
+        self._world.note("room" if has_room else "no room")
+        self._alive().state.pressure.note_room(has_room=has_room)
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        pressure = self._alive().state.pressure
+        refusal = pressure.refusal[0] if pressure.refusal else None
+        self._model.room(has_room=not pressure.is_disk_full, refusal=refusal)
+
     def _tick(self) -> None:
         core, now_ms = self._alive(), self._world.now_ms
         core.tick(now_ms)
         self._model.ticked(now_ms)
         self._run_turn()
+        self._look_for_room()
         self._model.nothing_is_late(now_ms)
 
     def _checkpoint(self) -> None:
-        self._writer.run(self._alive().state.store.begin_checkpoint())
+        work = self._alive().state.store.begin_checkpoint()
+        self._running.carry_out(self._writer.run(work))
 
     def _checkpoint_timers(self) -> None:
         work = self._alive().begin_timer_checkpoint(self._world.now_ms)
         if work:
-            self._writer.run(work)
+            self._running.carry_out(self._writer.run(work))
+
+    @property
+    def _running(self) -> WorldLoop:
+        assert self._loop is not None
+        return self._loop
 
     def _alive(self) -> BrokerCore:
         assert self.core is not None
         return self.core
+
+
+@contextmanager
+def _without_room() -> Iterator[None]:
+    """Go on when there was no room on the disk, as the server does."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        if not is_out_of_room(error):
+            raise
+
+
+def _broken(error: Exception) -> NoReturn:
+    raise error
 
 
 def check_invariants(core: BrokerCore) -> None:

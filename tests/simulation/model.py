@@ -27,12 +27,15 @@ from tests.simulation.plan import Plan
 from tests.simulation.tables import Tables
 from tests.simulation.timers import TimedMessages
 from tests.simulation.waiting import Waiting
+from tests.simulation.watched_disk import WatchedDisk
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Turn
-from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command
 from reliable_mq.wire.frame import FrameReader
+
+_ROOM_FOUND_MS = 1_500  # so soon the broker finds that the disk has room again
 
 
 class Asked(msgspec.Struct, eq=False):
@@ -46,6 +49,7 @@ class Asked(msgspec.Struct, eq=False):
     expected_count: int = 0
     entries: list[int] = msgspec.field(default_factory=list)
     is_answered: bool = False
+    lacks_room: bool = False  # whether the disk had none for it
     facts: Any = None  # what the kind wants to remember
 
 
@@ -71,10 +75,12 @@ class Model:
     Args:
         kinds: what answers which request code.
         plan: whether an acknowledgement means durable, and how often the broker looks at the clock.
+        disk: how far the log is written and synced.
     """
 
-    def __init__(self, kinds: Mapping[int, Kind], plan: Plan) -> None:
+    def __init__(self, kinds: Mapping[int, Kind], plan: Plan, disk: WatchedDisk) -> None:
         self._kinds = kinds
+        self._disk = disk
         self._is_sync_flush = plan.is_sync_flush
         self.log: list[Entry] = []
         self.queues: dict[tuple[str, int], Queue] = {}
@@ -82,8 +88,11 @@ class Model:
         self.tables = Tables()
         self.delays = Delays(self, plan.tick_ms, plan.queue_file_size)
         self.timers = TimedMessages(self, plan.tick_ms)
-        self.halves = Halves(self)
+        self.halves = Halves(self, plan)
         self.waiting = Waiting()
+        self.has_room = True
+        self.refusal: int | None = None  # the code with which sends are refused now
+        self._last: Asked
         self.visible = 0  # so many entries of the log show in their queues
         self._written = 0  # so many the file system has, and the medium
         self._synced = 0
@@ -94,8 +103,6 @@ class Model:
         self._fresh: list[Asked] = []
         self._unanswered: deque[Asked] = deque()  # in the order of the log
         self._ends: deque[tuple[int, int]] = deque()  # log end, number of entries: not stored yet
-        self._counts: dict[int, int] = {}  # the same of all batches
-        self._is_closing = False
         self.answered_count = 0
 
     # what the broker is told
@@ -105,6 +112,7 @@ class Model:
         if command.is_reply:
             return
         asked = Asked(connection, command, self._kinds[command.code], now_ms, self.visible)
+        self._last = asked
         expected = asked.kind.expect(self, asked)
         asked.expected_count = len(expected)
         self._expected.extend((asked, record) for record in expected)
@@ -114,18 +122,19 @@ class Model:
             if expected:
                 self._unanswered.append(asked)
 
+    def found_no_room(self) -> None:
+        """Note that the last request found no room for the log's next file: it changes nothing."""
+        asked = self._last
+        asked.lacks_room = True
+        self._expected = deque(pair for pair in self._expected if pair[0] is not asked)
+        if asked.expected_count and isinstance(asked.facts, Entry):
+            self.halves.reopen(asked.facts)
+
     def disconnected(self, connection: int) -> None:
         """Note that a connection is gone."""
         self._fresh = [asked for asked in self._fresh if asked.connection != connection]
         self.waiting.disconnected(connection)
         self.tables.disconnected(connection)
-
-    def reached_disk(self, end: int, is_synced: bool) -> None:
-        """Note how far the disk has come."""
-        count = self._counts[end]
-        self._written = max(self._written, count)
-        if is_synced:
-            self._synced = max(self._synced, count)
 
     def stored(self, end: int, now_ms: int) -> None:
         """Note that the broker was told how far the log is stored."""
@@ -133,9 +142,28 @@ class Model:
             _, count = self._ends.popleft()
             for entry in self.log[self.visible : count]:
                 entry.shown_ms = now_ms
+                self.delays.shown(entry, now_ms)
                 self.queues[entry.topic, entry.queue_id].visible += 1
                 self.waiting.shown(entry)
             self.visible = count
+
+    def clock_was_set(self, change_ms: float) -> None:
+        """Note that the clock jumped: what is due, and who is silent, begins anew."""
+        self._disturbed()
+        self.delays.clock_was_set(change_ms)
+        self.tables.producers.clear()
+
+    def room(self, *, has_room: bool, refusal: int | None) -> None:
+        """Note whether the broker found room for what it wrote, and whether it refuses sends."""
+        self.refusal = refusal
+        if has_room != self.has_room:
+            self.has_room = has_room
+            self._disturbed()
+
+    def _disturbed(self) -> None:
+        self.delays.disturbed()
+        self.timers.disturbed()
+        self.halves.disturbed()
 
     def ticked(self, now_ms: int) -> None:
         """Note that the broker looked at the clock."""
@@ -150,6 +178,8 @@ class Model:
             for connection, frame in turn.replies
             for cut in FrameReader().feed(frame)
         ]
+        for _, command in replies:
+            self._told(command)
         answers = [pair for pair in map(self._asked_for, replies) if pair]
         refused = {id(asked) for asked, reply in answers if reply.code and asked.expected_count}
         if refused:
@@ -158,21 +188,28 @@ class Model:
             for record in records_of(turn.batch):
                 self._appended(entry_of(record), now_ms)
             self._ends.append((turn.batch.end, len(self.log)))
-            self._counts[turn.batch.end] = len(self.log)
         if self._expected:
             asked, missing = self._expected[0]
             raise Violation(f"request {asked.command.code} was taken but not stored: {missing}")
         for asked, reply in answers:
             if asked.expected_count and not reply.code:
                 self._acknowledge(asked)
-            asked.kind.check(self, asked, reply)
+            if not asked.lacks_room:
+                asked.kind.check(self, asked, reply)
+            elif reply.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
+                raise Violation(f"there was no room, and the answer is {reply}")
             self.answered_count += 1
         self._nobody_is_forgotten()
+
+    def _told(self, command: Command) -> None:
+        """Check a request of the broker's own."""
+        if not command.is_reply and command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.halves.asked(command)
 
     def _asked_for(self, answer: tuple[int, Command]) -> tuple[Asked, Command] | None:
         connection, reply = answer
         if not reply.is_reply:
-            return None  # the broker's own request
+            return None
         asked = self._asked.pop((connection, reply.opaque), None)
         if asked is None:
             raise Violation(f"connection {connection}: nobody waits for {reply}")
@@ -207,13 +244,23 @@ class Model:
         return (
             self.delays.delivered(entry, now_ms)
             or self.timers.delivered(entry, now_ms)
-            or self.halves.recorded(entry)
+            or self.halves.recorded(entry, now_ms)
         )
 
     @property
     def safe(self) -> int:
         """How many entries of the log are as safe as the flush type promises."""
+        self._look_at_disk()
         return self._synced if self._is_sync_flush else self._written
+
+    def _look_at_disk(self) -> None:
+        self._written = self._count_before(self._disk.log_written, self._written)
+        self._synced = self._count_before(self._disk.log_synced, self._synced)
+
+    def _count_before(self, log_end: int, number: int) -> int:
+        while number < len(self.log) and self.log[number].log_end <= log_end:
+            number += 1
+        return number
 
     def _acknowledge(self, asked: Asked) -> None:
         last = max(asked.entries, default=-1)
@@ -239,35 +286,38 @@ class Model:
         if self._unanswered and self._unanswered[0].entries[-1] < self.visible:
             raise Violation(f"{self._unanswered[0].command.code} is stored and has no answer")
         self.waiting.nobody_is_forgotten()
+        self.halves.nobody_is_unasked()
 
     def nothing_is_late(self, now_ms: int) -> None:
-        """Check what had to be done by the clock."""
+        """Check what had to be done by the clock; nothing is without room on the disk."""
+        if not self.has_room:
+            if self._disk.has_had_room_ms > _ROOM_FOUND_MS:
+                raise Violation("the disk has room, and sends are refused for want of it")
+            return
         self.delays.nothing_is_late(now_ms)
         self.timers.nothing_is_late(now_ms)
+        self.halves.nothing_is_late(now_ms)
 
     # lives
 
-    def closing(self) -> None:
-        """Note that the broker stops and has synced all."""
-        self._written = self._synced = len(self.log)
-        self._is_closing = True
-
     def down(self, *, is_power_loss: bool) -> None:
         """Note that the broker is gone; so are the connections, and what waited on them."""
+        self._look_at_disk()
         safe = self._synced if is_power_loss else self._written
-        self._must_survive = safe
-        self._written = safe
-        self._is_closing = False
+        self._must_survive = self._written = safe
+        self._disk.log_opened(self.log[safe - 1].log_end if safe else 0)
         self._expected.clear()
         self._asked.clear()
         self._fresh.clear()
         self._unanswered.clear()
         self._ends.clear()
-        self._counts.clear()
         self.waiting.clear()
 
-    def opened(self, core: BrokerCore, disk: MemoryDisk) -> None:
+    def opened(self, core: BrokerCore) -> None:
         """Check what a broker has found, and go on from there."""
+        disk = self._disk
+        self.has_room = True
+        disk.log_opened(core.state.store.log.end)
         found = [entry_of(record) for record in survivors(core.state.store.log)]
         for ours, theirs in zip(self.log, found, strict=False):
             if not ours.is_same(theirs):

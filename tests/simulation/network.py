@@ -15,6 +15,7 @@ from tests.simulation.world import World
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.properties import TRANSACTION_PREPARED
 from reliable_mq.wire.record import pack_host
 
 _COPY = 1 << 30  # the opaque of a doubled request: nobody waits for it
@@ -52,6 +53,10 @@ class Link:
         self.arrival_ms = [0.0, 0.0]  # of the last frame to the broker, and to the client
 
 
+def _is_half(command: Command) -> bool:
+    return any(TRANSACTION_PREPARED in value for value in command.ext_fields.values())
+
+
 class Network:
     """Carries frames, late or never."""
 
@@ -70,10 +75,15 @@ class Network:
         return link
 
     def send(self, link: Link, command: Command) -> None:
-        """Carry a request to the broker."""
+        """Carry a request to the broker.
+
+        Halves are not doubled where they are checked: nothing would tell their copies apart.
+        """
         plan = self._world.plan
+        checks_halves = plan.half_check_ms or plan.set_clock_every_ms  # that begins a round, too
+        may_double = not (checks_halves and _is_half(command))
         self._carry(link, encode_command(command), 0)
-        if not self._world.is_calm and self._world.chance(plan.duplicate):
+        if not self._world.is_calm and self._world.chance(plan.duplicate) and may_double:
             copy = msgspec.structs.replace(command, opaque=next(self._copies))
             self._carry(link, encode_command(copy), 0)
 

@@ -13,6 +13,7 @@ DELAY_LEVELS = "1s 2s 5s 10s"
 SEGMENT_SIZES = (96 * 1024, 160 * 1024, 512 * 1024)
 QUEUE_FILE_SIZES = (200, 2_000, 20_000)
 BODY_SIZE_MAX = 4_096
+HALF_TIMEOUT_MS = 1_000  # a half that is younger is not asked for
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -47,6 +48,12 @@ class Plan(msgspec.Struct, kw_only=True):
     clean_stop: float  # of stops
     crash_in_recovery: float
     restart_after_ms: float
+    half_check_ms: int  # between two rounds of check-backs; 0: none
+    half_checks_max: int
+    set_clock_every_ms: float  # 0: never
+    set_clock_ms: float  # how far, forward or back
+    full_every_ms: float  # between two times without room on the disk; 0: never
+    full_for_ms: float
 
 
 def plan_of(seed: int, kinds: list[str]) -> Plan:
@@ -90,4 +97,10 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         clean_stop=random.choice((0.0, 0.2)),
         crash_in_recovery=sometimes(0.5, 0.3),
         restart_after_ms=random.choice((10.0, 300.0)),
+        half_check_ms=int(sometimes(0.6, random.choice((300, 1_000)))),
+        half_checks_max=random.choice((1, 3, 15)),
+        set_clock_every_ms=sometimes(0.3, random.choice((1_000.0, 4_000.0))),
+        set_clock_ms=random.choice((50.0, 1_500.0, 20_000.0)),
+        full_every_ms=sometimes(0.3, random.choice((1_000.0, 4_000.0))),
+        full_for_ms=random.choice((100.0, 2_000.0)),
     )

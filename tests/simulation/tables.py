@@ -22,6 +22,7 @@ class Tables:
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
         self.groups: set[str] = set()
+        self.producers: set[int] = set()  # connections
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], tuple[str, int, int | None]] = {}
 
@@ -32,6 +33,7 @@ class Tables:
 
     def disconnected(self, connection: int) -> None:
         """Free the locks that end with a connection."""
+        self.producers.discard(connection)
         for key, (_, _, bound) in list(self.locks.items()):
             if bound == connection:
                 del self.locks[key]
@@ -44,6 +46,7 @@ class Tables:
         self.groups = set(_table(disk, GROUPS_PATH, "subscriptionGroupTable"))
         self.offsets.clear()
         self.locks.clear()
+        self.producers.clear()
         for name, queues in _table(disk, OFFSETS_PATH, "offsetTable").items():
             topic, _, group = name.partition("@")
             for queue_id, offset in queues.items():

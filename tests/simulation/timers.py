@@ -22,6 +22,7 @@ class TimedMessages:
         self._causes: dict[int, Entry] = {}  # by the delivery's log offset
         self._delivered: set[int] = set()  # log offsets of timed messages
         self._opened_ms: float | None = None
+        self._seen_ms = 0  # the latest time that the broker saw: earlier ones are over for it
 
     def appended(self, entry: Entry) -> None:
         """Note a timed message that was stored."""
@@ -44,14 +45,20 @@ class TimedMessages:
         self._delivered.add(origin.log_offset)
         return True
 
+    def disturbed(self) -> None:
+        """Note that the clock begins anew: nothing that was due before is late yet."""
+        self._opened_ms = None
+
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that what is due was delivered; called after a look at the clock."""
+        before_ms = self._seen_ms
         if self._opened_ms is None:
             self._opened_ms = now_ms
+        self._seen_ms = max(self._seen_ms, now_ms)
         while self._due and self._due[0][0] + self._slack_ms < now_ms:
             _, _, entry = self._due[0]
             if entry.log_offset not in self._delivered and self._is_stored(entry):
-                since_ms = max(entry.due_ms, self._opened_ms, entry.shown_ms)
+                since_ms = max(entry.due_ms, self._opened_ms, entry.shown_ms, before_ms)
                 if entry.number >= self._model.visible or now_ms <= since_ms + self._slack_ms:
                     return
                 raise Violation(f"{entry} is late: it was due at {entry.due_ms}")

@@ -28,6 +28,8 @@ class World:
         self.time_ms = float(START_MS)
         self.event_count = 0
         self.is_calm = False  # whether the faults have ended
+        self.clock_ahead_ms = 0.0  # how far the clock was set forward, all in all
+        self.highest_ms = 0.0  # the latest time that the clock ever showed when it was set
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._asked = 0
         self._trace: deque[tuple[float, tuple[object, ...]]] = deque(
@@ -37,7 +39,12 @@ class World:
     @property
     def now_ms(self) -> int:
         """The clock as a broker reads it."""
-        return int(self.time_ms)
+        return int(self.time_ms + self.clock_ahead_ms)
+
+    def set_clock(self, change_ms: float) -> None:
+        """Set the clock forward or back."""
+        self.highest_ms = max(self.highest_ms, self.time_ms + self.clock_ahead_ms)
+        self.clock_ahead_ms += change_ms
 
     def later(self, delay_ms: float, act: Callable[[], None]) -> None:
         """Let something happen after `delay_ms`."""

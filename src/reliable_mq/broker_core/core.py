@@ -26,9 +26,10 @@ from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store.consume_queue import Arrivals
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_index import IndexSizes
 from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import StoreCorrupt, StoreError
@@ -124,13 +125,14 @@ class BrokerCore:
         state.topics.version.advance(now_ms)
         state.topics_changed()
         state.started_ms = now_ms
+        progress = load_progress(self._disk)
         state.store.open()
         state.store.log.read_ahead(is_wanted=config.data_read_ahead)
         state.schedule.settle(state.store)
         state.timers.settle(now_ms)
         state.offsets.settle(state.store)
         state.settled(0, None, now_ms)
-        state.halves.recover(state.store, state.offsets)
+        state.halves.recover(state.store, state.offsets, progress.log_end if progress else 0)
         state.count_halves(now_ms)
         # Producers come back first, then they are asked.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
@@ -225,11 +227,7 @@ class BrokerCore:
         for pull in state.pulls.due(now_ms):
             answer_waiting(state, pull)
         state.calls.expire(now_ms)
-        is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
-        if is_due and not state.pressure.is_disk_full:
-            state.schedule.deliver_due(state.store, now_ms)
-        if not state.pressure.is_disk_full:
-            state.timers.run(now_ms)
+        self._store_what_is_due(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
             state.save(OFFSETS_PATH, state.offsets.dump())
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
@@ -237,13 +235,29 @@ class BrokerCore:
             state.save(schedule.PATH, state.schedule.dump())
         if is_due:
             self._save_counts()
-        if self._is_due("halves", now_ms, config.transaction_check_interval_ms):
-            self._half_check.begin(state)
-        if self._half_check.is_running and not state.pressure.is_disk_full:
-            self._half_check.run_once(state, now_ms)
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
+
+    def _store_what_is_due(self, now_ms: int) -> None:
+        """Store what the broker stores by itself; without room for it nothing is done."""
+        state = self.state
+        is_due = self._is_due("delays", now_ms, schedule.CHECK_INTERVAL_MS)
+        if self._is_due("halves", now_ms, state.config.transaction_check_interval_ms):
+            self._half_check.begin(state)
+        if state.pressure.is_disk_full:
+            return
+        try:
+            if is_due:
+                state.schedule.deliver_due(state.store, now_ms)
+            state.timers.run(now_ms)
+            if self._half_check.is_running:
+                self._half_check.run_once(state, now_ms)
+        except StoreError as error:
+            if not is_out_of_room(error):
+                raise
+            log.warning("no room for the log's next file, it is tried again: %s", error)
+            state.pressure.note_no_file(now_ms)
 
     @property
     def is_index_wanted(self) -> bool:

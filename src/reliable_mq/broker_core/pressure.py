@@ -15,6 +15,7 @@ _DISK_FULL = (
     "disk is full [{}], messages are put to the slave, message store has been shut down, etc."
 )
 _BUSY = "[{}]broker busy, start flow control for a while, period in queue: {}ms, size of queue: {}"
+_RETRY_MS = 500  # between two tries to give the log its next file
 # So many sends go into the log together, however slow it is: they are no queue.
 _TOGETHER = 64
 
@@ -37,6 +38,7 @@ class Pressure:
         self._used = 0.0
         self._is_full = False
         self._has_room = True
+        self._retry_ms = 0  # until when the log is without its next file; 0: it is not
         self.refused = 0  # how many sends, since the start
         self.waiting = 0  # how many sends wait for the log
         self._released = 0
@@ -46,7 +48,7 @@ class Pressure:
     @property
     def is_disk_full(self) -> bool:
         """Whether nothing is to be written for want of room."""
-        return self._is_full or not self._has_room
+        return self._is_full or not self._has_room or self._retry_ms > 0
 
     def note_disk(self, used: float, *, is_full: bool) -> None:
         """Note how full the disk is, and whether it is too full to write."""
@@ -59,11 +61,18 @@ class Pressure:
         self._has_room = has_room
         self._judge()
 
+    def note_no_file(self, now_ms: int) -> None:
+        """Note that there was no room for the log's next file; a little later it is tried again."""
+        self._retry_ms = now_ms + _RETRY_MS
+        self._judge()
+
     def note_sends(self, waiting: int, released: int, now_ms: int) -> None:
         """Note how many sends wait for the log, and up to where it has let sends go."""
         is_new = not waiting or not self.waiting or released != self._released
         if is_new or now_ms < self._since_ms:
             self._since_ms = now_ms
+        if not now_ms < self._retry_ms <= now_ms + _RETRY_MS:  # later says: the clock went back
+            self._retry_ms = 0
         self._released = released
         self.waiting = waiting
         self.wait_ms = now_ms - self._since_ms
@@ -83,7 +92,7 @@ class Pressure:
         limits, wait_ms, waiting = self.limits, self.wait_ms, self.waiting
         self.refusal = None
         if self.is_disk_full:
-            share = f"{self._used if self._has_room else 1.0:5.2f}"
+            share = f"{self._used if self._is_full else 1.0:5.2f}"
             shares = f"CL: {share} CQ: {share} INDEX: {share}"
             self.refusal = ResponseCode.SERVICE_NOT_AVAILABLE, _DISK_FULL.format(shares)
         elif wait_ms >= limits.stuck_ms:

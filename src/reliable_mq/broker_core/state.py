@@ -28,6 +28,7 @@ from reliable_mq.broker_core.requests.send_reply import SendReply
 from reliable_mq.broker_core.statistics import Statistics
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.commit_log import Batch
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.retention import Retention
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
@@ -38,6 +39,7 @@ from reliable_mq.broker_core.topics import (
     TopicConfig,
     TopicTable,
 )
+from reliable_mq.errors import StoreError
 from reliable_mq.message import new_message_id
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -211,10 +213,12 @@ class BrokerState:
 
     def record_settled(self) -> None:
         """Name the halves that were settled in the op topic, many in one record."""
-        for body, highest in self.halves.take_unrecorded(self.config.transaction_op_size_max):
+        halves = self.halves
+        while unrecorded := halves.next_unrecorded(self.config.transaction_op_size_max):
+            queue_id, body = unrecorded
             record = StoredMessage(
                 topic=OP_TOPIC,
-                queue_id=0,
+                queue_id=queue_id,
                 body=body,
                 properties=_OP_PROPERTIES,
                 flag=0,
@@ -223,10 +227,19 @@ class BrokerState:
                 born_host=self.host,
             )
             place = self.append(record, self._ends_ms)
-            self.halves.recorded(place.queue_offset, highest)
+            halves.recorded(queue_id, place.queue_offset, body)
         ends, self._ends = self._ends, []
         for connection, frame in ends:
             self.reply_when_stored(connection, self.store.log.end, frame)
+
+    def _try_to_record_settled(self) -> None:
+        """Do so; without room for it it is done later, and who waits for it waits."""
+        try:
+            self.record_settled()
+        except StoreError as error:
+            if not is_out_of_room(error):
+                raise
+            self.pressure.note_no_file(self._ends_ms)
 
     def collect_statistics(self, now_ms: int) -> None:
         """Count what was put and pulled up to now."""
@@ -245,7 +258,7 @@ class BrokerState:
     def take_turn(self) -> Turn:
         """Return what this turn wants done, and begin the next."""
         if self.halves.is_op_due:
-            self.record_settled()
+            self._try_to_record_settled()
         turn = Turn(self.store.take_batch(), self._replies, self._files, self._registered_replies)
         self._replies = []
         self._registered_replies = []

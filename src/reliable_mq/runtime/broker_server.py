@@ -15,6 +15,7 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError, Unavailable
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -290,12 +291,20 @@ class BrokerServer:
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start takes it for a crash
-            self._core.close(now_ms())
+            self._close_core()
         if self._disk:
             self._disk.close()
         await self._links.close()
         if self._name_server:
             await self._name_server.close()
+
+    def _close_core(self) -> None:
+        try:
+            self._core.close(now_ms())
+        except (OSError, StoreError) as error:
+            if not is_out_of_room(error):
+                raise
+            log.warning("no room to save everything, the next start recovers: %s", error)
 
     async def _unregister(self) -> None:
         header, _ = self._core.state.registration()

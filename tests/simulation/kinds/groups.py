@@ -13,6 +13,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
 LOCK_LIFETIME_MS = 3_000
+PRODUCERS = "producers"
 
 
 class Heartbeat(Question):
@@ -27,7 +28,11 @@ class Heartbeat(Question):
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "subscriptionDataSet": [{"topic": topic, "subString": "*"} for topic in topics],
         }
-        beat = {"clientID": f"client-{memory.number}", "consumerDataSet": [consumer]}
+        beat = {
+            "clientID": f"client-{memory.number}",
+            "consumerDataSet": [consumer],
+            "producerDataSet": [{"groupName": PRODUCERS}],
+        }
         return request(RequestCode.HEART_BEAT, body=fastjson.dumps(beat))
 
     def expect(self, model: Model, asked: Asked) -> list[Expected]:
@@ -35,6 +40,7 @@ class Heartbeat(Question):
         for consumer in beat.get("consumerDataSet") or ():
             model.tables.groups.add(consumer["groupName"])
             model.tables.topics.setdefault(retry_topic(consumer["groupName"]), 1)
+        model.tables.producers.add(asked.connection)
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:

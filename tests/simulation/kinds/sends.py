@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tests.simulation.client import Memory
 from tests.simulation.delays import DELAYS_MS
 from tests.simulation.facts import Entry, Expected, Violation, due_ms
+from tests.simulation.kinds.groups import PRODUCERS
 from tests.simulation.model import Asked, Model
 from tests.simulation.plan import BODY_SIZE_MAX
 
@@ -69,7 +70,7 @@ def send_request(
     properties |= extra or {}
     is_old = random.random() < 0.2 and not is_batch
     header = (SendMessageHeader if is_old else SendMessageHeaderV2)(
-        producer_group="producers",
+        producer_group=PRODUCERS,
         topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=memory.plan.topics.get(topic, 1),
@@ -106,7 +107,7 @@ class Send:
         command = asked.command
         is_old = command.code == RequestCode.SEND_MESSAGE
         header = (SendMessageHeader if is_old else SendMessageHeaderV2).decode(command.ext_fields)
-        asked.facts = _fault(model, header, command)
+        asked.facts = model.refusal or _fault(model, header, command)
         if asked.facts is not None:
             return []
         if command.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -258,10 +259,11 @@ class SendBack:
         if header.delay_level < 0 or entry.reconsume_times >= attempts_max:
             dead = dead_letter_topic(header.group)
             model.tables.topics.setdefault(dead, 1)
-            return [Expected(dead, 0, entry.body, entry.tag, 0, times)]
+            return [Expected(dead, 0, entry.body, entry.tag, 0, times)][: model.has_room]
         level = min(header.delay_level or 3 + entry.reconsume_times, _LEVEL_MAX)
         retry = retry_topic(header.group)
-        return [Expected(retry, 0, entry.body, entry.tag, level, times, SCHEDULE_TOPIC)]
+        again = Expected(retry, 0, entry.body, entry.tag, level, times, SCHEDULE_TOPIC)
+        return [again][: model.has_room]
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         wanted = ResponseCode.SUCCESS if asked.expected_count else ResponseCode.SYSTEM_ERROR

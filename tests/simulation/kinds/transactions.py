@@ -2,6 +2,7 @@
 
 from tests.simulation.client import Memory
 from tests.simulation.facts import Entry, Expected, Violation
+from tests.simulation.kinds.groups import PRODUCERS
 from tests.simulation.kinds.sends import Send, new_body, send_request
 from tests.simulation.model import Asked, Model
 
@@ -13,15 +14,13 @@ from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.properties import PRODUCER_GROUP, TRANSACTION_PREPARED
 from reliable_mq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 
-_GROUP = "producers"
-
 
 class SendHalf(Send):
     """A message that is seen when its transaction is committed."""
 
     def make(self, memory: Memory) -> Command | None:
         topic, queue_id = memory.place()
-        extra = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: _GROUP}
+        extra = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: PRODUCERS}
         return send_request(memory, topic, queue_id, new_body(memory), extra=extra)
 
     def learn(self, memory: Memory, command: Command, reply: Command) -> None:
@@ -42,7 +41,7 @@ class EndTransaction:
         if memory.random.random() < 0.5:
             del memory.halves[index]
         header = EndTransactionHeader(
-            producer_group=_GROUP,
+            producer_group=PRODUCERS,
             tran_state_table_offset=queue_offset,
             commit_log_offset=log_offset,
             commit_or_rollback=memory.random.choice(
@@ -65,6 +64,9 @@ class EndTransaction:
         )
         if half is None or not is_there:
             return []
+        if not model.has_room:
+            asked.facts = ResponseCode.SERVICE_NOT_AVAILABLE
+            return []
         asked.facts = half
         if model.halves.is_ended(half):
             return []
@@ -76,6 +78,8 @@ class EndTransaction:
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         half = asked.facts
         wanted = ResponseCode.SUCCESS if half else ResponseCode.SYSTEM_ERROR
+        if half == ResponseCode.SERVICE_NOT_AVAILABLE:
+            wanted = half
         if reply.code != wanted:
             raise Violation(f"the end of a transaction is answered {reply}, not {wanted}")
         if isinstance(half, Entry):

@@ -35,6 +35,9 @@ from reliable_mq.wire.record_scan import head_at
 
 SETTLED_TAG = "d"
 OFFSET_SEPARATOR = ","
+# Of the op topic: names what was settled after it was given up. Apache's broker reads queue 0 only,
+# and needs to hear of these no more.
+LATE_QUEUE = 1
 # A transaction may end long after the broker gave it up; so many of these are remembered.
 _GIVEN_UP_MAX = 10_000
 _READ_AT_ONCE = 1_000
@@ -51,6 +54,7 @@ class HalfMessages:
         self._copies: dict[_Identity, int] = {}  # pending ones that were put back
         self._given_up: dict[_Identity, None] = {}
         self._unrecorded: list[int] = []  # settled, and named by no record yet
+        self._late: list[int] = []  # the same, of those that were given up before
         self._ops: deque[tuple[int, int]] = deque()  # queue offset, the highest half in the record
         self._end = 0
         self._op_offset = 0
@@ -76,7 +80,7 @@ class HalfMessages:
     @property
     def is_op_due(self) -> bool:
         """Whether a settled half is named by no record yet."""
-        return bool(self._unrecorded)
+        return bool(self._unrecorded or self._late)
 
     def oldest(self, count: int) -> list[tuple[int, int]]:
         """Return queue offset and log offset of the first `count` that are pending."""
@@ -121,22 +125,23 @@ class HalfMessages:
         if len(self._given_up) > _GIVEN_UP_MAX:
             del self._given_up[next(iter(self._given_up))]
 
-    def settle(self, half: Record) -> bool:
-        """Note that a transaction ended; return False when it had ended before.
+    def is_settled(self, half: Record) -> bool:
+        """Whether a transaction has ended. Whoever decides late, once it was given up, is heard.
 
         Args:
             half: the half that its producer knows: the first one, or the copy of a check-back.
         """
+        return self._standing_for(half) is None and _identity(half) not in self._given_up
+
+    def settle(self, half: Record) -> None:
+        """Note that a transaction ended, which was not settled."""
         offset = self._standing_for(half)
         if offset is not None:
             self._forget(offset, half)
-        elif _identity(half) in self._given_up:  # whoever decides late is heard all the same
-            del self._given_up[_identity(half)]
-            offset = half.queue_offset
+            self._unrecorded.append(offset)
         else:
-            return False
-        self._unrecorded.append(offset)
-        return True
+            del self._given_up[_identity(half)]
+            self._late.append(half.queue_offset)
 
     def _standing_for(self, half: Record) -> int | None:
         if self._pending.get(half.queue_offset) == half.commit_log_offset:
@@ -150,27 +155,29 @@ class HalfMessages:
             if self._copies.get(identity) == offset:
                 del self._copies[identity]
 
-    def take_unrecorded(self, size_max: int) -> Iterator[tuple[bytes, int]]:
-        """Yield bodies for the op topic, each with the highest offset that it names.
+    def next_unrecorded(self, size_max: int) -> tuple[int, bytes] | None:
+        """Return queue and body of the next record for the op topic; `recorded` must follow.
 
         Args:
             size_max: what a body may have, in bytes, unless one offset is longer.
         """
-        unrecorded, self._unrecorded = self._unrecorded, []
-        body, highest = "", -1
-        for offset in unrecorded:
+        queue_id, offsets = (0, self._unrecorded) if self._unrecorded else (LATE_QUEUE, self._late)
+        body = ""
+        for offset in offsets:
             item = f"{offset}{OFFSET_SEPARATOR}"
             if body and len(body) + len(item) > size_max:
-                yield body.encode(), highest
-                body, highest = "", -1
+                break
             body += item
-            highest = max(highest, offset)
-        if body:
-            yield body.encode(), highest
+        return (queue_id, body.encode()) if body else None
 
-    def recorded(self, op_offset: int, highest: int) -> None:
-        """Note a record of the op topic."""
-        self._ops.append((op_offset, highest))
+    def recorded(self, queue_id: int, op_offset: int, body: bytes) -> None:
+        """Note that a record of the op topic is stored."""
+        offsets = _named(body)
+        if queue_id == LATE_QUEUE:
+            del self._late[: len(offsets)]
+        else:
+            del self._unrecorded[: len(offsets)]
+            self._ops.append((op_offset, max(offsets)))
 
     def save_when_stored(self, log_end: int) -> None:
         """Let the consumer offsets move to what is pending now, once `log_end` is durable."""
@@ -188,11 +195,16 @@ class HalfMessages:
                 if offsets.get(TRANSACTION_GROUP, topic, 0) != offset:
                     offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
 
-    def recover(self, store: MessageStore, offsets: OffsetTable) -> None:
+    def recover(self, store: MessageStore, offsets: OffsetTable, vouched_end: int = 0) -> None:
         """Learn from the queues what is pending, whichever broker wrote them.
 
         A crash may come between a committed message and the record that names its half; such a
         half is found by the message, so that it is not committed again.
+
+        Args:
+            store: opened.
+            offsets: as they were saved.
+            vouched_end: a log offset before which batches were stored whole.
         """
         settled = self._recover_ops(store, offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) or 0)
         begin = offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
@@ -210,8 +222,13 @@ class HalfMessages:
                 self._note_given_up(half)
                 if offset in self._pending:
                     self._forget(offset, half)
-        for half in _committed(store, min(self._pending.values(), default=None)):
-            if self._standing_for(half) is not None:
+            for half in _settled_late(store):
+                self._given_up.pop(_identity(half), None)
+        begins = list(self._pending.values())
+        if self._given_up:
+            begins.append(max(vouched_end, store.log.start))
+        for half in _committed(store, min(begins, default=None)):
+            if not self.is_settled(half):
                 self.settle(half)
         self.invariants()
 
@@ -240,10 +257,9 @@ class HalfMessages:
         for op in _records(store, OP_TOPIC, begin):
             if op.property_map().get(TAGS) != SETTLED_TAG:
                 continue
-            words = op.body.decode("ascii", "replace").split(OFFSET_SEPARATOR)
-            named = [int(word) for word in words if word.isdecimal()]
+            named = _named(op.body)
             settled.update(named)
-            self.recorded(op.queue_offset, max(named, default=-1))
+            self._ops.append((op.queue_offset, max(named, default=-1)))
         return settled
 
 
@@ -253,9 +269,28 @@ def _identity(half: Record) -> _Identity:
     return message_id, half.born_time_ms, half.born_host, half.body_crc
 
 
-def _records(store: MessageStore, topic: str, begin: int) -> Iterator[Record]:
-    """Yield the records of queue 0 from message `begin` on that can be read."""
-    queue = store.queue(topic, 0)
+def _named(op: bytes) -> list[int]:
+    """Return the offsets that a record of the op topic names."""
+    words = op.decode("ascii", "replace").split(OFFSET_SEPARATOR)
+    return [int(word) for word in words if word.isdecimal()]
+
+
+def _settled_late(store: MessageStore) -> Iterator[Record]:
+    """Yield halves that were settled after they were given up."""
+    ops, halves = store.queue(OP_TOPIC, LATE_QUEUE), store.queue(HALF_TOPIC, 0)
+    if ops is None or halves is None:
+        return
+    for op in _records(store, OP_TOPIC, ops.end - _GIVEN_UP_MAX, LATE_QUEUE):
+        for offset in _named(op.body):
+            if halves.first <= offset < halves.end:
+                half = store.read_record(halves.unit(offset).commit_log_offset)
+                if half:
+                    yield half
+
+
+def _records(store: MessageStore, topic: str, begin: int, queue_id: int = 0) -> Iterator[Record]:
+    """Yield the records of a queue from message `begin` on that can be read."""
+    queue = store.queue(topic, queue_id)
     if queue is None:
         return
     offset = max(begin, queue.first)

@@ -41,6 +41,8 @@ class DelaySchedule:
         self._saved: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int, int]] = deque()  # log end, level, next offset
         self._due_ms: dict[int, int] = {}  # when a level's head is due; missing when unknown
+        # By level, when messages before a queue offset come that are due later than their delay.
+        self._set_back: dict[int, tuple[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
 
@@ -85,6 +87,17 @@ class DelaySchedule:
         """Whether a message must wait. One due later than its delay says the clock was set back."""
         return now_ms < due_ms <= now_ms + self.delays_ms[level]
 
+    def _due_again(self, level: int, offset: int, end: int, now_ms: int) -> int:
+        """Return when the message at `offset` comes, which is due later than its delay.
+
+        The clock was set back. The message may be new, so it waits its delay once, and with it all
+        that the queue holds up to `end`. (Apache delivers at once, new ones also.)
+        """
+        again_ms, until = self._set_back.get(level, (0, 0))
+        if offset >= until or again_ms > now_ms + self.delays_ms[level]:
+            again_ms, until = self._set_back[level] = now_ms + self.delays_ms[level], end
+        return again_ms
+
     def _deliver_level(self, store: MessageStore, level: int, now_ms: int) -> int:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         if queue is None:
@@ -93,19 +106,23 @@ class DelaySchedule:
         count = size = 0
         self._due_ms.pop(level, None)
         for unit in queue.units(offset, _DELIVERIES_MAX):
-            if self._is_early(level, unit.tags_code, now_ms):
-                self._due_ms[level] = unit.tags_code  # those behind it are due no earlier
+            due_ms = unit.tags_code
+            if due_ms > now_ms + self.delays_ms[level]:
+                due_ms = self._due_again(level, offset, queue.end, now_ms)
+            if self._is_early(level, due_ms, now_ms):
+                self._due_ms[level] = due_ms  # those behind it are due no earlier
                 break
             if size > _SIZE_MAX:
                 break
             record = read_unit(store.log, unit)
-            offset += 1
             if record:
-                place = store.append(self._due_message(record), now_ms)
+                place = store.append(self._due_message(record), now_ms)  # may find no room
+            offset += 1
+            self._next[level] = offset
+            if record:
                 self._in_flight.append((place.end, level, offset))
                 count += 1
                 size += unit.size
-        self._next[level] = offset
         return count
 
     def _position(self, queue: ConsumeQueue, level: int) -> int:

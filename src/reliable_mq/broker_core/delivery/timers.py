@@ -254,7 +254,11 @@ class Timers:
                 if count == _MESSAGES_MAX or size > _SIZE_MAX:
                     self._buckets[due_ms] = array("q", positions[index:])
                     return count
-                size += self._deliver_one(position, now_ms)
+                try:
+                    size += self._deliver_one(position, now_ms)
+                except StoreError:  # no room for the log's next file
+                    self._buckets[due_ms] = array("q", positions[index:])
+                    raise
                 count += 1
             heapq.heappop(self._due)
             del self._buckets[due_ms]
@@ -276,11 +280,12 @@ class Timers:
             deleted.update(dict.fromkeys(met, ""))
             if is_deletion or met:
                 return entry.size
-        self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         if self._known and self._known[timed.identity(is_roll=is_roll)] > 0:
             self._known[timed.identity(is_roll=is_roll)] -= 1
-            return entry.size
-        self._store.append(message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll), now_ms)
+        else:
+            message = message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll)
+            self._store.append(message, now_ms)
+        self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
 
     def _finish(self, limit_ms: int, now_ms: int) -> None:

@@ -146,7 +146,7 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
     except StoreError as error:
         if not is_out_of_room(error):
             raise
-        state.pressure.note_room(has_room=False)
+        state.pressure.note_no_file(request.now_ms)
         return reply(command, *(state.pressure.refusal or (ResponseCode.SYSTEM_ERROR, str(error))))
     except InvariantBroken:
         raise

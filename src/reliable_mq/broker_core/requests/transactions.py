@@ -102,14 +102,15 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
     if state.pressure.is_disk_full:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     frame = None if request.command.is_oneway else encode_command(reply(request.command))
-    pending = len(state.halves)
-    if not state.halves.settle(half):
+    if state.halves.is_settled(half):
         if frame:
             state.settled_before(request.connection.id, frame)
         return None
-    state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
     if header.commit_or_rollback == TRANSACTION_COMMIT:
-        state.append(message, request.now_ms)
+        state.append(message, request.now_ms)  # may find no room; then nothing is settled
+    pending = len(state.halves)
+    state.halves.settle(half)
+    state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
     state.settled(request.connection.id, frame, request.now_ms)
     return None
 

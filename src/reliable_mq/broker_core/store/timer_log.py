@@ -120,6 +120,11 @@ class TimerLog:
         self._gathered_size += len(data)
         self.end += len(data)
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether everything that was appended is written."""
+        return not self._gathered
+
     def flush(self) -> None:
         """Write what was appended: one write, as all of it lies in one file.
 

@@ -219,11 +219,15 @@ class TimerStore:
     def needs_checkpoint(self, store: MessageStore, used_ms: int) -> bool:
         """Whether a crash now would cost more than a moment of work.
 
+        Entries that found no room yet are not to be vouched for.
+
         Args:
             store: its log is searched for deliveries then.
             used_ms: the last slot from which something was delivered.
         """
-        return self.is_open and (
+        if not self.is_open or not self._log.is_flushed:
+            return False
+        return (
             self.queue_offset != self._noted.queue_offset
             or self._noted.read_ms <= used_ms < self.read_ms
             or store.log.end - self._noted.delivered_end > _SEARCH_MAX

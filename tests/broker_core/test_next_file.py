@@ -1,0 +1,104 @@
+"""No room for the log's next file: nothing is half done, and all goes on when there is room."""
+
+import errno
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+from tests.broker_core.half_world import COMMIT, bodies, end, ending, prepare
+
+from reliable_mq.broker_core.delivery.timer_counts import PATH as COUNTS_PATH
+from reliable_mq.errors import StoreError
+from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
+from reliable_mq.wire.batch_body import BatchItem, encode_batch
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+
+SIZE = 128 * 1024
+
+
+class FullDisk(MemoryDisk):
+    """A disk that has room in its files and for none more of the log."""
+
+    is_full = False
+
+    def open(self, path: str, size: int) -> MemoryFile:
+        if self.is_full and path.startswith("commitlog/") and self.size_of(path) < 0:
+            raise StoreError(path) from OSError(errno.ENOSPC, "No space left on device")
+        return super().open(path, size)
+
+
+@pytest.fixture
+def world() -> BrokerWorld:
+    """Return a broker whose log's only file is full but for some bytes."""
+    world = BrokerWorld(FullDisk(), mappedFileSizeCommitLog=str(SIZE), messageDelayLevel="1s")
+    world.create_topic(queues=4)
+    return world
+
+
+def disk_of(world: BrokerWorld) -> FullDisk:
+    assert isinstance(world.disk, FullDisk)
+    return world.disk
+
+
+def fill(world: BrokerWorld) -> None:
+    log = world.state.store.log
+    while log.capacity_end - log.end > 700:
+        world.send(b"x" * 100)
+    disk_of(world).is_full = True
+
+
+def make_room(world: BrokerWorld) -> None:
+    disk_of(world).is_full = False
+    world.pass_time(600, step=20)
+
+
+def test_a_send_is_refused_and_the_next_one_is_taken_when_there_is_room(world: BrokerWorld) -> None:
+    fill(world)
+    answer = world.ask(RequestCode.SEND_MESSAGE_V2, send_header(), b"x" * 1_000)
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    make_room(world)
+
+    world.send(b"x" * 1_000)
+
+
+def test_of_a_batch_nothing_is_stored(world: BrokerWorld) -> None:
+    fill(world)
+    count = len(bodies(world, TOPIC, 0))
+    batch = encode_batch([BatchItem(0, b"y" * 100, b"")] * 8)
+    header = {**send_header(), "m": "true"}
+
+    answer = world.ask(RequestCode.SEND_BATCH_MESSAGE, header, batch)
+
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert len(bodies(world, TOPIC, 0)) == count
+    make_room(world)
+    assert world.ask(RequestCode.SEND_BATCH_MESSAGE, header, batch).code == 0
+    assert len(bodies(world, TOPIC, 0)) == count + 8
+
+
+def test_a_transaction_that_cannot_be_committed_has_not_ended(world: BrokerWorld) -> None:
+    sent = prepare(world, b"h" * 600)
+    fill(world)
+    assert end(world, ending(sent, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert bodies(world) == []
+
+    make_room(world)
+
+    assert end(world, ending(sent, COMMIT)).code == 0
+    assert bodies(world) == [b"h" * 600]
+
+
+def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerWorld) -> None:
+    for number in range(4):
+        world.send(b"%d" % number * 300, queue_id=1, DELAY="1")
+        world.send(b"%d" % number * 300, queue_id=2, TIMER_DELAY_MS="900")
+    fill(world)
+    world.pass_time(3_000, step=20)
+
+    make_room(world)
+
+    wanted = [b"%d" % number * 300 for number in range(4)]
+    assert (bodies(world, TOPIC, 1), bodies(world, TOPIC, 2)) == (wanted, wanted)
+    world.state.save(COUNTS_PATH, world.state.timers.counts.dump())
+    world.pass_time(20)
+    assert all(each["count"] == 0 for each in world.file(COUNTS_PATH)["timingCount"].values())
