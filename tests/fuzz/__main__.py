@@ -1,17 +1,20 @@
 """Fuzz for some minutes, or replay a case: `python -m tests.fuzz --minutes 60`."""
 
 import argparse
+import gc
 import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from random import Random
 
-from tests.fuzz.cases import play
-from tests.fuzz.targets import TARGETS
+import msgspec
+from tests.fuzz.cases import MEMORY_MAX, Unmeasured, play
+from tests.fuzz.targets import NO_CONNECTIONS, TARGETS
 
 _ROUND_SECONDS = 10.0
 _FINDINGS_MAX = 20
+_MIB = 1024 * 1024
 
 
 def _arguments() -> argparse.Namespace:
@@ -24,50 +27,98 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def play_for(start: int, seconds: float, names: list[str]) -> tuple[int, list[str]]:
-    """Play cases from number `start` on; return how many, and what was found."""
+class Done(msgspec.Struct):
+    """What was done with one target. The two costliest cases are known by their numbers."""
+
+    cases: int = 0
+    cpu_seconds: float = 0.0
+    slowest: tuple[float, int] = (0.0, 0)
+    largest: tuple[int, int] = (0, 0)
+
+    def add(self, other: "Done") -> None:
+        """Count what another process did."""
+        self.cases += other.cases
+        self.cpu_seconds += other.cpu_seconds
+        self.slowest = max(self.slowest, other.slowest)
+        self.largest = max(self.largest, other.largest)
+
+    def line(self, name: str) -> str:
+        """Return what to tell of a target."""
+        seconds, slowest = self.slowest
+        memory, largest = self.largest
+        limit = "a broker's" if name in NO_CONNECTIONS else f"limit {MEMORY_MAX // _MIB}"
+        return (
+            f"{name:<10} {self.cases:>8} cases {self.cpu_seconds:>8.1f} s "
+            f"{seconds:>7.3f} s at most (CASE={name}:{slowest}), "
+            f"{memory / _MIB:>6.1f} MiB at most (CASE={name}:{largest}), {limit}"
+        )
+
+
+def play_for(start: int, seconds: float, names: list[str]) -> tuple[dict[str, Done], list[str]]:
+    """Play cases from number `start` on; return what was done, and what was found."""
     random = Random(start)
     weights = [TARGETS[name][0] for name in names]
     end = time.monotonic() + seconds
-    count = 0
+    done: dict[str, Done] = {}
     findings: list[str] = []
+    count = 0
     while time.monotonic() < end:
         (name,) = random.choices(names, weights)
-        found = play(name, start * 100_000 + count)
+        number = start * 100_000 + count
+        played = play(name, number)
         count += 1
-        if found:
-            findings.append(found)
-    return count, findings
+        once = Done(1, played.cpu_seconds, (played.cpu_seconds, number), (played.memory, number))
+        done.setdefault(name, Done()).add(once)
+        if played.finding:
+            findings.append(played.finding)
+    return done, findings
 
 
-def main() -> int:
-    """Fuzz; return 1 when something was found."""
-    arguments = _arguments()
-    if arguments.case:
-        target, _, number = arguments.case.partition(":")
-        found = play(target, int(number))
-        print(found or f"{arguments.case}: nothing found")
-        return 1 if found else 0
+def _fuzz(arguments: argparse.Namespace) -> int:
     names = [arguments.target] if arguments.target else list(TARGETS)
     rounds = max(1, round(arguments.minutes * 60 * arguments.jobs / _ROUND_SECONDS))
     seconds = min(_ROUND_SECONDS, arguments.minutes * 60)
-    count = found_count = 0
-    with ProcessPoolExecutor(arguments.jobs) as pool:
+    began = time.monotonic()
+    done: dict[str, Done] = {}
+    found_count = 0
+    # What is loaded stays: looking for garbage before each case need not look at it.
+    with ProcessPoolExecutor(arguments.jobs, initializer=gc.freeze) as pool:
         futures = [
             pool.submit(play_for, arguments.start + number, seconds, names)
             for number in range(rounds)
         ]
         for future in as_completed(futures):
             played, findings = future.result()
-            count += played
+            for name, part in played.items():
+                done.setdefault(name, Done()).add(part)
             found_count += len(findings)
             for finding in findings:
                 print(finding, f"\nreplay it: make fuzz CASE={finding.split()[0]}\n", flush=True)
             if found_count > _FINDINGS_MAX:
                 pool.shutdown(cancel_futures=True)
                 break
-    print(f"{count} cases: " + (f"{found_count} FINDINGS" if found_count else "nothing found"))
-    return 1 if found_count else 0
+    for name in names:
+        print(done.get(name, Done()).line(name))
+    count = sum(part.cases for part in done.values())
+    minutes = (time.monotonic() - began) / 60
+    told = f"{found_count} FINDINGS" if found_count else "nothing found"
+    print(f"{count} cases in {minutes:.1f} minutes: {told}")
+    return 1 if found_count or not count else 0
+
+
+def main() -> int:
+    """Fuzz; return 1 when something was found."""
+    arguments = _arguments()
+    try:
+        if arguments.case:
+            target, _, number = arguments.case.partition(":")
+            found = play(target, int(number)).finding
+            print(found or f"{arguments.case}: nothing found")
+            return 1 if found else 0
+        return _fuzz(arguments)
+    except Unmeasured as error:
+        print(f"error: the memory of a case cannot be measured here: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

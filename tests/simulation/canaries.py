@@ -14,7 +14,7 @@ from tests.simulation.plan import SEGMENT_SIZES
 
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.delivery import half, timers
+from reliable_mq.broker_core.delivery import half, timed_message, timers
 from reliable_mq.broker_core.delivery.half import HalfMessages
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -186,6 +186,10 @@ def _no_file_for_ever(pressure: Pressure, _now_ms: int) -> None:
     pressure.note_room(has_room=False)
 
 
+def _no_keys(_message: Any) -> tuple[str, str]:
+    return "", ""
+
+
 def _at_once(_schedule: DelaySchedule, _level: int, _offset: int, _end: int, now_ms: int) -> int:
     return now_ms
 
@@ -230,6 +234,8 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "a timer too early": (Timers, "_deliver", _timer_too_early),
     "a timer twice": (timers, "deliveries_since", lambda _: lambda *_at: (Counter(), 0)),
     "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
+    "a recall not heard": (timed_message.TimedMessage, "own_keys", lambda _: property(_no_keys)),
+    "a reset not told": (OffsetTable, "take_reset", lambda _: lambda *_at: None),
     "an answer twice": (BrokerState, "release", _answer_twice),
 }
 
@@ -280,6 +286,8 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         "checkpoint_ms": 10_000.0,
         "kinds_off": _all_but("send", "timed"),
     },
+    "a recall not heard": {"kinds_off": _all_but("timed", "recall")},
+    "a reset not told": {"kinds_off": []},
     "a half asked for too early": {"half_check_ms": 300, "kinds_off": []},
     "no producer asked": {"half_check_ms": 300, "kinds_off": []},
     "a late end heard twice": {

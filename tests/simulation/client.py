@@ -99,6 +99,7 @@ class Memory(msgspec.Struct, kw_only=True):
     sent_count: int = 0
     next_offsets: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     halves: list[tuple[int, int]] = msgspec.field(default_factory=list)  # log, queue offset
+    recall_handles: list[tuple[str, str]] = msgspec.field(default_factory=list)  # topic, handle
     log_offsets: list[int] = msgspec.field(default_factory=list)  # of messages it has seen
 
     def place(self) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from reliable_mq.wire.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_DELETED_KEY,
     TIMER_DELIVERED_MS,
     TIMER_OUT_MS,
     TRANSACTION_CHECK_TIMES,
@@ -72,6 +73,7 @@ class Entry(msgspec.Struct, eq=False):
     is_timed_delivery: bool
     half_offset: int  # of a committed message: where its half is
     unique_key: str
+    deleted_key: str  # of a recall: the unique key of what it takes back
     checks: int  # of a half: how often it was asked for
     number: int = -1  # in the log
     shown_ms: int = 0
@@ -122,6 +124,7 @@ def entry_of(record: Record) -> Entry:
         TIMER_DELIVERED_MS in properties and record.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC),
         record.prepared_transaction_offset,
         properties.get(UNIQ_KEY, ""),
+        properties.get(TIMER_DELETED_KEY, ""),
         int(properties.get(TRANSACTION_CHECK_TIMES, "0")),
     )
 

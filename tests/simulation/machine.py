@@ -45,6 +45,7 @@ def config_of(world: World) -> BrokerConfig:
             "transactionCheckInterval": str(plan.half_check_ms or 100_000_000),
             "transactionCheckMax": str(plan.half_checks_max),
             "mappedFileSizeTimerLog": "4096",
+            "recallMessageEnable": "true",
             "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",
         }
     )

@@ -24,12 +24,17 @@ class Tables:
         self.groups: set[str] = set()
         self.producers: set[int] = set()  # connections
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of
         self.locks: dict[tuple[str, str, int], tuple[str, int, int | None]] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note a commit."""
-        if offset >= 0:
+        """Note a commit; it does not count while a reset waits to be told."""
+        if offset >= 0 and (group, topic, queue_id) not in self.resets:
             self.offsets[group, topic, queue_id] = offset
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a reset."""
+        self.offsets[group, topic, queue_id] = self.resets[group, topic, queue_id] = offset
 
     def disconnected(self, connection: int) -> None:
         """Free the locks that end with a connection."""
@@ -46,6 +51,7 @@ class Tables:
         self.groups = set(_table(disk, GROUPS_PATH, "subscriptionGroupTable"))
         self.offsets.clear()
         self.locks.clear()
+        self.resets.clear()
         self.producers.clear()
         for name, queues in _table(disk, OFFSETS_PATH, "offsetTable").items():
             topic, _, group = name.partition("@")

@@ -20,12 +20,16 @@ class TimedMessages:
         self._waiting: dict[tuple[str, int, bytes], list[Entry]] = {}
         self._due: list[tuple[int, int, Entry]] = []
         self._causes: dict[int, Entry] = {}  # by the delivery's log offset
+        self._recalls: dict[str, list[Entry]] = {}  # by the key of what is taken back
         self._delivered: set[int] = set()  # log offsets of timed messages
         self._opened_ms: float | None = None
         self._seen_ms = 0  # the latest time that the broker saw: earlier ones are over for it
 
     def appended(self, entry: Entry) -> None:
-        """Note a timed message that was stored."""
+        """Note a timed message that was stored, or a recall of one."""
+        if entry.deleted_key:
+            self._recalls.setdefault(entry.deleted_key, []).append(entry)
+            return
         place = (entry.real_topic, entry.real_queue_id, entry.body)
         self._waiting.setdefault(place, []).append(entry)
         heapq.heappush(self._due, (entry.due_ms, entry.log_offset, entry))
@@ -40,6 +44,8 @@ class TimedMessages:
         origin = min(waiting, key=lambda one: one.due_ms)
         if now_ms < origin.due_ms or origin.number >= self._model.visible:
             raise Violation(f"{origin} is delivered {origin.due_ms - now_ms} ms early, as {entry}")
+        if self._is_taken_back(origin):
+            raise Violation(f"{origin} was taken back, and is delivered as {entry}")
         waiting.remove(origin)
         self._causes[entry.log_offset] = origin
         self._delivered.add(origin.log_offset)
@@ -49,6 +55,11 @@ class TimedMessages:
         """Note that the clock begins anew: nothing that was due before is late yet."""
         self._opened_ms = None
 
+    def _is_taken_back(self, entry: Entry) -> bool:
+        """Whether a recall shows that may keep a message from being delivered."""
+        visible = self._model.visible
+        return any(one.number < visible for one in self._recalls.get(entry.unique_key, ()))
+
     def nothing_is_late(self, now_ms: int) -> None:
         """Check that what is due was delivered; called after a look at the clock."""
         before_ms = self._seen_ms
@@ -57,7 +68,8 @@ class TimedMessages:
         self._seen_ms = max(self._seen_ms, now_ms)
         while self._due and self._due[0][0] + self._slack_ms < now_ms:
             _, _, entry = self._due[0]
-            if entry.log_offset not in self._delivered and self._is_stored(entry):
+            is_due = entry.log_offset not in self._delivered and self._is_stored(entry)
+            if is_due and entry.unique_key not in self._recalls:
                 since_ms = max(entry.due_ms, self._opened_ms, entry.shown_ms, before_ms)
                 if entry.number >= self._model.visible or now_ms <= since_ms + self._slack_ms:
                     return
@@ -73,7 +85,11 @@ class TimedMessages:
         if origin is not None:
             self._delivered.discard(origin.log_offset)
             self.appended(origin)
-        if entry.due_ms:
+        if entry.deleted_key:
+            self._recalls[entry.deleted_key].remove(entry)
+            if not self._recalls[entry.deleted_key]:
+                del self._recalls[entry.deleted_key]
+        elif entry.due_ms:
             self._delivered.discard(entry.log_offset)
             place = (entry.real_topic, entry.real_queue_id, entry.body)
             self._waiting[place] = [e for e in self._waiting[place] if e is not entry]
@@ -85,5 +101,6 @@ class TimedMessages:
     def all_are_delivered(self) -> None:
         """Check that nothing waits any more."""
         for waiting in self._waiting.values():
-            if waiting:
-                raise Violation(f"{waiting[0]} was never delivered")
+            for entry in waiting:
+                if entry.unique_key not in self._recalls:
+                    raise Violation(f"{entry} was never delivered")

@@ -18,6 +18,7 @@ class Wait(msgspec.Struct, eq=False):
     tags: frozenset[str] | None
     deadline_ms: int
     must_be_answered: bool = False
+    group: str = ""
 
 
 class Waiting:
@@ -41,6 +42,12 @@ class Waiting:
             if (wait.topic, wait.queue_id) == (entry.topic, entry.queue_id) and (
                 wait.tags is None or entry.tag in wait.tags
             ):
+                self._owe(wait)
+
+    def reset(self, group: str, topic: str, queue_id: int) -> None:
+        """Note that a group's offset was reset: its pulls of the queue must be answered."""
+        for wait in self._waits.values():
+            if (wait.group, wait.topic, wait.queue_id) == (group, topic, queue_id):
                 self._owe(wait)
 
     def ticked(self, now_ms: int) -> None:

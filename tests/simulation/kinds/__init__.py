@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tests.simulation.client import Asking
-from tests.simulation.kinds import groups, offsets, pulls, sends, transactions
+from tests.simulation.kinds import groups, offsets, pulls, recalls, sends, transactions
 from tests.simulation.model import Kind
 
 from reliable_mq.wire.codes import RequestCode
@@ -22,6 +22,7 @@ ASKED: Mapping[str, tuple[int, WholeKind]] = {
     "send": (30, sends.Send()),
     "delayed": (6, sends.SendDelayed()),
     "timed": (5, sends.SendTimed()),
+    "recall": (3, recalls.Recall()),
     "half": (4, transactions.SendHalf()),
     "end": (4, transactions.EndTransaction()),
     "batch": (5, sends.SendBatch()),
@@ -29,6 +30,7 @@ ASKED: Mapping[str, tuple[int, WholeKind]] = {
     "send back": (3, sends.SendBack()),
     "pull": (30, pulls.Pull()),
     "commit": (5, offsets.Commit()),
+    "reset": (1, offsets.Reset()),
     "committed": (4, offsets.Committed()),
     "ends": (4, offsets.QueueEnds()),
     "search": (2, offsets.SearchByTime()),
@@ -43,10 +45,12 @@ JUDGES: Mapping[int, Kind] = {
     RequestCode.SEND_MESSAGE: _send,
     RequestCode.SEND_MESSAGE_V2: _send,
     RequestCode.SEND_BATCH_MESSAGE: _send,
+    RequestCode.RECALL_MESSAGE: recalls.Recall(),
     RequestCode.END_TRANSACTION: transactions.EndTransaction(),
     RequestCode.CONSUMER_SEND_MSG_BACK: sends.SendBack(),
     RequestCode.PULL_MESSAGE: _pull,
     RequestCode.UPDATE_CONSUMER_OFFSET: offsets.Commit(),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.Reset(),
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.Committed(),
     RequestCode.GET_MAX_OFFSET: offsets.QueueEnds(),
     RequestCode.GET_MIN_OFFSET: offsets.QueueEnds(),

@@ -11,6 +11,7 @@ from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import (
     ConsumerOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
@@ -60,6 +61,40 @@ class Commit(Question):
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         if reply.code != asked.facts:
             raise Violation(f"a commit is answered {reply.code}, not {asked.facts}")
+
+
+class Reset(Question):
+    """Somebody sets a group's offset; what it commits counts no more until a pull was told."""
+
+    def make(self, memory: Memory) -> Command | None:
+        topic, queue_id = memory.place()
+        known = memory.next_offsets.get((topic, queue_id), 0)
+        offset = memory.random.choice((-1, 0, max(0, known - 3), known, known + 10))
+        header = ResetOffsetHeader(
+            topic=topic, group=memory.group, timestamp=-1, queue_id=queue_id, offset=offset
+        )
+        return request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
+
+    def expect(self, model: Model, asked: Asked) -> list[Expected]:
+        header = ResetOffsetHeader.decode(asked.command.ext_fields)
+        tables = model.tables
+        count = model.shown_count(header.topic, header.queue_id)
+        offset = count if header.offset in (-1, None) else header.offset or 0
+        asked.facts = ResponseCode.SUCCESS
+        if header.topic not in tables.topics:
+            asked.facts = ResponseCode.TOPIC_NOT_EXIST
+        elif header.group not in tables.groups:
+            asked.facts = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        elif offset > count + 1:
+            asked.facts = ResponseCode.SYSTEM_ERROR
+        else:
+            tables.reset(header.group, header.topic, header.queue_id, offset)
+            model.waiting.reset(header.group, header.topic, header.queue_id)
+        return []
+
+    def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        if reply.code != asked.facts:
+            raise Violation(f"a reset is answered {reply}, not {asked.facts}")
 
 
 class Committed(Question):

@@ -1,5 +1,7 @@
 """Pulls: what a queue shows from an offset on, at once or when something comes."""
 
+from typing import NamedTuple
+
 from tests.simulation.client import Memory
 from tests.simulation.facts import Entry, Expected, Violation
 from tests.simulation.model import Asked, Model
@@ -13,11 +15,18 @@ from reliable_mq.wire.record import iter_records
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 _COUNT_MAX = 32
+MOVED = ResponseCode.PULL_OFFSET_MOVED
 _SUBSCRIPTIONS = ("*", "*", "red", "green || blue")
 _NOT_SUBSCRIBED = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_NOT_LATEST,
 )
+
+
+class _Reset(NamedTuple):
+    """What a pull is told in the place of messages."""
+
+    offset: int
 
 
 class Pull:
@@ -59,8 +68,11 @@ class Pull:
         asked.facts = header.topic in tables.topics
         if not asked.facts:
             return []
+        place = (header.consumer_group, header.topic, header.queue_id)
+        if place in tables.resets:
+            asked.facts = _Reset(tables.resets.pop(place))
+            return []
         if header.sys_flag & COMMIT:
-            place = (header.consumer_group, header.topic, header.queue_id)
             tables.commit(*place, header.commit_offset)
         count = model.shown_count(header.topic, header.queue_id)
         finds_nothing = header.queue_offset == count
@@ -72,6 +84,7 @@ class Pull:
                     header.queue_id,
                     _tags(header),
                     asked.now_ms + header.suspend_timeout_millis,
+                    group=header.consumer_group,
                 )
             )
         return []
@@ -86,6 +99,13 @@ class Pull:
         if reply.code in _NOT_SUBSCRIBED and not header.sys_flag & SUBSCRIPTION:
             return
         result = PullResultHeader.decode(reply.ext_fields)
+        place = (header.consumer_group, header.topic, header.queue_id)
+        if isinstance(wait, Wait) and wait.must_be_answered and place in model.tables.resets:
+            wait = _Reset(model.tables.resets.pop(place))  # the first of its group's pulls
+        if isinstance(wait, _Reset):
+            if (reply.code, result.next_begin_offset) != (MOVED, wait.offset):
+                raise Violation(f"{header} is not told of a reset to {wait.offset}, but {reply}")
+            return
         visible = model.visible if isinstance(wait, Wait) else asked.visible
         shown = model.shown(header.topic, header.queue_id, visible)
         if result.max_offset != len(shown):

@@ -203,6 +203,14 @@ class SendTimed(Send):
         )
         return send_request(memory, topic, queue_id, new_body(memory), extra=extra)
 
+    def learn(self, memory: Memory, command: Command, reply: Command) -> None:
+        super().learn(memory, command, reply)
+        handle = reply.ext_fields.get("recallHandle")
+        if handle:
+            header = SendMessageHeader if command.code == RequestCode.SEND_MESSAGE else None
+            topic = (header or SendMessageHeaderV2).decode(command.ext_fields).topic
+            memory.recall_handles.append((topic, handle))
+
 
 class SendBatch(Send):
     """Some messages at once."""
