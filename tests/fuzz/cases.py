@@ -14,7 +14,6 @@ from random import Random
 from types import FrameType
 
 import msgspec
-
 from tests.fuzz.targets import NO_CONNECTIONS, TARGETS, Bugs, Finding
 
 SECONDS_MAX = 20.0  # a case that takes longer hangs

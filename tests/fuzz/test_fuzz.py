@@ -79,5 +79,7 @@ def test_the_last_lines_say_what_was_done_with_each_target(
     assert main() == 0
 
     told = capsys.readouterr().out
-    assert re.search(r"^frames +\d+ cases +[\d.]+ s .* MiB at most \(CASE=frames:\d+\)", told, re.M)
-    assert re.search(r"^\d+ cases in .* nothing found$", told, re.M)
+    assert re.search(
+        r"^frames +\d+ cases +[\d.]+ s .* MiB at most \(CASE=frames:\d+\)", told, re.MULTILINE
+    )
+    assert re.search(r"^\d+ cases in .* nothing found$", told, re.MULTILINE)

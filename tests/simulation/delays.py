@@ -28,7 +28,8 @@ class Delays:
         self._model = model
         self._per_file = queue_file_size // CONSUME_QUEUE_UNIT_SIZE
         self._crossed_ms = dict.fromkeys(DELAYS_MS, 0)  # one check ends where a queue's file does
-        self._slack_ms = CHECK_INTERVAL_MS + 2 * tick_ms
+        # One check also ends where the units end that are written: the rest are in memory.
+        self._slack_ms = 2 * CHECK_INTERVAL_MS + 2 * tick_ms
         self._next = dict.fromkeys(DELAYS_MS, 0)
         self._opened_ms: float | None = None
         self._seen_ms = 0
