@@ -6,7 +6,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 from tests.broker_core.half_world import COMMIT, bodies, end, ending, prepare
 
-from reliable_mq.broker_core.delivery.timer_counts import PATH as COUNTS_PATH
+from reliable_mq.broker_core.delivery.topic_counts import TIMERS_PATH
 from reliable_mq.errors import StoreError
 from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
@@ -99,6 +99,6 @@ def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerW
 
     wanted = [b"%d" % number * 300 for number in range(4)]
     assert (bodies(world, TOPIC, 1), bodies(world, TOPIC, 2)) == (wanted, wanted)
-    world.state.save(COUNTS_PATH, world.state.timers.counts.dump())
+    world.state.save(TIMERS_PATH, world.state.timers.counts.dump())
     world.pass_time(20)
-    assert all(each["count"] == 0 for each in world.file(COUNTS_PATH)["timingCount"].values())
+    assert all(each["count"] == 0 for each in world.file(TIMERS_PATH)["timingCount"].values())
