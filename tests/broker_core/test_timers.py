@@ -319,23 +319,6 @@ def test_timers_wait_for_room_on_the_disk_and_none_is_lost(world: BrokerWorld) -
     assert delivered(world) == [b"first", *(b"%d" % number for number in range(100))]
 
 
-def test_a_checkpoint_vouches_for_no_entry_that_found_no_room(world: BrokerWorld) -> None:
-    world.disk.error = errno.ENOSPC
-    send(world, b"first", TIMER_DELAY_MS=2_000)
-    world.pass_time(20)
-    send(world, b"second", TIMER_DELAY_MS=2_100)
-    world.disk.fail_at = len(world.disk.operations)
-    world.state.timers.run(world.now_ms)
-    world.disk.fail_at = None
-    assert world.core.begin_timer_checkpoint(world.now_ms) is None
-
-    world.disk.kill()
-    again = BrokerWorld(world.disk, **SMALL_FILES)
-    again.pass_time(4_000, step=20)
-
-    assert delivered(again) == [b"first", b"second"]
-
-
 def test_a_clean_stop_leaves_nothing_in_a_slot_that_was_delivered(world: BrokerWorld) -> None:
     """Apache's broker delivers a slot as a whole, from the second at which we stopped."""
     for delay_ms in (5_100, 5_300, 5_700, 5_900, 6_400):

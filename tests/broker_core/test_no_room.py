@@ -1,4 +1,4 @@
-"""No room for the log's next file: nothing is half done, and all goes on when there is room."""
+"""No room for a file or a write: nothing is half done, and all goes on when there is room."""
 
 import errno
 
@@ -102,3 +102,22 @@ def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerW
     world.state.save(TIMERS_PATH, world.state.timers.counts.dump())
     world.pass_time(20)
     assert all(each["count"] == 0 for each in world.file(TIMERS_PATH)["timingCount"].values())
+
+
+def test_a_checkpoint_vouches_for_no_entry_that_found_no_room() -> None:
+    world = BrokerWorld(mappedFileSizeTimerLog="4096")
+    world.create_topic()
+    world.disk.error = errno.ENOSPC
+    world.send(b"first", TIMER_DELAY_MS="2000")
+    world.pass_time(20)
+    world.send(b"second", TIMER_DELAY_MS="2100")
+    world.disk.fail_at = len(world.disk.operations)
+    world.state.timers.run(world.now_ms)
+    world.disk.fail_at = None
+    assert world.core.begin_timer_checkpoint(world.now_ms) is None
+
+    world.disk.kill()
+    again = BrokerWorld(world.disk, mappedFileSizeTimerLog="4096")
+    again.pass_time(4_000, step=20)
+
+    assert bodies(again, TOPIC, 0) == [b"first", b"second"]
