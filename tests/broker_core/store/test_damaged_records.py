@@ -141,6 +141,27 @@ def test_every_damaged_record_is_named_and_gone_around(
         go_on(life, store, records, [record])
 
 
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_any_byte_of_a_record_may_flip_and_the_others_are_served(flip: int) -> None:
+    """Fields without a checksum among them: a record that only lies is served as it is."""
+    life, records = grown_life(is_closed=True)
+    disk, record = life.disk, records[7]
+    others = [one for one in records if one is not record]
+    intact = disk.files()[path_of(record)]
+    for at in range(record.size):
+        life.disk = deepcopy(disk)
+        byte = intact[record.commit_log_offset % SEGMENT_SIZE + at]
+        damage(life.disk, record, at, bytes([byte ^ flip]))
+
+        store = life.open()
+
+        for one in others:
+            queue = store.queue(one.topic, one.queue_id)
+            assert queue is not None
+            assert read_unit(store.log, queue.unit(one.queue_offset)) == one
+        assert store.log.end == records[-1].commit_log_offset + records[-1].size
+
+
 @pytest.mark.parametrize(
     ("lost", "is_closed"),
     [

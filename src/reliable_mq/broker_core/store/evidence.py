@@ -10,10 +10,18 @@ from typing import NamedTuple
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.log_walk import Found, blank_behind, next_record, store_time_ms
+from reliable_mq.broker_core.store.log_walk import (
+    Found,
+    blank_behind,
+    next_record,
+    record_at,
+    store_time_ms,
+)
 from reliable_mq.broker_core.store.progress import Progress
 from reliable_mq.errors import StoreCorrupt, StoreError
-from reliable_mq.wire.record_scan import is_of_newer_version
+from reliable_mq.limits import FRAME_SIZE_MAX
+from reliable_mq.wire.record import MAGIC_V1, MAGIC_V2
+from reliable_mq.wire.record_scan import MAGIC_PLACE, is_of_newer_version, valid_size_at
 
 QueueKey = tuple[str, int]
 
@@ -73,7 +81,8 @@ class Evidence(NamedTuple):
         if bad >= log.capacity_end:
             return -1
         first, segment = log.segment_at(bad)
-        if is_of_newer_version(memoryview(segment.read(bad - first, 128)), 0, bad):
+        is_newer = is_of_newer_version(memoryview(segment.read(bad - first, 128)), 0, bad)
+        if is_newer and not _is_magic_damaged(log, bad):
             raise StoreError(
                 f"{segment_path(first)}: the record at {bad - first} (log offset {bad}) has a "
                 "newer format; use the broker that wrote it"
@@ -90,3 +99,22 @@ class Evidence(NamedTuple):
             f"behind it in this segment, but one at {later.offset - later_first} of "
             f"{segment_path(later_first)}; restore the file from a copy"
         )
+
+
+def _is_magic_damaged(log: CommitLog, bad: int) -> bool:
+    """Whether a record is sound but for its magic, and another one, or a blank, follows at once.
+
+    A newer format that differs in nothing else, and is mixed with this one, is less likely.
+    """
+    first, segment = log.segment_at(bad)
+    size = int.from_bytes(segment.read(bad - first, 4))
+    if size > FRAME_SIZE_MAX:
+        return False
+    if record_at(log, bad + size) is None and blank_behind(log, bad) != bad + size:
+        return False
+    record = bytearray(segment.read(bad - first, size))
+    for magic in (MAGIC_V1, MAGIC_V2):
+        record[MAGIC_PLACE : MAGIC_PLACE + 4] = magic.to_bytes(4)
+        if valid_size_at(memoryview(record), 0, bad):
+            return True
+    return False
