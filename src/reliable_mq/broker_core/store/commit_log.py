@@ -16,7 +16,7 @@ import logging
 from bisect import bisect_right
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.damage import KnownDamage
+from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
@@ -256,6 +256,8 @@ class CommitLog:
             begin,
             stretch.end - begin,
         )
+        if len(self.damage.stretches) == STRETCHES_MAX:
+            log.error("damage at %d places was named, what follows is not", STRETCHES_MAX)
 
     def cut(self, end: int) -> None:
         """Let the log end at `end`, durably: later segments go, and the rest of its own is zero.
