@@ -146,7 +146,7 @@ class BrokerWorld:
                 return
 
     def write(self) -> bool:
-        """Write what waits; return whether the log grew."""
+        """Write what waits; return whether there was something."""
         waiting, self.waiting = self.waiting, []
         end = -1
         for turn in waiting:
@@ -158,7 +158,10 @@ class BrokerWorld:
                 self.disk.write_text(path, text)
         if end >= 0:
             self.core.stored(end, durable=True)
-        return end >= 0
+        are_saved = any(turn.files for turn in waiting)
+        if are_saved:
+            self.core.saved()
+        return end >= 0 or are_saved
 
     def pass_time(self, milliseconds: int, *, step: int = 100) -> None:
         """Let time pass with a tick each `step` milliseconds."""

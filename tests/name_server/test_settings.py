@@ -7,6 +7,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 from tests.name_server.test_routes import World
 
+from reliable_mq.broker_core.registration import take_order_topics
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.runtime.name_server import NameServer
@@ -54,8 +55,8 @@ def test_brokers_are_told_of_ordered_topics_and_mark_them(world: World) -> None:
 
     broker = BrokerWorld()
     broker.create_topic()
-    broker.state.take_order_topics(told, broker.now_ms)
-    broker.state.take_order_topics(b"{garbage", broker.now_ms)
+    take_order_topics(broker.state, told, broker.now_ms)
+    take_order_topics(broker.state, b"{garbage", broker.now_ms)
     broker.finish_turn()
     topics = broker.file("config/topics.json")["topicConfigTable"]
     assert topics[TOPIC]["order"] is True

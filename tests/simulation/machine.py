@@ -111,6 +111,7 @@ class Machine:
             self._stored,
             WorldSyncs(self._world, guard),
             self._note_room,
+            self._saved,
             jobs=WorldJobs(self._world, guard),
             on_broken=_broken,
         )
@@ -271,6 +272,11 @@ class Machine:
         pressure = self._alive().state.pressure
         refusal = pressure.refusal[0] if pressure.refusal else None
         self._model.room(has_room=not pressure.is_disk_full, refusal=refusal)
+
+    def _saved(self) -> None:
+        self._model.tables.saved(self._disk)
+        self._alive().saved()
+        self._run_turn()
 
     def _tick(self) -> None:
         core, now_ms = self._alive(), self._world.now_ms

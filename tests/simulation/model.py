@@ -5,7 +5,8 @@ The model sees what the broker sees (commands, time, how far the disk has come) 
 
     every request is answered once, in the turn in which it can be, as its kind demands
     every message that was taken is one record of the log, in the order of the requests
-    queue offsets are gapless; nothing is acknowledged before it is as safe as the flush type says
+    queue offsets are gapless; nothing is acknowledged before it is as safe as the flush type says,
+    and its topic, if that is new, is in its file
     a message shows in its queue when it is stored, and a pull returns exactly what is there
     a delayed message is delivered in order, never early, late or twice in one life, and never lost;
     a timed one in its millisecond, and once; a half ends once, and is unseen before
@@ -50,6 +51,7 @@ class Asked(msgspec.Struct, eq=False):
     entries: list[int] = msgspec.field(default_factory=list)
     is_answered: bool = False
     lacks_room: bool = False  # whether the disk had none for it
+    new_topic: str = ""  # which its answer waits for, too
     facts: Any = None  # what the kind wants to remember
 
 
@@ -87,7 +89,7 @@ class Model:
         self.by_offset: dict[int, Entry] = {}
         self.tables = Tables()
         self.delays = Delays(self, plan.tick_ms, plan.queue_file_size)
-        self.timers = TimedMessages(self, plan.tick_ms)
+        self.timers = TimedMessages(self, plan.tick_ms, plan.queue_file_size)
         self.halves = Halves(self, plan)
         self.waiting = Waiting()
         self.has_room = True
@@ -263,6 +265,8 @@ class Model:
         return number
 
     def _acknowledge(self, asked: Asked) -> None:
+        if asked.new_topic and asked.new_topic not in self.tables.saved_topics:
+            raise Violation(f"a send is acknowledged, a crash would take {asked.new_topic}")
         last = max(asked.entries, default=-1)
         safe = self.safe
         if len(asked.entries) != asked.expected_count or last >= safe:
@@ -270,7 +274,8 @@ class Model:
                 f"{asked.command.code} is acknowledged: {len(asked.entries)} of "
                 f"{asked.expected_count} messages in the log up to {last}, safe are {safe}"
             )
-        is_ordered = self._is_sync_flush and not asked.kind.may_wait(self, asked)
+        may_wait = asked.new_topic or asked.kind.may_wait(self, asked)
+        is_ordered = self._is_sync_flush and not may_wait
         if last < self._acknowledged - 1 and is_ordered:
             raise Violation(f"entry {last} is acknowledged after {self._acknowledged - 1}")
         self._acknowledged = max(self._acknowledged, last + 1)
@@ -283,10 +288,16 @@ class Model:
         self._fresh.clear()
         while self._unanswered and self._unanswered[0].is_answered:
             self._unanswered.popleft()
-        if self._unanswered and self._unanswered[0].entries[-1] < self.visible:
-            raise Violation(f"{self._unanswered[0].command.code} is stored and has no answer")
+        for asked in self._unanswered:
+            if asked.entries[-1] >= self.visible:
+                break
+            if not asked.is_answered and asked.new_topic not in self._unsaved_topics():
+                raise Violation(f"{asked.command.code} is stored and has no answer")
         self.waiting.nobody_is_forgotten()
         self.halves.nobody_is_unasked()
+
+    def _unsaved_topics(self) -> set[str]:
+        return self.tables.topics.keys() - self.tables.saved_topics
 
     def nothing_is_late(self, now_ms: int) -> None:
         """Check what had to be done by the clock; nothing is without room on the disk."""
@@ -335,7 +346,7 @@ class Model:
                 raise Violation(f"{topic}/{queue_id} has {theirs_end}, must have {queue.visible}")
         self.tables.opened(disk, self)
         self.delays.opened(disk)
-        self.timers.opened()
+        self.timers.opened(core.state.timers.not_taken_up)
         self.halves.opened()
 
     def _cut(self, count: int) -> None:

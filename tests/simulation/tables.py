@@ -21,6 +21,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
+        self.saved_topics: set[str] = set()  # which no crash can take
         self.groups: set[str] = set()
         self.producers: set[int] = set()  # connections
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -43,10 +44,15 @@ class Tables:
             if bound == connection:
                 del self.locks[key]
 
+    def saved(self, disk: MemoryDisk) -> None:
+        """Note what the broker is told to be saved."""
+        self.saved_topics = set(_table(disk, TOPICS_PATH, "topicConfigTable"))
+
     def opened(self, disk: MemoryDisk, model: "Model") -> None:
         """Go on with what the files say. No offset may lie behind its queue's end."""
         topics = _table(disk, TOPICS_PATH, "topicConfigTable")
         self.topics = {name: int(topic["readQueueNums"]) for name, topic in topics.items()}
+        self.saved_topics = set(topics)
         self.topics.setdefault(SCHEDULE_TOPIC, len(parse_delay_levels(DELAY_LEVELS)))
         self.groups = set(_table(disk, GROUPS_PATH, "subscriptionGroupTable"))
         self.offsets.clear()

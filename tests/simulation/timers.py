@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.facts import Entry, Violation
 
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+
 if TYPE_CHECKING:
     from tests.simulation.model import Model
 
@@ -14,8 +16,11 @@ _PRECISION_MS = 50
 class TimedMessages:
     """The timed messages that wait, and what was delivered."""
 
-    def __init__(self, model: "Model", tick_ms: float) -> None:
+    def __init__(self, model: "Model", tick_ms: float, queue_file_size: int) -> None:
         self._model = model
+        self._tick_ms = tick_ms
+        self._per_file = queue_file_size // CONSUME_QUEUE_UNIT_SIZE
+        self._backlog_ms = 0.0  # one look takes up no more than a file of the queue holds
         self._slack_ms = _PRECISION_MS + 2 * tick_ms
         self._waiting: dict[tuple[str, int, bytes], list[Entry]] = {}
         self._due: list[tuple[int, int, Entry]] = []
@@ -70,7 +75,8 @@ class TimedMessages:
             _, _, entry = self._due[0]
             is_due = entry.log_offset not in self._delivered and self._is_stored(entry)
             if is_due and entry.unique_key not in self._recalls:
-                since_ms = max(entry.due_ms, self._opened_ms, entry.shown_ms, before_ms)
+                ready_ms = self._opened_ms + self._backlog_ms
+                since_ms = max(entry.due_ms, ready_ms, entry.shown_ms, before_ms)
                 if entry.number >= self._model.visible or now_ms <= since_ms + self._slack_ms:
                     return
                 raise Violation(f"{entry} is late: it was due at {entry.due_ms}")
@@ -94,9 +100,10 @@ class TimedMessages:
             place = (entry.real_topic, entry.real_queue_id, entry.body)
             self._waiting[place] = [e for e in self._waiting[place] if e is not entry]
 
-    def opened(self) -> None:
-        """Begin another life."""
+    def opened(self, not_taken_up: int) -> None:
+        """Begin another life, with so many messages that the broker has to look at first."""
         self._opened_ms = None
+        self._backlog_ms = not_taken_up // self._per_file * self._tick_ms
 
     def all_are_delivered(self) -> None:
         """Check that nothing waits any more."""

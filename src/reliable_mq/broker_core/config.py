@@ -99,6 +99,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         default=10_000, name="flushDelayOffsetInterval"
     )
     register_interval_ms: _Positive = msgspec.field(default=30_000, name="registerNameServerPeriod")
+    single_topic_register: bool = msgspec.field(default=False, name="enableSingleTopicRegister")
     reject_transaction_message: bool = msgspec.field(default=False, name="rejectTransactionMessage")
     transaction_timeout_ms: _Positive = msgspec.field(default=6_000, name="transactionTimeOut")
     transaction_check_max: _Positive = msgspec.field(default=15, name="transactionCheckMax")

@@ -189,6 +189,10 @@ class BrokerCore:
             self.state.timers.stored(end)
         self._wake_pulls()
 
+    def saved(self) -> None:
+        """Note that the files of the last turn that had some are on the medium."""
+        self.state.files.saved()
+
     def _note_arrival(self, arrivals: Arrivals) -> None:
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
@@ -229,10 +233,10 @@ class BrokerCore:
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)
         if self._is_due("offsets", now_ms, config.offset_interval_ms) and state.offsets.is_dirty:
-            state.save(OFFSETS_PATH, state.offsets.dump())
+            state.files.change(OFFSETS_PATH, state.offsets.dump)
         is_due = self._is_due("delay offsets", now_ms, config.delay_offset_interval_ms)
         if is_due and state.schedule.is_dirty:
-            state.save(schedule.PATH, state.schedule.dump())
+            state.files.change(schedule.PATH, state.schedule.dump)
         if is_due:
             self._save_counts()
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
@@ -293,7 +297,7 @@ class BrokerCore:
             (topic_counts.HALVES_PATH, state.half_counts),
         ):
             if counts.is_dirty:
-                state.save(path, counts.dump())
+                state.files.change(path, counts.dump)
 
     def _is_due(self, what: str, now_ms: int, interval_ms: int) -> bool:
         if now_ms < self._due_ms[what] <= now_ms + interval_ms:  # later says: the clock went back
@@ -309,10 +313,11 @@ class BrokerCore:
         state.schedule.stored(state.store.log.end)
         state.halves.save_when_stored(state.store.log.end)
         state.halves.stored(state.store.log.end, state.offsets)
-        state.save(OFFSETS_PATH, state.offsets.dump())
-        state.save(schedule.PATH, state.schedule.dump())
+        state.files.change(OFFSETS_PATH, state.offsets.dump)
+        state.files.change(schedule.PATH, state.schedule.dump)
         self._save_counts()
-        for path, text in state.take_turn().files.items():
+        state.take_turn()
+        for path, text in state.files.take_rest().items():
             self._disk.write_text(path, text)
         state.timers.close()
         state.store.close()

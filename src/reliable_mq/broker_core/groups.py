@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import group_fault, is_system_group
 from reliable_mq.broker_core.topics import READ, DataVersion
 from reliable_mq.errors import InvariantBroken
@@ -49,7 +50,10 @@ class GroupTable:
     """
 
     def __init__(self, *, auto_create: bool) -> None:
-        self._groups = {name: GroupConfig(group_name=name) for name in _SYSTEM_GROUPS}
+        self._groups: dict[str, GroupConfig] = {}
+        self._rows = JsonRows()
+        for name in _SYSTEM_GROUPS:
+            self._set(GroupConfig(group_name=name))
         self._forbidden: dict[str, dict[str, int]] = {}
         self._auto_create = auto_create
         self.version = DataVersion()
@@ -57,6 +61,7 @@ class GroupTable:
 
     def invariants(self) -> None:
         """G1; see the class."""
+        self._rows.check(self._groups)
         for name, group in self._groups.items():
             if group.group_name != name:
                 raise InvariantBroken(f"G1: group {group.group_name!r} is kept as {name!r}")
@@ -76,9 +81,13 @@ class GroupTable:
 
     def put(self, group: GroupConfig, now_ms: int) -> None:
         """Add or replace a group."""
-        self._groups[group.group_name] = group
+        self._set(group)
         self.version.advance(now_ms)
         self.is_dirty = True
+
+    def _set(self, group: GroupConfig) -> None:
+        self._groups[group.group_name] = group
+        self._rows.set(group.group_name, group)
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""
@@ -87,6 +96,7 @@ class GroupTable:
     def remove(self, name: str, now_ms: int) -> bool:
         """Forget a group's settings; return whether it was there."""
         removed = self._groups.pop(name, None)
+        self._rows.remove(name)
         is_forbidden = self._forbidden.pop(name, None) is not None
         if removed is not None or is_forbidden:
             self.version.advance(now_ms)
@@ -114,18 +124,18 @@ class GroupTable:
         self.version.advance(now_ms)
         self.is_dirty = True
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the table as the file has it."""
-        return {
-            "dataVersion": msgspec.to_builtins(self.version),
-            "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": msgspec.to_builtins(self._groups),
-        }
-
     def dump(self) -> str:
         """Return the text of the file."""
         self.is_dirty = False
-        return fastjson.dumps(self.to_json(), indent=True).decode()
+        return self.text()
+
+    def text(self) -> str:
+        """Return the table as the file has it, and tools want it."""
+        return (
+            f'{{\n\t"dataVersion":{plain_json(self.version)},'
+            f'\n\t"forbiddenTable":{plain_json(self._forbidden)},'
+            f'\n\t"subscriptionGroupTable":{self._rows.table(indent=True)}\n}}'
+        )
 
     def load(self, text: str) -> None:
         """Take the groups from the text of the file.
@@ -133,11 +143,9 @@ class GroupTable:
         Raises:
             ValueError: when the text is no such file.
         """
-        file = msgspec.convert(fastjson.loads(text), _File)
-        self._groups.update(
-            (name, msgspec.structs.replace(group, group_name=name))
-            for name, group in file.subscription_group_table.items()
-        )
+        file = fastjson.decode(text, _File)
+        for name, group in file.subscription_group_table.items():
+            self._set(msgspec.structs.replace(group, group_name=name))
         self._forbidden = file.forbidden_table
         self.version = file.data_version
 

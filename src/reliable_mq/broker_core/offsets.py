@@ -4,10 +4,9 @@ An offset is the queue offset of the next message to consume.
 Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
-from typing import Any
-
 import msgspec
 
+from reliable_mq.broker_core.json_rows import plain_json
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken
@@ -20,6 +19,8 @@ _SEPARATOR = "@"
 class OffsetTable:
     """Offsets by (topic, group) and queue. `is_dirty` until it was dumped.
 
+    Only what changed since is encoded for the file again: there may be tens of thousands of queues.
+
     A reset holds until the group's next pull of the queue takes it: it is the group's offset, and
     commits are dropped. Invariant O1: no offset is negative.
     """
@@ -29,7 +30,14 @@ class OffsetTable:
         self._pulled: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
         self.version = DataVersion()
-        self.is_dirty = False
+        self._rows: dict[tuple[str, str], str] = {}
+        self._changed: set[tuple[str, str]] = set()
+        self._is_changed = False  # also by what was removed
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something changed since the last `dump`."""
+        return self._is_changed
 
     def invariants(self) -> None:
         """O1; see the class."""
@@ -48,8 +56,13 @@ class OffsetTable:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's offset. It may go back: a reset does that. A negative one is dropped."""
         if offset >= 0:
-            self._offsets.setdefault((topic, group), {})[queue_id] = offset
-            self.is_dirty = True
+            key = (topic, group)
+            self._offsets.setdefault(key, {})[queue_id] = offset
+            self._change(key)
+
+    def _change(self, key: tuple[str, str]) -> None:
+        self._changed.add(key)
+        self._is_changed = True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's offset, and let it hold until `take_reset`."""
@@ -78,20 +91,20 @@ class OffsetTable:
         offsets = self._offsets.get((topic, source))
         if offsets:
             self._offsets[topic, group] = dict(offsets)
-            self.is_dirty = True
+            self._change((topic, group))
 
     def settle(self, store: MessageStore) -> None:
         """Take back the offsets behind the ends of queues that lost messages.
 
         Otherwise the groups would step over the messages that come in their place.
         """
-        for (topic, _group), queues in self._offsets.items():
+        for (topic, group), queues in self._offsets.items():
             for queue_id, offset in queues.items():
                 queue = store.queue(topic, queue_id)
                 end = queue.end if queue else 0
                 if offset > end:
                     queues[queue_id] = end
-                    self.is_dirty = True
+                    self._change((topic, group))
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Return up to where the group was handed messages; 0 when it never pulled."""
@@ -114,32 +127,42 @@ class OffsetTable:
 
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets of all topics."""
-        for table in (self._offsets, self._pulled, self._resets):
+        self._remove({key for key in self._offsets if key[1] == group})
+        for table in (self._pulled, self._resets):
             for key in [key for key in table if key[1] == group]:
                 del table[key]
-                self.is_dirty = True
 
     def remove_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic."""
-        for table in (self._offsets, self._pulled, self._resets):
+        self._remove({key for key in self._offsets if key[0] == topic})
+        for table in (self._pulled, self._resets):
             for key in [key for key in table if key[0] == topic]:
                 del table[key]
-                self.is_dirty = True
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the table as the file has it."""
-        return {
-            "dataVersion": msgspec.to_builtins(self.version),
-            "offsetTable": {
-                f"{topic}{_SEPARATOR}{group}": queues
-                for (topic, group), queues in self._offsets.items()
-            },
-        }
+    def _remove(self, keys: set[tuple[str, str]]) -> None:
+        for key in keys:
+            del self._offsets[key]
+            self._rows.pop(key, None)
+            self._is_changed = True
+        self._changed -= keys
 
     def dump(self) -> str:
         """Return the text of the file."""
-        self.is_dirty = False
-        return fastjson.dumps(self.to_json(), indent=True).decode()
+        self._is_changed = False
+        return self.text()
+
+    def text(self) -> str:
+        """Return the table as the file has it, and tools want it."""
+        changed, self._changed = self._changed, set()
+        for topic, group in changed:
+            queues = sorted(self._offsets[topic, group].items())
+            offsets = ",".join([f"\n\t\t\t{queue_id}:{offset}" for queue_id, offset in queues])
+            name = plain_json(f"{topic}{_SEPARATOR}{group}")
+            self._rows[topic, group] = f"\n\t\t{name}:{{{offsets}\n\t\t}}"
+        return (
+            f'{{\n\t"dataVersion":{plain_json(self.version)},'
+            f'\n\t"offsetTable":{{{",".join(self._rows.values())}\n\t}}\n}}'
+        )
 
     def load(self, text: str) -> None:
         """Take the offsets from the text of the file.
@@ -151,6 +174,7 @@ class OffsetTable:
         for name, queues in file.offset_table.items():
             topic, _, group = name.partition(_SEPARATOR)
             self._offsets[topic, group] = {q: offset for q, offset in queues.items() if offset >= 0}
+            self._changed.add((topic, group))
         self.version = file.data_version
 
 

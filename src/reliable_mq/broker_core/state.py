@@ -4,13 +4,17 @@ Receives changes from the request families; hands on a `Turn`; refuses to do any
 """
 
 import logging
+from bisect import insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain
+from operator import itemgetter
 
 import msgspec
 
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
+from reliable_mq.broker_core.config_files import ConfigFiles
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.delivery.half import SETTLED_TAG, HalfMessages
 from reliable_mq.broker_core.delivery.long_poll import WaitingPulls
@@ -20,7 +24,13 @@ from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.delivery.topic_counts import OF_HALVES, TopicCounts
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.groups import GroupConfig, GroupTable
-from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, OP_TOPIC, dead_letter_topic, retry_topic
+from reliable_mq.broker_core.names import (
+    DEFAULT_TOPIC,
+    GIVEN_UP_TOPIC,
+    OP_TOPIC,
+    dead_letter_topic,
+    retry_topic,
+)
 from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.pressure import Pressure, PressureLimits
 from reliable_mq.broker_core.request_modes import RequestModes
@@ -41,7 +51,6 @@ from reliable_mq.broker_core.topics import (
 )
 from reliable_mq.errors import StoreError
 from reliable_mq.message import new_message_id
-from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 from reliable_mq.wire.properties import (
@@ -80,8 +89,9 @@ class Turn(msgspec.Struct):
     """What one turn of the event loop wants done.
 
     `batch` is written (and synced) first; afterwards the core is told, and further replies leave.
-    `replies` may leave at once. `files` are configuration texts by path. `registered_replies` leave
-    when the name servers know the topics as they are now, or cannot be told.
+    `replies` may leave at once. `files` are configuration texts by path; the core is told when they
+    are written, and hands out no others before. `registered_replies` leave when the name servers
+    know the topics as they are now, or cannot be told.
     """
 
     batch: Batch | None
@@ -94,7 +104,8 @@ class BrokerState:
     """Tables, store and outbox of one broker.
 
     Invariant B2: a reply that waits for the log leaves only when the log has come to its offset,
-    and replies that wait leave in the order of their offsets.
+    and replies that wait leave in the order of their offsets. Whoever made a topic, or sent to one
+    that is new, waits for its file, too.
     """
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
@@ -125,7 +136,9 @@ class BrokerState:
         self.half_counts = TopicCounts(OF_HALVES)
         self.config_version = DataVersion()
         self.timers = timers
-        self.needs_registration = True
+        # Topics that a crash would still take, and answers that wait for them: end, to whom, what
+        self.new_topics: dict[str, list[tuple[int, int, bytes]]] = {}
+        self._unregistered: dict[str, None] = {}  # topics that name servers know otherwise
         self._ends: list[tuple[int, bytes]] = []  # answers to those who ended a transaction
         self._ends_ms = 0
         self.pressure = Pressure(_pressure_limits(config))
@@ -140,7 +153,7 @@ class BrokerState:
         self._registered_replies: list[tuple[int, bytes]] = []
         self._released = 0  # the log offset up to which replies have left
         self._withheld: deque[tuple[int, int, bytes]] = deque()
-        self._files: dict[str, str] = {}
+        self.files = ConfigFiles()
         self._message_count = 0
 
     @property
@@ -166,13 +179,28 @@ class BrokerState:
         """Answer when everything before log offset `end` is as safe as the flush type promises."""
         self._withheld.append((end, connection, frame))
 
-    def reply_when_registered(self, request: Request, answer: Command) -> None:
-        """Answer when the name servers know the topics as they are now, or cannot be told.
+    def _topics_saved(self, names: Collection[str]) -> None:
+        """Let the replies go, or wait for the log only, that waited for new topics."""
+        for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
+            if end <= self._released:
+                self._replies.append((connection, frame))
+            else:
+                insort(self._withheld, (end, connection, frame), key=itemgetter(0))
 
-        Whoever made a topic asks a name server for it next.
+    def reply_when_saved(self, request: Request, answer: Command) -> None:
+        """Answer when the configuration as it is now is on the medium."""
+        if not request.command.is_oneway:
+            connection, frame = request.connection.id, encode_command(answer)
+            self.files.when_saved(lambda: self._replies.append((connection, frame)))
+
+    def reply_when_registered(self, request: Request, answer: Command) -> None:
+        """Answer when the topics as they are now are saved and known at the name servers.
+
+        Whoever made a topic asks a name server for it next. One that cannot be told is passed over.
         """
         if not request.command.is_oneway:
-            self._registered_replies.append((request.connection.id, encode_command(answer)))
+            connection, frame = request.connection.id, encode_command(answer)
+            self.files.when_saved(lambda: self._registered_replies.append((connection, frame)))
 
     def release(self, end: int, now_ms: int) -> None:
         """Let the replies go that waited for log offsets up to `end`."""
@@ -251,29 +279,42 @@ class BrokerState:
         waited_ms = self.pressure.wait_ms
         self.statistics.wait_ms_max = max(self.statistics.wait_ms_max, waited_ms)
 
-    def save(self, path: str, text: str) -> None:
-        """Write a configuration file at the end of this turn."""
-        self._files[path] = text
-
     def take_turn(self) -> Turn:
         """Return what this turn wants done, and begin the next."""
         if self.halves.is_op_due:
             self._try_to_record_settled()
-        turn = Turn(self.store.take_batch(), self._replies, self._files, self._registered_replies)
+        files = self.files.take()
+        turn = Turn(self.store.take_batch(), self._replies, files, self._registered_replies)
         self._replies = []
         self._registered_replies = []
-        self._files = {}
         return turn
 
     def put_topic(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic, save the table and tell the name servers."""
         self.topics.put(topic, now_ms)
-        self.topics_changed()
+        self.topics_changed([topic.topic_name])
 
-    def topics_changed(self) -> None:
-        """Save the topics and tell the name servers."""
-        self.save(TOPICS_PATH, self.topics.dump())
-        self.needs_registration = True
+    def topics_changed(self, names: Collection[str] = ()) -> None:
+        """Save the topics, and tell the name servers those of these names.
+
+        A topic that went is nothing to tell: whoever deletes it does that.
+        """
+        self.files.change(TOPICS_PATH, self.topics.dump)
+        if names:
+            self._unregistered.update(dict.fromkeys(names))
+            new = dict.fromkeys(name for name in names if name not in self.new_topics)
+            self.new_topics.update((name, []) for name in new)
+            self.files.when_saved(lambda: self._topics_saved(new))
+
+    @property
+    def needs_registration(self) -> bool:
+        """Whether the name servers are to be told of a topic."""
+        return bool(self._unregistered)
+
+    def take_unregistered(self) -> list[str]:
+        """Return the topics of which the name servers are to be told."""
+        names, self._unregistered = list(self._unregistered), {}
+        return names
 
     def find_group(self, name: str, now_ms: int) -> GroupConfig | None:
         """Return a consumer group; one that is new is created and saved when that is allowed."""
@@ -284,7 +325,8 @@ class BrokerState:
 
     def groups_changed(self) -> None:
         """Save the groups."""
-        self.save(GROUPS_PATH, self.groups.dump())
+        self.groups.is_dirty = False
+        self.files.change(GROUPS_PATH, self.groups.dump)
 
     def ensure_retry_topic(
         self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
@@ -333,44 +375,6 @@ class BrokerState:
             for connection in group.members:
                 self.reply(connection, frame)
 
-    def registration(self) -> tuple[Mapping[str, str], dict[str, object]]:
-        """Return header and body with which the broker registers at a name server."""
-        config = self.config
-        header = {
-            "brokerName": config.broker_name,
-            "brokerAddr": f"{config.broker_ip}:{config.listen_port}",
-            "clusterName": config.broker_cluster_name,
-            "haServerAddr": f"{config.broker_ip}:{config.listen_port + 1}",
-            "brokerId": str(config.broker_id),
-            "compressed": "false",
-            "bodyCrc32": "0",
-        }
-        body: dict[str, object] = {
-            "filterServerList": [],
-            "topicConfigSerializeWrapper": self.topic_wrapper(),
-        }
-        return header, body
-
-    def take_order_topics(self, body: bytes, now_ms: int) -> None:
-        """Mark the topics as ordered that a name server's answer to a registration names."""
-        try:
-            table = msgspec.convert(fastjson.loads(body), _NamedTopics).table if body else {}
-        except (ValueError, msgspec.MsgspecError) as error:
-            log.warning("a name server names ordered topics in a way that does not read: %s", error)
-            return
-        for topic in map(self.topics.get, table):
-            if topic is not None and not topic.order:
-                self.put_topic(msgspec.structs.replace(topic, order=True), now_ms)
-
-    def topic_wrapper(self) -> dict[str, object]:
-        """Return the topics as other servers take them."""
-        return {
-            **self.topics.to_json(),
-            "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        }
-
     def change_config(self, config: BrokerConfig, now_ms: int) -> None:
         """Go on with other settings: those that are looked at when needed, and these."""
         if config.auto_create_topic != self.config.auto_create_topic:
@@ -379,7 +383,7 @@ class BrokerState:
                 queues=config.default_topic_queues,
                 now_ms=now_ms,
             )
-            self.topics_changed()
+            self.topics_changed([DEFAULT_TOPIC])
         self.groups.allow_creation(auto_create=config.auto_create_group)
         self.topics.plain_lanes.clear()
         self.locks.change_lifetime(config.lock_lifetime_ms)
@@ -391,9 +395,3 @@ class BrokerState:
 
 def _pressure_limits(config: BrokerConfig) -> PressureLimits:
     return PressureLimits(config.send_wait_ms, config.stuck_ms, config.sends_waiting_max)
-
-
-class _NamedTopics(msgspec.Struct):
-    """What a name server keeps of ordered topics (`KVTable`)."""
-
-    table: dict[str, str] = msgspec.field(default_factory=dict)

@@ -3,10 +3,11 @@
 Source: Apache RocketMQ `TopicConfigManager`, `TopicConfig`.
 """
 
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
+from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
     HALF_TOPIC,
@@ -80,13 +81,16 @@ class TopicTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicConfig] = {}
+        self._rows = JsonRows()
         self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
-        # Queues by topic and number to which whatever is plain may be sent; anew with each change.
+        # Queues by topic and number to which whatever is plain may be sent; anew with each change
+        # of a topic that was there.
         self.plain_lanes: dict[tuple[str, int], Lane] = {}
 
     def invariants(self) -> None:
         """T1; see the class."""
+        self._rows.check(self._topics)
         for name, topic in self._topics.items():
             if topic.topic_name != name:
                 raise InvariantBroken(f"T1: topic {topic.topic_name!r} is kept as {name!r}")
@@ -140,7 +144,8 @@ class TopicTable:
                 )
             )
         for topic in system:
-            self._topics.setdefault(topic.topic_name, topic)
+            if topic.topic_name not in self._topics:
+                self._set(topic)
         self._own = frozenset(topic.topic_name for topic in system)
 
     def allow_creation(self, *, auto_create: bool, queues: int, now_ms: int) -> None:
@@ -167,15 +172,22 @@ class TopicTable:
 
     def put(self, topic: TopicConfig, now_ms: int) -> None:
         """Add or replace a topic."""
-        self._topics[topic.topic_name] = topic
-        self.plain_lanes.clear()
+        self._set(topic)
         self.version.advance(now_ms)
+
+    def _set(self, topic: TopicConfig) -> None:
+        name = topic.topic_name
+        if name in self._topics:
+            self.plain_lanes.clear()
+        self._topics[name] = topic
+        self._rows.set(name, topic)
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it was there."""
         removed = self._topics.pop(name, None)
         self.plain_lanes.clear()
         if removed:
+            self._rows.remove(name)
             self.version.advance(now_ms)
         return removed is not None
 
@@ -205,16 +217,21 @@ class TopicTable:
         self.put(topic, now_ms)
         return topic
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the table as the file and the registration have it."""
-        return {
-            "dataVersion": msgspec.to_builtins(self.version),
-            "topicConfigTable": msgspec.to_builtins(self._topics),
-        }
+    def wrapped(self, names: Iterable[str] | None = None) -> bytes:
+        """Return the topics as other servers take them, or those of `names` that there are."""
+        return (
+            f'{{"dataVersion":{plain_json(self.version)},'
+            '"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},'
+            f'"topicConfigTable":{self._rows.table(names)},'
+            '"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}'
+        ).encode()
 
     def dump(self) -> str:
         """Return the text of the file."""
-        return fastjson.dumps(self.to_json(), indent=True).decode()
+        return (
+            f'{{\n\t"dataVersion":{plain_json(self.version)},'
+            f'\n\t"topicConfigTable":{self._rows.table(indent=True)}\n}}'
+        )
 
     def load(self, text: str) -> None:
         """Take the topics from the text of the file.
@@ -222,12 +239,9 @@ class TopicTable:
         Raises:
             ValueError: when the text is no such file.
         """
-        file = msgspec.convert(fastjson.loads(text), _File)
-        self._topics.update(
-            (name, msgspec.structs.replace(topic, topic_name=name))
-            for name, topic in file.topic_config_table.items()
-        )
-        self.plain_lanes.clear()
+        file = fastjson.decode(text, _File)
+        for name, topic in file.topic_config_table.items():
+            self._set(msgspec.structs.replace(topic, topic_name=name))
         self.version = file.data_version
 
 

@@ -77,8 +77,8 @@ class NameServerCore:
 
     def _register_broker(self, connection: int, command: Command, now_ms: int) -> Command:
         header = RegisterBrokerHeader.decode(command.ext_fields)
-        checksum = zlib.crc32(command.body) & _CRC_MASK
-        if header.body_crc32 and header.body_crc32 != checksum:
+        checksum = header.body_crc32
+        if checksum and checksum != zlib.crc32(command.body) & _CRC_MASK:
             return reply(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
         registration = decode_registration(command.body, compressed=header.compressed)
         registered = self.routes.register(header, registration, connection, now_ms)

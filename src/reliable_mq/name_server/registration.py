@@ -52,7 +52,7 @@ def decode_registration(body: bytes, *, compressed: bool) -> Registration:
             return Registration()
         if compressed:
             return _decode_compressed(zlib.decompress(body))
-        return msgspec.convert(fastjson.loads(body), _Body).topic_config_serialize_wrapper
+        return fastjson.decode(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the body is no registration: {error}") from error
 

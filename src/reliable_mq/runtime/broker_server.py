@@ -16,22 +16,19 @@ from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import is_out_of_room
-from reliable_mq.errors import StoreError, Unavailable
+from reliable_mq.errors import StoreError
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
-from reliable_mq.runtime.link import Link, Links
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter
 from reliable_mq.runtime.name_server import NameServer
-from reliable_mq.wire import fastjson
-from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, request
+from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.02
 _INDEX_PAUSE_SECONDS = 0.001
-_REGISTER_TIMEOUT = 6.0
 _CHECKPOINT_SECONDS = 10.0
 
 
@@ -61,9 +58,7 @@ class BrokerServer:
         self._turn_began_ms = 0
         self._is_idle = True  # whether no command has come for a moment
         self._timers: list[asyncio.Task[None]] = []
-        self._registration: asyncio.Task[None] | None = None
-        self._wait_for_registration: list[tuple[int, bytes]] = []
-        self._links: Links
+        self._registrar: Registrar
         self._core: BrokerCore
         self._disk: FileDisk | None = None
         self._config: BrokerConfig
@@ -126,16 +121,13 @@ class BrokerServer:
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
         self._log_writer = LogWriter(
-            disk, sync_interval, self._stored, _kernel_syncs(), self._note_room
+            disk, sync_interval, self._stored, _kernel_syncs(), self._note_room, self._saved
+        )
+        self._registrar = Registrar(
+            self._core.state, self.name_server_address.split(";"), self._send
         )
         await self._listener.serve()
-        self._links = Links(
-            connect_timeout=_REGISTER_TIMEOUT,
-            on_request=lambda _address, _command: None,
-            greet=_no_greeting,
-            on_lost=lambda _address: None,
-        )
-        await self._register()
+        await self._registrar.register()
         self._timers = [
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._register_forever()),
@@ -179,9 +171,8 @@ class BrokerServer:
         self._turn_is_due = False
         self._send(turn.replies)
         self._log_writer.take(turn)
-        self._wait_for_registration.extend(turn.registered_replies)
-        if self._core.state.needs_registration or self._wait_for_registration:
-            self._begin_registration()
+        if turn.registered_replies or self._core.state.needs_registration:
+            self._registrar.note(turn.registered_replies)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
         by_connection: dict[int, list[bytes]] = {}
@@ -192,6 +183,10 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         self._core.stored(end, durable=is_durable, now_ms=now_ms())
+        self._run_turn()
+
+    def _saved(self) -> None:
+        self._core.saved()
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:
@@ -242,49 +237,14 @@ class BrokerServer:
     async def _register_forever(self) -> None:
         while True:
             await asyncio.sleep(self._core.state.config.register_interval_ms / 1000)
-            await self._register()
-
-    def _begin_registration(self) -> None:
-        """Register the topics that changed, unless that is under way and will see the change.
-
-        Before the first registration, and after the last, nothing is to be done.
-        """
-        if self._timers and (self._registration is None or self._registration.done()):
-            self._registration = asyncio.create_task(self._register_changes())
-
-    async def _register_changes(self) -> None:
-        while self._core.state.needs_registration or self._wait_for_registration:
-            replies, self._wait_for_registration = self._wait_for_registration, []
-            await self._register()
-            self._send(replies)
-
-    async def _register(self) -> None:
-        """Tell every name server which topics there are."""
-        self._core.state.needs_registration = False
-        header, body = self._core.state.registration()
-        encoded = fastjson.dumps(body)
-        await asyncio.gather(
-            *(
-                self._register_at(address, request(RequestCode.REGISTER_BROKER, header, encoded))
-                for address in self.name_server_address.split(";")
-            )
-        )
-
-    async def _register_at(self, address: str, command: Command) -> None:
-        try:
-            answer = await self._links.call(address, command, _REGISTER_TIMEOUT)
-            self._core.state.take_order_topics(answer.body, now_ms())
-        except Unavailable as error:
-            log.warning("cannot register at %s: %s", address, error)
+            await self._registrar.register()
 
     async def close(self) -> None:
         """Finish what was begun, save everything, and stop."""
-        tasks = [*self._timers, *([self._registration] if self._registration else [])]
-        for task in tasks:
+        for task in self._timers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._timers = []  # what is under way may change topics, but nobody is told any more
-        await self._unregister()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        await self._registrar.unregister()
         self._listener.stop_reading()
         self._run_turn()
         await self._log_writer.drain()
@@ -294,7 +254,7 @@ class BrokerServer:
             self._close_core()
         if self._disk:
             self._disk.close()
-        await self._links.close()
+        await self._registrar.close()
         if self._name_server:
             await self._name_server.close()
 
@@ -306,15 +266,6 @@ class BrokerServer:
                 raise
             log.warning("no room to save everything, the next start recovers: %s", error)
 
-    async def _unregister(self) -> None:
-        header, _ = self._core.state.registration()
-        for address in self.name_server_address.split(";"):
-            command = request(RequestCode.UNREGISTER_BROKER, header)
-            try:
-                await self._links.call(address, command, 1.0)
-            except Unavailable as error:
-                log.info("cannot unregister at %s: %s", address, error)
-
 
 def _kernel_syncs() -> KernelSyncs | None:
     """Return what syncs without a thread, or None where the system has no such thing."""
@@ -323,7 +274,3 @@ def _kernel_syncs() -> KernelSyncs | None:
     except OSError as error:
         log.info("a thread syncs the log: %s", error)
         return None
-
-
-async def _no_greeting(_address: str, _link: Link) -> None:
-    """A name server needs no introduction."""

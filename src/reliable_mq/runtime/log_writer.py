@@ -89,6 +89,7 @@ class LogWriter:
         disk: the store's folder.
         sync_interval: seconds between syncs of the log; 0 syncs every batch before it is reported.
         on_stored: called on the loop with the log's end, and whether that is durable.
+        on_saved: called on the loop when all configuration files that were taken are written.
         on_room: called on the loop with False when the disk is full, with True when what waited for
             room is written.
         syncs: syncs without a thread, None: the thread does it.
@@ -103,6 +104,7 @@ class LogWriter:
         on_stored: Callable[[int, bool], None],
         syncs: Syncs | None = None,
         on_room: Callable[[bool], None] = lambda _has_room: None,
+        on_saved: Callable[[], None] = lambda: None,
         *,
         jobs: Jobs | None = None,
         on_broken: Callable[[Exception], NoReturn] | None = None,
@@ -114,6 +116,7 @@ class LogWriter:
         self._syncs = syncs
         self._unsynced: dict[DiskFile, None] = {}
         self._on_room = on_room
+        self._on_saved = on_saved
         self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
         self._is_out_of_room = False
         self._unsaved: dict[str, str] = {}  # configuration files that found no room
@@ -167,8 +170,6 @@ class LogWriter:
         self._is_out_of_room = False
         log.warning("the disk has room again")
         self._on_room(True)
-        if self._unsaved:
-            self._jobs.put(lambda: self._write_files({}))
 
     def _written(self, batch: Batch) -> None:
         for write in batch.writes:
@@ -192,6 +193,13 @@ class LogWriter:
                     raise
                 log.warning("%s: no room for it, it is written later", path)
                 self._unsaved[path] = text
+        if self._unsaved:
+            self._loop.call_soon_threadsafe(self._save_later)
+        elif waiting:
+            self._loop.call_soon_threadsafe(self._on_saved)
+
+    def _save_later(self) -> None:
+        self._loop.call_later(_ROOM_SECONDS, self._jobs.put, lambda: self._write_files({}))
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None

@@ -8,10 +8,11 @@ Source: fastjson 1.2.83, by what its `JSON.parse` takes and its `JSON.toJSONStri
 """
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+_T = TypeVar("_T")
 _STRINGS = {
     '"': re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL),
     "'": re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL),
@@ -42,6 +43,24 @@ def loads(text: bytes | str) -> Any:  # JSON is any value
         return _Reader(text.decode() if isinstance(text, bytes) else text).whole()
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
+
+
+def decode(text: bytes | str, kind: type[_T], *, strict: bool = True) -> _T:
+    """Return the value that `text` spells, as a `kind`; what is plain JSON is read in one go.
+
+    Args:
+        text: the text.
+        kind: what the value has to be.
+        strict: whether a number that is written as text is refused.
+
+    Raises:
+        ValueError: when it spells none.
+        msgspec.ValidationError: when it spells another one.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind, strict=strict)
+    except (msgspec.MsgspecError, RecursionError):
+        return msgspec.convert(loads(text), kind, strict=strict)
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:

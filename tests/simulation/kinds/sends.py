@@ -108,6 +108,8 @@ class Send:
         is_old = command.code == RequestCode.SEND_MESSAGE
         header = (SendMessageHeader if is_old else SendMessageHeaderV2).decode(command.ext_fields)
         asked.facts = model.refusal or _fault(model, header, command)
+        if header.topic not in model.tables.saved_topics:
+            asked.new_topic = header.topic
         if asked.facts is not None:
             return []
         if command.code == RequestCode.SEND_BATCH_MESSAGE:

@@ -51,7 +51,7 @@ def set_message_request_mode(state: BrokerState, request: Request) -> Command:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
         )
     state.request_modes.put(mode)
-    state.save(MODES_PATH, state.request_modes.dump())
+    state.files.change(MODES_PATH, state.request_modes.dump)
     return reply(request.command)
 
 

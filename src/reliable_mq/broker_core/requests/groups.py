@@ -142,7 +142,7 @@ def get_consumer_connection_list(state: BrokerState, request: Request) -> Comman
     return reply(request.command, body=fastjson.dumps(body))
 
 
-def update_and_create_subscription_group(state: BrokerState, request: Request) -> Command:
+def update_and_create_subscription_group(state: BrokerState, request: Request) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
     body = request.command.body
     if body:
@@ -150,14 +150,14 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
         _refuse_faulty(group)
         state.groups.put(group, request.now_ms)
         state.groups_changed()
-    return reply(request.command)
+    state.reply_when_saved(request, reply(request.command))
 
 
 class _GroupList(msgspec.Struct):
     groups: list[GroupConfig] = msgspec.field(name="groupConfigList")
 
 
-def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> Command:
+def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or, if one is faulty, none."""
     listed = msgspec.convert(fastjson.loads(request.command.body), _GroupList).groups
     for group in listed:
@@ -165,7 +165,7 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     for group in listed:
         state.groups.put(group, request.now_ms)
     state.groups_changed()
-    return reply(request.command)
+    state.reply_when_saved(request, reply(request.command))
 
 
 def _refuse_faulty(group: GroupConfig) -> None:
@@ -179,7 +179,7 @@ def _refuse_faulty(group: GroupConfig) -> None:
         )
 
 
-def delete_subscription_group(state: BrokerState, request: Request) -> Command:
+def delete_subscription_group(state: BrokerState, request: Request) -> None:
     """DELETE_SUBSCRIPTIONGROUP: its settings go, there or not, and its offsets if so asked."""
     header = DeleteGroupHeader.decode(request.command.ext_fields)
     if state.groups.remove(header.group_name, request.now_ms):
@@ -187,7 +187,7 @@ def delete_subscription_group(state: BrokerState, request: Request) -> Command:
     state.statistics.forget_group(header.group_name)
     if header.clean_offset:
         state.offsets.remove_group(header.group_name)
-    return reply(request.command)
+    state.reply_when_saved(request, reply(request.command))
 
 
 def get_subscription_group_config(state: BrokerState, request: Request) -> Command:

@@ -85,15 +85,25 @@ def send_message(state: BrokerState, request: Request) -> Command | None:
         _check_batch(state, header, command.body)
         place, offsets = _append_batch(state, message, command.body, request.now_ms)
         state.statistics.batched(message.topic, len(offsets))
-    elif _PREPARED in properties and _send_half(state, request, message, properties):
+    elif _PREPARED in properties and _send_half(state, request, topic, message, properties):
         return None
     else:
         place = _append_one(state, message, properties, request.now_ms)
     if not command.is_oneway:
         handle = recall_handle(state, message) if message.topic == TIMER_TOPIC else ""
         frame = state.send_reply.encode(command, queue_id, place, offsets, handle)
-        state.reply_when_stored(request.connection.id, place.end, frame)
+        _reply(state, request, topic, place.end, frame)
     return None
+
+
+def _reply(
+    state: BrokerState, request: Request, topic: TopicConfig, end: int, frame: bytes
+) -> None:
+    """Answer when the message is stored; of a new topic, when that is lasting, too."""
+    if state.new_topics and topic.topic_name in state.new_topics:
+        state.new_topics[topic.topic_name].append((end, request.connection.id, frame))
+    else:
+        state.reply_when_stored(request.connection.id, end, frame)
 
 
 def _send_plain(
@@ -140,6 +150,7 @@ def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
     topic = state.topics.get(name)
     if (
         topic is None
+        or name in state.new_topics
         or not 0 <= queue_id < topic.write_queue_nums
         or name[0] == "%"
         or name == TIMER_TOPIC
@@ -174,7 +185,7 @@ def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> Top
         )
         if topic is None:
             raise no_such_topic(name)
-        state.topics_changed()
+        state.topics_changed([name])
     return topic
 
 
@@ -267,7 +278,11 @@ def _append_one(
 
 
 def _send_half(
-    state: BrokerState, request: Request, message: StoredMessage, properties: bytes
+    state: BrokerState,
+    request: Request,
+    topic: TopicConfig,
+    message: StoredMessage,
+    properties: bytes,
 ) -> bool:
     """Store and answer a half message; return False, and do nothing, when it is none."""
     now_ms = request.now_ms
@@ -280,7 +295,7 @@ def _send_half(
         frame = state.send_reply.encode_half(
             request.command, message.queue_id, place, named[UNIQ_KEY]
         )
-        state.reply_when_stored(request.connection.id, place.end, frame)
+        _reply(state, request, topic, place.end, frame)
     return True
 
 

@@ -12,18 +12,17 @@ from reliable_mq.wire.command import Command, reply
 
 def get_all_topic_config(state: BrokerState, request: Request) -> Command:
     """GET_ALL_TOPIC_CONFIG."""
-    table = state.topic_wrapper()
-    return reply(request.command, body=fastjson.dumps(table))
+    return reply(request.command, body=state.topics.wrapped())
 
 
 def get_all_subscription_group_config(state: BrokerState, request: Request) -> Command:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    return reply(request.command, body=fastjson.dumps(state.groups.to_json()))
+    return reply(request.command, body=state.groups.text().encode())
 
 
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
     """GET_ALL_CONSUMER_OFFSET."""
-    return reply(request.command, body=fastjson.dumps(state.offsets.to_json()))
+    return reply(request.command, body=state.offsets.text().encode())
 
 
 def get_all_delay_offset(state: BrokerState, request: Request) -> Command:

@@ -51,9 +51,10 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
         attributes=_changed_attributes(state, known, header.attributes or ""),
     )
     _refuse_queue_count(topic)
-    if topic == known:
+    if topic == known and topic.topic_name not in state.new_topics:
         return reply(request.command)
-    state.put_topic(topic, request.now_ms)
+    if topic != known:
+        state.put_topic(topic, request.now_ms)
     state.reply_when_registered(request, reply(request.command))
     return None
 
@@ -84,7 +85,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
         topics.append(msgspec.structs.replace(wanted, attributes=attributes))
     for topic in topics:
         state.topics.put(topic, request.now_ms)
-    state.topics_changed()
+    state.topics_changed([topic.topic_name for topic in topics])
     state.reply_when_registered(request, reply(request.command))
 
 
@@ -149,7 +150,7 @@ def get_topic_config(state: BrokerState, request: Request) -> Command:
     return reply(request.command, body=fastjson.dumps(msgspec.to_builtins(topic)))
 
 
-def delete_topic_in_broker(state: BrokerState, request: Request) -> Command:
+def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
     """DELETE_TOPIC_IN_BROKER: the topic and its offsets are forgotten, there or not.
 
     Its messages stay in the log until the log is cut there, and its queues go on counting: were
@@ -163,4 +164,4 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> Command:
         state.topics_changed()
     state.offsets.remove_topic(name)
     state.statistics.forget_topic(name)
-    return reply(request.command)
+    state.reply_when_saved(request, reply(request.command))

@@ -1,0 +1,56 @@
+"""The JSON of a table, row by row: each is encoded when it changes, and the whole is only joined.
+
+A table of ten thousand topics is written whole whenever one of them changes, as Apache's broker
+expects to find it; what has not changed must cost next to nothing there.
+"""
+
+from collections.abc import Iterable, Sized
+
+import msgspec
+
+from reliable_mq.errors import InvariantBroken
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def plain_json(value: object) -> str:
+    """Return a value, whose keys are all text, as JSON with sorted names."""
+    return _encoder.encode(value).decode()
+
+
+class JsonRows:
+    """The rows by name, in the order in which they came.
+
+    Invariant J1: there is a row for each entry of the table that it is kept beside.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, str] = {}
+
+    def check(self, table: Sized) -> None:
+        """J1; see the class."""
+        if len(self._rows) != len(table):
+            raise InvariantBroken(f"J1: {len(self._rows)} rows for {len(table)} entries")
+
+    def set(self, name: str, value: object) -> None:
+        """Add or replace a row."""
+        self._rows[name] = f"{plain_json(name)}:{plain_json(value)}"
+
+    def remove(self, name: str) -> None:
+        """Remove a row, if it is there."""
+        self._rows.pop(name, None)
+
+    def table(self, names: Iterable[str] | None = None, *, indent: bool = False) -> str:
+        """Return the rows as one object, or those of `names` that there are.
+
+        Args:
+            names: None for all.
+            indent: whether each row has a line of its own, two tabs deep.
+        """
+        if names is None:
+            rows: Iterable[str] = self._rows.values()
+        else:
+            rows = [self._rows[name] for name in names if name in self._rows]
+        if indent:
+            return "{\n\t\t" + ",\n\t\t".join(rows) + "\n\t}"
+        return "{" + ",".join(rows) + "}"

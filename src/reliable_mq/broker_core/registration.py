@@ -1,0 +1,80 @@
+"""What a broker tells name servers of itself, and takes from their answers.
+
+Source: Apache RocketMQ `RegisterBrokerRequestHeader`, `RegisterBrokerBody`, `TopicRouteData`.
+"""
+
+import logging
+from collections.abc import Collection
+
+import msgspec
+
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+log = logging.getLogger(__name__)
+
+
+def registration(state: BrokerState, names: Collection[str] | None = None) -> Command:
+    """Return what registers the broker.
+
+    Args:
+        state: the broker.
+        names: the topics that it tells; None for all. Those that are gone are left out.
+    """
+    wrapper = state.topics.wrapped(names)
+    body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
+    return request(RequestCode.REGISTER_BROKER, _header(state), body)
+
+
+def farewell(state: BrokerState) -> Command:
+    """Return what ends the broker's registration."""
+    return request(RequestCode.UNREGISTER_BROKER, _header(state))
+
+
+def _header(state: BrokerState) -> dict[str, str]:
+    config = state.config
+    return {
+        "brokerName": config.broker_name,
+        "brokerAddr": f"{config.broker_ip}:{config.listen_port}",
+        "clusterName": config.broker_cluster_name,
+        "haServerAddr": f"{config.broker_ip}:{config.listen_port + 1}",
+        "brokerId": str(config.broker_id),
+        "compressed": "false",
+        "bodyCrc32": "0",
+    }
+
+
+def topic_registration(state: BrokerState, name: str) -> Command | None:
+    """Return what tells one topic without a word about the others; None when it is gone."""
+    topic = state.topics.get(name)
+    if topic is None:
+        return None
+    queues = {
+        "brokerName": state.config.broker_name,
+        "perm": topic.perm,
+        "readQueueNums": topic.read_queue_nums,
+        "topicSysFlag": topic.topic_sys_flag,
+        "writeQueueNums": topic.write_queue_nums,
+    }
+    body = msgspec.json.encode({"queueDatas": [queues]})
+    return request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": name}, body)
+
+
+def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
+    """Mark the topics as ordered that a name server's answer to a registration names."""
+    try:
+        table = fastjson.decode(body, _NamedTopics).table if body else {}
+    except (ValueError, msgspec.MsgspecError) as error:
+        log.warning("a name server names ordered topics in a way that does not read: %s", error)
+        return
+    for topic in map(state.topics.get, table):
+        if topic is not None and not topic.order:
+            state.put_topic(msgspec.structs.replace(topic, order=True), now_ms)
+
+
+class _NamedTopics(msgspec.Struct):
+    """What a name server keeps of ordered topics (`KVTable`)."""
+
+    table: dict[str, str] = msgspec.field(default_factory=dict)
