@@ -8,6 +8,7 @@ decodes there.
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 from zlib import crc32
 
@@ -124,38 +125,45 @@ def holds_records(buffer: bytes, count: int) -> bool:
     return at == end
 
 
-@lru_cache(maxsize=1024)
-def _begins_every(size: int) -> struct.Struct:
-    """Return what reads size and magic of records that all have this size."""
-    return struct.Struct(f">8s{size - 8}x")
+_MAGICS = frozenset((MAGIC_V1, MAGIC_V2))
 
 
-def holds_records_of(buffer: bytes, sizes: Sequence[int]) -> bool:
+@lru_cache(maxsize=256)
+def _heads_of(size: int, count: int) -> struct.Struct:
+    """Return what reads size and magic, as eight bytes, of so many records of this size."""
+    return struct.Struct(">" + f"8s{size - 8}x" * count)
+
+
+@lru_cache(maxsize=64)
+def _sizes_and_magics(count: int) -> struct.Struct:
+    return struct.Struct(">" + "iI" * count)
+
+
+def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
     """Whether a buffer holds records of these sizes, and nothing else, as they say themselves.
 
-    Records of one size are the usual case, and looked at without a loop.
+    Records of one size are the usual case, and looked at without a step for each.
     """
-    if sum(sizes) != len(buffer) or min(sizes) < RECORD_SIZE_MIN:
+    if min(sizes) < RECORD_SIZE_MIN or sum(sizes) != len(buffer):
         return False
-    first = sizes[0]
-    if sizes.count(first) == len(sizes):
-        begins = list(_begins_every(first).iter_unpack(buffer))
-        if begins.count((_SIZE_AND_MAGIC.pack(first, MAGIC_V1),)) == len(sizes):
+    first, count = sizes[0], len(sizes)
+    if sizes.count(first) == count:
+        heads = _heads_of(first, count).unpack(buffer)
+        if heads.count(_SIZE_AND_MAGIC.pack(first, MAGIC_V1)) == count:
             return True
-    unpack = _SIZE_AND_MAGIC.unpack_from
-    at = 0
-    for size in sizes:
-        if unpack(buffer, at) not in ((size, MAGIC_V1), (size, MAGIC_V2)):
-            return False
-        at += size
-    return True
+    begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
+    fields = _sizes_and_magics(count).unpack(begins)
+    return fields[::2] == sizes and _MAGICS.issuperset(fields[1::2])
 
 
-def are_valid(buffer: bytes, sizes: Sequence[int], commit_log_offset: int) -> bool:
-    """Whether a buffer begins with valid records of these sizes; see `valid_size_at`."""
+def are_valid(buffer: bytes, begins: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether a buffer begins with the valid records of these log offsets and sizes.
+
+    What valid is, see `valid_size_at`.
+    """
     view, at = memoryview(buffer), 0
-    for size in sizes:
-        if valid_size_at(view, at, commit_log_offset + at) != size:
+    for begin, size in zip(begins, sizes, strict=True):
+        if valid_size_at(view, at, begin) != size:
             return False
         at += size
     return True

@@ -1,5 +1,7 @@
 """The log's segments: names, rolls and blanks, and the order of its promises (S1)."""
 
+from random import Random
+
 import pytest
 from tests.broker_core.store.store_life import Life, flush, message, new_store
 
@@ -130,6 +132,36 @@ def test_what_was_not_written_cannot_be_read() -> None:
     write_all(log)
     assert log.read(0, 10) == b"r" * 10
     assert log.read(10, 1) == b""
+
+
+def test_places_are_read_as_one_by_one_whatever_lies_between_them() -> None:
+    segment_size = 200_000
+    log = CommitLog(MemoryDisk(), segment_size)
+    random = Random(4)
+    begins, sizes = [], []
+    while log.end < 3 * segment_size:
+        size = random.choice((1, 100, 5_000, 40_000))
+        begin = log.room_for(size)
+        log.add(random.randbytes(size))
+        if random.random() < 0.5:
+            begins.append(begin)
+            sizes.append(size)
+    write_all(log)
+
+    for first in range(len(begins)):
+        for count in (1, 2, 7, len(begins)):
+            some = begins[first : first + count], sizes[first : first + count]
+            assert log.read_joined(*some) == b"".join(map(log.read, *some))
+
+
+def test_places_that_a_damaged_queue_names_read_as_what_is_there() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, 300)
+    write_all(log)
+
+    assert log.read_joined((0, 2**40), (100, 100)) == b"r" * 100
+    assert log.read_joined((200, 100), (100, 100)) == b"r" * 200
+    assert log.read_joined((200, 100), (100, -100)) == b"r" * 100
 
 
 def test_a_promise_beyond_the_end_breaks_the_invariant() -> None:

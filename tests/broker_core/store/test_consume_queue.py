@@ -57,34 +57,27 @@ def test_a_read_ends_with_its_file() -> None:
     assert queue.units(99, 1) == []
 
 
-@pytest.mark.parametrize("index", range(12))
-def test_records_that_lie_one_behind_another_are_one_run(index: int) -> None:
+@pytest.mark.parametrize("index", [0, 3, 4, 9, 11])
+def test_places_are_what_units_say(index: int) -> None:
     queue = ConsumeQueue(MemoryDisk(), "orders", 3, FILE_SIZE)
     for number in range(12):
-        gap = 8 if number >= 7 else 0
-        put(queue, number, number * 900 + gap, 900, number)
-    assert queue.run(index, 2) is None, "they wait for `flush`"
+        put(queue, number, number * 1000, 900 + number, number)
+    assert queue.places(index, 3) is None, "they wait for `flush`"
     queue.flush()
 
-    run = queue.run(index, 3)
+    places, units = queue.places(index, 3), queue.units(index, 3)
 
-    units = queue.units(index, 3)
-    if index in (5, 6):
-        assert run is None, "message 7 lies apart"
-    else:
-        assert run is not None
-        assert (run.begin, run.sizes) == (
-            index * 900 + (8 if index >= 7 else 0),
-            (900,) * len(units),
-        )
+    assert places is not None
+    assert places.begins == tuple(unit.commit_log_offset for unit in units)
+    assert places.sizes == tuple(unit.size for unit in units)
 
 
-def test_there_is_no_run_where_there_are_no_units() -> None:
+def test_there_are_no_places_where_there_are_no_units() -> None:
     queue = filled(MemoryDisk(), 2, first=7)
 
     for index in (0, 9, 10, 99):
-        assert queue.run(index, 1) is None
-    assert queue.run(8, 0) is None
+        assert queue.places(index, 1) is None
+    assert queue.places(8, 0) is None
 
 
 @pytest.mark.parametrize("first", [1, 4, 5, 7, 23])

@@ -133,25 +133,30 @@ def _find(state: BrokerState, header: PullMessageHeader, wanted: Wanted) -> _Fou
         return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", queue.end)
     if isinstance(wanted, Filter):
         return _read_filtered(state, queue, header, wanted)
-    run = _read_run(state, queue, header) if wanted is None else None
-    return run or _read(state, queue, header, wanted)
+    found = _read_all(state, queue, header) if wanted is None else None
+    return found or _read(state, queue, header, wanted)
 
 
-def _read_run(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> _Found | None:
-    """Read as `_read` does, the usual case alone: all is wanted, sound, and lies in one piece."""
+def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader) -> _Found | None:
+    """Read as `_read` does what is sound, all of it wanted and within the limit of size.
+
+    This is the usual case, done without a step for each record where they are neighbours.
+    """
     config = state.config
-    run = queue.run(header.queue_offset, max(1, min(header.max_msg_nums, config.pull_count_max)))
     log = state.store.log
-    if run is None or run.begin < log.start:
+    count_max = max(1, min(header.max_msg_nums, config.pull_count_max))
+    places = queue.places(header.queue_offset, count_max)
+    if places is None or places.begins[0] < log.start:
         return None
-    begin, sizes = run
+    begins, sizes = places
     size = sum(sizes)
-    if size > min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
+    if not 0 < size <= min(header.max_msg_bytes or config.pull_size_max, config.pull_size_max):
         return None
-    body = log.read(begin, size)
+    body = log.read_joined(begins, sizes)
     if not holds_records_of(body, sizes):
         return None
-    if not log.damage.is_excluded(begin, begin + size) and not are_valid(body, sizes, begin):
+    is_sound = log.damage.is_excluded(begins[0], begins[-1] + sizes[-1])
+    if not is_sound and not are_valid(body, begins, sizes):
         return None
     count = len(sizes)
     return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)

@@ -14,6 +14,7 @@ Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
@@ -24,6 +25,8 @@ from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 log = logging.getLogger(__name__)
 
 FOLDER = "commitlog"
+
+_GAP = 16 * 1024  # bytes that are read sooner than a read of its own begins
 
 
 class Write(NamedTuple):
@@ -230,6 +233,28 @@ class CommitLog:
         if at < 0 or offset >= self.written:
             return b""
         return self._segments[at].copy(offset - self._firsts[at], size)
+
+    def read_joined(self, begins: Sequence[int], sizes: Sequence[int]) -> bytes:
+        """Return what `read` returns for these places, joined, in fewer reads; places ascend."""
+        size = sum(sizes)
+        if begins[-1] + sizes[-1] - begins[0] == size:  # nothing lies between them
+            return self.read(begins[0], size)
+        return b"".join(self._pieces(begins, sizes))
+
+    def _pieces(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Read over what lies between neighbours, unless it is much or a segment ends there."""
+        begin = begins[0]
+        span = begins[-1] + sizes[-1] - begin
+        if 0 < span <= sum(sizes) + _GAP * (len(sizes) - 1):
+            read = self.read(begin, span)
+            if len(read) == span:
+                places = zip(begins, sizes, strict=True)
+                return [read[at - begin : at - begin + size] for at, size in places]
+        if len(sizes) == 1:
+            return [self.read(begin, max(0, span))]
+        half = len(sizes) // 2
+        later = self._pieces(begins[half:], sizes[half:])
+        return self._pieces(begins[:half], sizes[:half]) + later
 
     def segment_at(self, offset: int) -> tuple[int, DiskFile]:
         """Return (first offset, file) of the segment that holds `offset`.

@@ -13,7 +13,6 @@ Source: Apache RocketMQ `ConsumeQueue`.
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from operator import add
 from typing import NamedTuple
 
 import msgspec
@@ -37,15 +36,15 @@ class Unit(NamedTuple):
     tags_code: int
 
 
-class Run(NamedTuple):
-    """Records that lie one behind another in the log: where the first begins, and their sizes."""
+class Places(NamedTuple):
+    """Where some records begin in the log, and their sizes."""
 
-    begin: int
+    begins: tuple[int, ...]
     sizes: tuple[int, ...]
 
 
 @lru_cache(maxsize=64)
-def _places(count: int) -> struct.Struct:
+def _places_of(count: int) -> struct.Struct:
     """Return what reads log offset and size of so many units."""
     return struct.Struct(">" + "qi8x" * count)
 
@@ -286,10 +285,10 @@ class ConsumeQueue:
             return []
         return [Unit(*unit) for unit in _UNIT.iter_unpack(file.read(at, count * _UNIT.size))]
 
-    def run(self, index: int, count: int) -> Run | None:
-        """Return where the records are whose units `units` would return.
+    def places(self, index: int, count: int) -> Places | None:
+        """Return what the units say that `units` would return, without a step for each.
 
-        None when there are none, when they lie apart, or when the first waits for `flush`.
+        None when there are none, or when the first waits for `flush`.
         """
         number, in_file = divmod(index, self._per_file)
         file = self._files.get(number)
@@ -297,13 +296,9 @@ class ConsumeQueue:
         count = min(count, written, self._per_file - in_file)
         if file is None or count <= 0:
             return None
-        places = _places(count)
-        read = file.read(in_file * CONSUME_QUEUE_UNIT_SIZE, places.size)
-        fields = places.unpack(read)
-        begins, sizes = fields[::2], fields[1::2]
-        if tuple(map(add, begins[:-1], sizes)) != begins[1:]:
-            return None
-        return Run(begins[0], sizes)
+        units = file.read(in_file * CONSUME_QUEUE_UNIT_SIZE, count * CONSUME_QUEUE_UNIT_SIZE)
+        fields = _places_of(count).unpack(units)
+        return Places(fields[::2], fields[1::2])
 
     def cut(self, end: int) -> None:
         """Forget the units from message `end` on, and whatever else stands there."""

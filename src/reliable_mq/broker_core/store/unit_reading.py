@@ -26,7 +26,7 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
     """
     if RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX:
         data = commit_log.read(offset, size)
-        if are_valid(data, (size,), offset):
+        if are_valid(data, (offset,), (size,)):
             return data
     if offset >= commit_log.capacity_end:
         if commit_log.damage.note(offset, offset + max(size, 1)):
