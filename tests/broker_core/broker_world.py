@@ -169,6 +169,7 @@ class BrokerWorld:
         while self.now_ms < end:
             self.now_ms = min(end, self.now_ms + step)
             self.core.tick(self.now_ms)
+            self.core.index_some(self.now_ms)
             self.finish_turn()
 
     # what tests ask for again and again

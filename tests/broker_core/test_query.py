@@ -3,8 +3,10 @@
 from contextlib import suppress
 from random import Random
 
+import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld
 
+from reliable_mq.broker_core import core
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.index_file import file_size
 from reliable_mq.broker_core.store.message_index import FOLDER
@@ -30,7 +32,7 @@ def query(key: str, **changes: object) -> dict[str, object]:
 
 
 def find(world: BrokerWorld, key: str, **changes: object) -> list[bytes]:
-    """Return the bodies that a query finds; it waits for the index with the next tick."""
+    """Return the bodies that a query finds; it waits for the index with the next step of time."""
     unique = {"_UNIQUE_KEY_QUERY": "true"} if changes.pop("unique", False) else {}
     answer = ask(world, {**query(key, **changes), **unique})
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -94,6 +96,26 @@ def test_a_query_right_after_a_send_finds_the_message() -> None:
     answer = world.reply_to(opaque)
     assert answer is not None
     assert answer.code == 0
+
+
+def test_a_busy_broker_puts_its_index_off_until_somebody_asks_or_it_is_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = BrokerWorld()
+    for _ in range(3):
+        world.send(b"new", KEYS="k")
+        world.core.tick(world.now_ms)
+    assert world.state.store.index.indexed == 0
+    assert not world.core.is_index_wanted
+
+    monkeypatch.setattr(core, "_INDEX_LAG_MAX", world.state.store.index_lag - 1)
+    assert world.core.is_index_wanted
+    monkeypatch.undo()
+
+    assert world.begin(RequestCode.QUERY_MESSAGE, query("k")) is None
+    assert world.core.is_index_wanted
+    assert not world.core.index_some(world.now_ms)
+    assert not world.core.is_index_wanted
 
 
 def test_a_message_without_any_key_makes_no_index_file() -> None:

@@ -281,6 +281,7 @@ class Machine:
     def _tick(self) -> None:
         core, now_ms = self._alive(), self._world.now_ms
         core.tick(now_ms)
+        core.index_some(now_ms)  # the server's shell does this when nobody sends
         self._model.ticked(now_ms)
         self._run_turn()
         self._look_for_room()

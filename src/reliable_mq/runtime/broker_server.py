@@ -211,15 +211,19 @@ class BrokerServer:
     async def _index_forever(self) -> None:
         """Let the index follow the log in small slices, when nobody wants anything else.
 
-        Under load it falls behind, but not far; who looks for a key then waits for it.
+        Under load it falls behind, but not far; who looks for a key then waits for it. When it must
+        catch up under load, every other turn of the loop is for the sends.
         """
-        is_behind = False
+        pause = _TICK_SECONDS
         while True:
             self._is_idle = True
-            await asyncio.sleep(_INDEX_PAUSE_SECONDS if is_behind else _TICK_SECONDS)
-            if self._is_idle or self._core.is_index_wanted:
-                is_behind = self._core.index_some(now_ms())
-                if not is_behind:
+            await asyncio.sleep(pause)
+            pause = _TICK_SECONDS
+            is_wanted = self._core.is_index_wanted
+            if is_wanted or self._is_idle:
+                if self._core.index_some(now_ms()):
+                    pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
+                else:
                     self._schedule_turn()
 
     async def _checkpoint_forever(self) -> None:

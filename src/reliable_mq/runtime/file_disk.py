@@ -8,22 +8,23 @@ import errno
 import fcntl
 import mmap
 import os
-import struct
+import sys
 import threading
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
-from reliable_mq.errors import InvariantBroken, StoreError, StoreInUse
+from reliable_mq.errors import StoreError, StoreInUse
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
 _ZEROS = bytes(_CHUNK)
 _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
-_TOUCHED_MAX = 2048
-_I32 = struct.Struct(">i")
+_TOUCHED_MAX = 16_384
+_IS_LITTLE = sys.byteorder == "little"  # files hold numbers the other way round
 _LOCK_TEXT = "lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -41,6 +42,7 @@ class FileDiskFile:
         "_descriptor",
         "_map",
         "_numbers",
+        "_reserved",
         "_taken",
         "_touched",
         "_unsynced_folders",
@@ -56,7 +58,8 @@ class FileDiskFile:
             self.size = size
         self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
         self._taken = 0  # up to where `write_ahead` has taken room
-        self._numbers: mmap.mmap | None = None  # the reserved bytes, writable
+        self._reserved: mmap.mmap | None = None  # the reserved bytes, writable
+        self._numbers = memoryview(b"").cast("i")  # the same, as numbers of this machine
         self._touched = 0  # how many numbers were looked at since its pages were let go of
 
     def read(self, at: int, size: int) -> bytes:
@@ -75,28 +78,28 @@ class FileDiskFile:
         """
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._descriptor, 0, size)
-        self._numbers = mmap.mmap(self._descriptor, size)
+        self._reserved = mmap.mmap(self._descriptor, size)
+        self._numbers = memoryview(self._reserved)[: size // 4 * 4].cast("i")
 
     def ints(self, places: Sequence[int]) -> list[int]:
         """Return the signed 4-byte numbers at these places."""
-        numbers = self._reserved
         self._touched += len(places)
-        return [_I32.unpack_from(numbers, at)[0] for at in places]
+        own = self._numbers
+        found = array("i", [own[place] for place in places])
+        if _IS_LITTLE:
+            found.byteswap()
+        return found.tolist()
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
         """Write signed 4-byte numbers, by place."""
-        reserved = self._reserved
-        for at, number in numbers.items():
-            _I32.pack_into(reserved, at, number)
-        if self._touched > _TOUCHED_MAX:  # each may hold a page; the system keeps what was written
-            self._touched = 0
-            reserved.madvise(mmap.MADV_DONTNEED)
-
-    @property
-    def _reserved(self) -> mmap.mmap:
-        if self._numbers is None:
-            raise InvariantBroken("numbers are written where room was reserved")
-        return self._numbers
+        own = self._numbers
+        values = array("i", numbers.values())
+        if _IS_LITTLE:
+            values.byteswap()
+        for place, value in zip(numbers, values, strict=True):
+            own[place] = value
+        if self._touched > _TOUCHED_MAX:  # each may hold a page
+            self.release()
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
@@ -183,17 +186,21 @@ class FileDiskFile:
         self._map.madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
 
     def release(self) -> None:
-        """Let go of the pages that reads mapped: the system counts them as this process's own.
+        """Let go of the pages that are mapped: the system counts them as this process's own.
 
-        They stay in the page cache, and the next read maps them again.
+        They stay in the page cache, written or not, and the next look maps them again.
         """
         self._map.madvise(mmap.MADV_DONTNEED)
+        if self._reserved:
+            self._touched = 0
+            self._reserved.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()
-        if self._numbers:
-            self._numbers.close()
+        self._numbers.release()
+        if self._reserved:
+            self._reserved.close()
         os.close(self._descriptor)
 
 

@@ -104,12 +104,12 @@ class MemoryFile:
 
     def ints(self, places: Sequence[int]) -> list[int]:
         """Return the signed 4-byte numbers at these places."""
-        return [int.from_bytes(self.read(at, 4), signed=True) for at in places]
+        return [int.from_bytes(self.read(at * 4, 4), signed=True) for at in places]
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
         """Write signed 4-byte numbers, by place."""
         for at, number in numbers.items():
-            self.write(at, (number.to_bytes(4, signed=True),))
+            self.write(at * 4, (number.to_bytes(4, signed=True),))
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1."""

@@ -1,9 +1,12 @@
 """Java's `String.hashCode`, on which tag filters and index files rest.
 
 The hash runs over UTF-16 code units with 32-bit overflow (Java Language Specification,
-`java.lang.String.hashCode`).
+`java.lang.String.hashCode`): a polynomial in 31, the first unit before the highest power.
 """
 
+import sys
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 
@@ -35,50 +38,96 @@ def index_hash(topic: str, key: str) -> int:
     return _listed(java_string_hash(f"{topic}#{key}"))
 
 
-_KEY_LENGTH_MAX = 255  # longer keys go the slow way
-_TAIL = 4  # of the ids that one client makes in a millisecond only the last characters differ
-_POWERS: list[int] = [pow(31, n, 1 << 32) for n in range(_KEY_LENGTH_MAX + 1)]
-_FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_KEY_LENGTH_MAX + 1)]
+def _listed(value: int) -> int:
+    """Return the absolute value of a hash; Java has none for the smallest, Apache says 0."""
+    return 0 if value == -_SIGN_BIT else abs(value)
+
+
+TAIL = 8
+_CUT_LENGTH_MAX = 255
+_POWERS: list[int] = [pow(31, n, 1 << 32) for n in range(_CUT_LENGTH_MAX + 1)]
+_FACTORS = [tuple(reversed(_POWERS[:n])) for n in range(_CUT_LENGTH_MAX + 1)]
+_HEADS_MAX = 512
 
 
 class KeyHashes:
     """The hashes of many keys of one topic, from their UTF-8 form; as `index_hash` has them.
 
-    Args:
-        prefix: what stands before each key, "topic#" for keys.
+    Of the ids that one client makes only the last characters differ. So a key is cut into its head,
+    whose share of the hash is remembered, and a tail of 8 bytes; `index_hashes` computes the shares
+    of all tails at once.
+
+    Invariant: `shares` holds the shares of ASCII heads, as keys have had them.
     """
 
-    __slots__ = ("_prefix", "_prefix_hash")
+    __slots__ = ("_prefix", "_prefix_hash", "_short", "shares")
 
     def __init__(self, prefix: str) -> None:
+        """Begin with no head.
+
+        Args:
+            prefix: what stands before each key, "topic#" for keys.
+        """
+        self.shares: dict[bytes, bytes] = {}
         self._prefix = prefix
         self._prefix_hash = java_string_hash(prefix) & _MASK
+        self._short = [_share(self._prefix_hash * _POWERS[length]) for length in range(TAIL + 1)]
 
-    def of(self, key: bytes) -> int:
-        """Return the hash of a key, never negative."""
-        length = len(key)
-        if length > _KEY_LENGTH_MAX or not key.isascii():
-            text = self._prefix + key.decode("utf-8", "replace")
-            return _listed(java_string_hash(text))
-        if length > _TAIL:
-            a, b, c, d = key[-_TAIL:]
-            own = _head_hash(key[:-_TAIL]) * 923521 + a * 29791 + b * 961 + c * 31 + d
-        else:
-            own = _ascii_hash(key)
-        return _listed(self._prefix_hash * _POWERS[length] + own)
+    def cut(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the share of a key's head, and its tail; None where `whole` must be asked."""
+        if not key.isascii() or len(key) > _CUT_LENGTH_MAX:
+            return None
+        if len(key) <= TAIL:
+            return self._short[len(key)], key.rjust(TAIL, b"\0")
+        head = key[:-TAIL]
+        share = self.shares.get(head)
+        if share is None:
+            length = len(head)
+            own = sum(map(mul, head, _FACTORS[length]))
+            share = _share((self._prefix_hash * _POWERS[length] + own) * _POWERS[TAIL])
+            if len(self.shares) >= _HEADS_MAX:
+                self.shares.clear()
+            self.shares[head] = share
+        return share, key[-TAIL:]
+
+    def whole(self, key: bytes) -> int:
+        """Return the hash of a key, whatever it is."""
+        return _listed(java_string_hash(self._prefix + key.decode("utf-8", "replace")))
 
 
-def _ascii_hash(text: bytes) -> int:
-    value: int = sum(map(mul, text, _FACTORS[len(text)]))
-    return value & _MASK
+def _share(value: int) -> bytes:
+    return (value & _MASK).to_bytes(TAIL)
 
 
-_head_hash = lru_cache(maxsize=1024)(_ascii_hash)
+_GROUP = 512  # a mask is as long as a group of tails
+_BYTES = int.from_bytes(b"\x00\xff" * (_GROUP * TAIL // 2))
+_PAIRS = int.from_bytes(b"\x00\x00\xff\xff" * (_GROUP * TAIL // 4))
+_FOURS = int.from_bytes(b"\x00\x00\x00\x00\xff\xff\xff\xff" * _GROUP)
 
 
-def _listed(value: int) -> int:
-    """Return the absolute value of a 32-bit hash; Java has none for the smallest, Apache says 0."""
-    value &= _MASK
-    if value & _SIGN_BIT:
-        value = (1 << 32) - value
-    return 0 if value == _SIGN_BIT else value
+def index_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
+    """Return the hashes of keys that `KeyHashes` has cut; as `index_hash` has them."""
+    hashes: list[int] = []
+    for begin in range(0, len(tails), _GROUP):
+        group = slice(begin, begin + _GROUP)
+        hashes += _group_hashes(shares[group], tails[group])
+    return hashes
+
+
+def _group_hashes(shares: Sequence[bytes], tails: Sequence[bytes]) -> list[int]:
+    """Compute with all tails as one large number: first byte * 31 + second in every 16 bits of it,
+    then first pair * 31**2 + second in every 32 bits, then the same with 31**4 in every 64.
+
+    A lane holds first * 2**n + second, and never borrows from the next when less of the first is
+    taken away.
+    """
+    lanes = int.from_bytes(b"".join(tails))
+    lanes -= (lanes >> 8 & _BYTES) * (2**8 - 31)
+    lanes -= (lanes >> 16 & _PAIRS) * (2**16 - 31**2)
+    lanes -= (lanes >> 32 & _FOURS) * (2**32 - 31**4)
+    lanes += int.from_bytes(b"".join(shares))
+    halves = array("i", lanes.to_bytes(len(tails) * TAIL))
+    if sys.byteorder == "little":
+        halves.byteswap()
+    hashes = list(map(abs, halves[1::2]))  # the lower halves: 32-bit overflow
+    return [value & ~_SIGN_BIT for value in hashes] if _SIGN_BIT in hashes else hashes

@@ -36,11 +36,14 @@ class DiskFile(Protocol):
         ...
 
     def ints(self, places: Sequence[int]) -> list[int]:
-        """Return the signed 4-byte numbers at these places, which are reserved."""
+        """Return the signed 4-byte numbers at these places, which are reserved.
+
+        The number at place n begins with byte 4 * n.
+        """
         ...
 
     def put_ints(self, numbers: Mapping[int, int]) -> None:
-        """Write signed 4-byte numbers, by place. Places are reserved; durable only after `sync`."""
+        """Write signed 4-byte numbers, by place as `ints` has it; durable only after `sync`."""
         ...
 
     def find(self, needle: bytes, at: int) -> int:

@@ -12,9 +12,10 @@ a process that dies between leaves entries that the head does not count, or that
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.broker_core.store.index_entries import Columns
 from reliable_mq.errors import InvariantBroken
 
 HEAD_SIZE = 40
@@ -24,9 +25,7 @@ _ENTRY = struct.Struct(">iqii")
 _SECONDS_MAX = 0x7FFFFFFF
 MENDED_MAX = 65_536  # more entries than one `put` ever writes
 
-
-Entry = tuple[int, int, int]
-"""One key of one message: its hash, where the record is, and when it was stored (ms)."""
+_FIRST_SLOT = HEAD_SIZE // _SLOT_SIZE  # among the file's numbers of four bytes
 
 
 def file_size(slots: int, capacity: int) -> int:
@@ -71,36 +70,53 @@ class IndexFile:
         """Where the record of the last entry begins, -1 without one."""
         return self._entry(self.next - 1)[1] if self.next > 1 else -1
 
-    def put(self, entries: Sequence[Entry]) -> int:
+    def put(self, entries: Columns) -> int:
         """Add entries, as many as there is room for; return how many."""
-        entries = entries[: self._capacity - self.next]
-        if not entries:
+        room = self._capacity - self.next
+        hashes, offsets, times_ms = (column[:room] for column in entries)
+        if not hashes:
             return 0
-        if self.next == 1:
-            _, self._begin_offset, self.begin_time_ms = entries[0]
+        first = self.next
+        if first == 1:
+            self._begin_offset, self.begin_time_ms = offsets[0], times_ms[0]
         slots = self._slots
-        places = [HEAD_SIZE + entry[0] % slots * _SLOT_SIZE for entry in entries]
-        heads = dict.fromkeys(places, 0)
-        heads.update(zip(heads, self._file.ints(list(heads)), strict=True))
-        begin_time_ms, number, pack = self.begin_time_ms, self.next, _ENTRY.pack
-        packed = []
-        for place, (key_hash, offset, time_ms) in zip(places, entries, strict=True):
-            before = heads[place]
-            if not 0 < before < number:
-                before = 0
-                self._slots_used += 1
-            seconds = min(max(time_ms - begin_time_ms, 0) // 1000, _SECONDS_MAX)
-            packed.append(pack(key_hash, offset, seconds, before))
+        places = [_FIRST_SLOT + key_hash % slots for key_hash in hashes]
+        heads = self._heads(places)
+        newly_used = list(heads.values()).count(0)
+        before = []
+        for number, place in enumerate(places, first):
+            before.append(heads[place])
             heads[place] = number
-            number += 1
         self.is_synced = False
-        self._file.write(self._entry_place(self.next), packed)
-        self.next = number
-        _, self.end_offset, self.end_time_ms = entries[-1]
+        packed = map(_ENTRY.pack, hashes, offsets, self._seconds(times_ms), before)
+        self._file.write(self._entry_place(first), (b"".join(packed),))
+        self.next = first + len(hashes)
+        self._slots_used += newly_used
+        self.end_offset, self.end_time_ms = offsets[-1], times_ms[-1]
         self._write_head()
         self._file.put_ints(heads)
         self.invariants()
-        return len(entries)
+        return len(hashes)
+
+    def _heads(self, places: list[int]) -> dict[int, int]:
+        """Return the newest entry of each of these slots, 0 for none."""
+        distinct = list(dict.fromkeys(places))
+        found = self._file.ints(distinct)
+        if min(found) < 0 or max(found) >= self.next:
+            found = [head if 0 < head < self.next else 0 for head in found]
+        return dict(zip(distinct, found, strict=True))
+
+    def _seconds(self, times_ms: list[int]) -> list[int]:
+        """Return the seconds since the begin time, as entries hold them."""
+        begin = self.begin_time_ms
+
+        def seconds(time_ms: int) -> int:
+            return min(max(time_ms - begin, 0) // 1000, _SECONDS_MAX)
+
+        low, high = seconds(min(times_ms)), seconds(max(times_ms))
+        if low == high:
+            return [low] * len(times_ms)
+        return [seconds(time_ms) for time_ms in times_ms]
 
     def _write_head(self) -> None:
         head = _HEAD.pack(
@@ -118,7 +134,7 @@ class IndexFile:
         begin = max(1, self.next - MENDED_MAX)
         newest: dict[int, int] = {}
         for number, (key_hash, *_rest) in enumerate(self._entries(begin, self.next), begin):
-            newest[self._slot_place(key_hash)] = number
+            newest[_FIRST_SLOT + key_hash % self._slots] = number
         heads = self._file.ints(list(newest))
         late = {
             place: number
@@ -138,7 +154,7 @@ class IndexFile:
 
         An entry's time is known to the second only, as in Apache's files.
         """
-        number = self._file.ints([self._slot_place(key_hash)])[0]
+        number = self._file.ints([_FIRST_SLOT + key_hash % self._slots])[0]
         while 0 < number < self.next:
             own_hash, offset, seconds, before = self._entry(number)
             time_ms = self.begin_time_ms + seconds * 1000
@@ -150,9 +166,6 @@ class IndexFile:
                 return
             number = before
 
-    def _slot_place(self, key_hash: int) -> int:
-        return HEAD_SIZE + key_hash % self._slots * _SLOT_SIZE
-
     def _entry_place(self, number: int) -> int:
         return HEAD_SIZE + self._slots * _SLOT_SIZE + number * _ENTRY.size
 
@@ -162,6 +175,10 @@ class IndexFile:
     def _entries(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         size = (end - begin) * _ENTRY.size
         return _ENTRY.iter_unpack(self._file.copy(self._entry_place(begin), size))
+
+    def release(self) -> None:
+        """Let go of memory that slots took."""
+        self._file.release()
 
     def sync(self) -> None:
         """Return when everything is on the medium. May run in another thread."""

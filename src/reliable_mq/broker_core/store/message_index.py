@@ -9,31 +9,24 @@ is not. Source: Apache RocketMQ 5.4.0 `IndexService`.
 """
 
 import logging
-import struct
-from collections.abc import Iterator
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.broker_core.store.index_file import Entry, IndexFile, file_size
+from reliable_mq.broker_core.store.index_entries import Columns, IndexEntries
+from reliable_mq.broker_core.store.index_file import IndexFile, file_size
 from reliable_mq.broker_core.store.log_walk import next_record
-from reliable_mq.errors import RecordError, StoreError
-from reliable_mq.wire.java_hash import KeyHashes, index_hash
-from reliable_mq.wire.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
-from reliable_mq.wire.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, blank_size_at
-from reliable_mq.wire.record_scan import RecordHead, claimed_size_at, head_at
+from reliable_mq.errors import StoreError
+from reliable_mq.wire.java_hash import index_hash
+from reliable_mq.wire.record import blank_size_at
+from reliable_mq.wire.record_scan import claimed_size_at
 
 log = logging.getLogger(__name__)
 
 FOLDER = "index"
-SLICE_RECORDS = 64
-_CHUNK = 256 * 1024
-_UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
-_KEYS = f"{KEYS}\x01".encode()
-_TAGS = f"{TAGS}\x01".encode()
-_END = 0x02
+_SLICE_SIZE = 192 * 1024  # at most so much of the log at once, or one record
+_PIECE = 64 * 1024
 _OFFSETS_MAX = 64  # Apache's maxMsgsNumBatch
 
 
@@ -64,6 +57,10 @@ class MessageIndex:
         self._log = commit_log
         self._sizes = sizes
         self._files: dict[str, IndexFile] = {}
+        self._entries = IndexEntries()
+        # When a file had room for a part of a slice and no other could be made: where the slice
+        # began, and how many of its entries are listed.
+        self._listed_from, self._listed = -1, 0
         self.indexed = 0
 
     def open(self, *, is_whole: bool, was_killed: bool, safe_time_ms: int) -> None:
@@ -100,33 +97,48 @@ class MessageIndex:
         head = memoryview(segment.copy(offset - first, _HEAD_SIZE))
         return offset + claimed_size_at(head, 0, offset)
 
-    def advance(self, until: int, now_ms: int, records_max: int = SLICE_RECORDS) -> int:
-        """List the next records before log offset `until`; return how many were read.
+    def advance(self, until: int, now_ms: int) -> None:
+        """List the next records before log offset `until`: a slice, below a millisecond of work.
 
         Raises:
             OSError, StoreError: when the disk fails, for want of room mostly. `indexed` stays
                 then, and the next call tries again.
         """
-        indexed = max(self.indexed, self._log.start)
-        entries: list[Entry] = []
-        count = 0
-        for end, head, offset in _records(self._log, indexed, until):
-            indexed = end
-            if head is not None:
-                _add_entries(head, offset, entries)
-                count += 1
-            if count == records_max:
-                break
-        self._put(entries, now_ms)
-        self.indexed = indexed
-        return count
+        entries = self._entries
+        entries.begin()
+        begin = at = max(self.indexed, self._log.start)
+        piece_size = _PIECE
+        while at < until and at - begin < _SLICE_SIZE and not entries.is_enough:
+            first, segment = self._log.segment_at(at)
+            piece = segment.copy(at - first, min(piece_size, until - at))
+            size = entries.read(piece, at)
+            piece_size = _PIECE
+            if size:
+                at += size
+                continue
+            rest = first + self._log.segment_size - at
+            claimed = claimed_size_at(memoryview(piece), 0, at)
+            if blank_size_at(piece, 0) == rest:
+                at += rest
+            elif len(piece) < claimed <= min(rest, until - at):
+                piece_size = claimed
+            else:
+                at = _behind_damage(self._log, at, until)
+        if self._listed_from != begin:
+            self._listed_from, self._listed = begin, 0
+        self._put(entries.columns().since(self._listed), now_ms)
+        self.indexed = at
+        if at >= until and self._files:  # the next message may be long in coming
+            self._files[max(self._files)].release()
 
-    def _put(self, entries: list[Entry], now_ms: int) -> None:
-        while entries:
+    def _put(self, entries: Columns, now_ms: int) -> None:
+        while entries.hashes:
             newest = next(reversed(self._files.values()), None)
             if newest is None or newest.is_full:
                 newest = self._begin_file(now_ms)
-            entries = entries[newest.put(entries) :]
+            count = newest.put(entries)
+            entries = entries.since(count)
+            self._listed += count
 
     def _begin_file(self, now_ms: int) -> IndexFile:
         name = _file_name(now_ms)
@@ -206,90 +218,8 @@ def _file_name(now_ms: int) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y%m%d%H%M%S}{millis:03d}"  # noqa: DTZ006 - local
 
 
-def _records(
-    commit_log: CommitLog, at: int, until: int
-) -> Iterator[tuple[int, RecordHead | None, int]]:
-    """Yield each record before `until`: where it ends, its head, and where it begins.
-
-    A head of None only says where to go on: at the end of a segment, or behind damage.
-    """
-    chunk_size = _CHUNK
-    while at < until:
-        first, segment = commit_log.segment_at(at)
-        chunk_at, chunk_size = at, max(_CHUNK, chunk_size)
-        buffer = memoryview(segment.copy(at - first, min(chunk_size, until - at)))
-        while at < until and (size := claimed_size_at(buffer, at - chunk_at, at)):
-            if at + size > chunk_at + len(buffer):
-                break
-            try:
-                head = head_at(buffer, at - chunk_at)
-            except (struct.error, IndexError, RecordError):
-                size = 0
-                break
-            properties_at = at - chunk_at + size - len(head.properties)
-            if int.from_bytes(buffer[properties_at - 2 : properties_at]) != len(head.properties):
-                break  # its size is damaged: the next record is not where it says
-            at += size
-            yield at, head, at - size
-        chunk_size = _CHUNK
-        if at > chunk_at or at >= until:
-            continue
-        size = claimed_size_at(buffer, 0, at)
-        rest = first + commit_log.segment_size - at
-        if blank_size_at(buffer[:8], 0) == rest:
-            at = first + commit_log.segment_size
-        elif len(buffer) < size <= min(rest, until - at):
-            chunk_size = size
-            continue
-        else:
-            at = _behind_damage(commit_log, at, until)
-        yield at, None, at
-
-
 def _behind_damage(commit_log: CommitLog, at: int, until: int) -> int:
     found = next_record(commit_log, at)
     end = min(found.offset, until) if found else until
     commit_log.name_damage(at, end)
     return end
-
-
-def _add_entries(head: RecordHead, offset: int, entries: list[Entry]) -> None:
-    """Add the entries of a record, in Apache's order: unique key, keys, tag."""
-    if head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-        return
-    properties = head.properties
-    time_ms = head.store_time_ms
-    hashes = _hashes(head.topic)
-    unique = _value(properties, _UNIQ_KEY)
-    if unique is not None:
-        entries.append((hashes.of(unique), offset, time_ms))
-    keys = _value(properties, _KEYS)
-    if keys:
-        entries += [(hashes.of(key), offset, time_ms) for key in keys.split(b" ") if key]
-    tag = _value(properties, _TAGS)
-    if tag:
-        entries.append((_tag_hash(head.topic, tag), offset, time_ms))
-
-
-@lru_cache(maxsize=1024)
-def _hashes(topic: str) -> KeyHashes:
-    return KeyHashes(f"{topic}#")
-
-
-@lru_cache(maxsize=1024)
-def _tag_hash(topic: str, tag: bytes) -> int:
-    return KeyHashes(f"{topic}#T#").of(tag)
-
-
-def _value(properties: bytes, name: bytes) -> bytes | None:
-    """Return a property's value; `name` ends with its separator."""
-    at = properties.find(name)
-    if at < 0:
-        return None
-    begin = at + len(name)
-    is_plain = at == 0 or properties[at - 1] == _END
-    if not is_plain or properties.find(name, begin) >= 0:  # let the decoder judge
-        value = decode_properties(properties).get(name[:-1].decode())
-        return None if value is None else value.encode()
-    end = properties.find(_END, begin)
-    return properties[begin:end] if end >= 0 else properties[begin:]

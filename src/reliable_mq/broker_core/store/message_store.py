@@ -280,12 +280,11 @@ class MessageStore:
             queues=queues,
         )
 
-    def index_some(self, now_ms: int) -> int:
-        """List the next records in the index; return how many. See `MessageIndex.advance`."""
+    def index_some(self, now_ms: int) -> None:
+        """List the next records in the index. See `MessageIndex.advance`."""
         end = self._dispatched.end
-        if self.index is None or self.index.indexed >= end:
-            return 0
-        return self.index.advance(end, now_ms)
+        if self.index is not None and self.index.indexed < end:
+            self.index.advance(end, now_ms)
 
     @property
     def index_lag(self) -> int:

@@ -1,0 +1,325 @@
+"""From records to the entries of the index: one pass over a piece of the log.
+
+Receives bytes of the log and where they lie; hands on entries in columns; refuses to know files.
+A message is listed under its unique key, each of its keys, and its tag, in this order; one that was
+rolled back is not. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
+
+Messages come by the hundred thousand and are alike: of what stands behind the body, a client's
+messages differ in the unique key only. So what stands around it is looked at once and remembered as
+a shape; a message of a known shape is listed with two looks at its bytes. Another one goes through
+`_add_usual`, which remembers what stands behind the unique key, and the rest through `_add`.
+"""
+
+import struct
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, NamedTuple
+
+from reliable_mq.errors import RecordError
+from reliable_mq.wire.java_hash import TAIL, KeyHashes, index_hashes
+from reliable_mq.wire.properties import KEYS, TAGS, UNIQ_KEY, decode_properties
+from reliable_mq.wire.record import (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_SIZE_MIN,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+)
+from reliable_mq.wire.record_scan import head_at
+
+_UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
+_KEYS = f"{KEYS}\x01".encode()
+_KEYS_SIZE = len(_KEYS)
+_TAGS = f"{TAGS}\x01".encode()
+_END = b"\x02"
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+_RECORDS_MAX = 160
+_ENTRIES_MAX = 1024
+_KNOWN_MAX = 128
+_LEARN_EVERY = 16
+
+# The fixed part of a record when both hosts are IPv4, skipping (x) what is not needed: size, magic,
+# own offset, flags, store time, body size.
+_FIXED = struct.Struct(">iI20xqi16xq20xI")
+_FIXED_SIZE = _FIXED.size
+_LENGTH_SIZE = 2  # of the properties' length
+_WATCHED = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK
+_COMPUTED = -1  # among hashes: the next one that is computed with all others
+
+
+class Columns(NamedTuple):
+    """Entries, one in each place: the hash of the key, where the record is, its store time (ms)."""
+
+    hashes: list[int]
+    offsets: list[int]
+    times_ms: list[int]
+
+    def since(self, begin: int) -> "Columns":
+        """Return the entries from a place on."""
+        return Columns(self.hashes[begin:], self.offsets[begin:], self.times_ms[begin:])
+
+
+_Unpack = Callable[[bytes, int], tuple[bytes, ...]]
+_Shape = tuple[Callable[[bytes], bytes | None], tuple[int, ...]]
+_NOTHING: dict[bytes, bytes] = {}
+_NO_SHAPE: _Shape = (_NOTHING.get, ())
+
+
+class _Topic:
+    """What is remembered of a topic's messages.
+
+    `rests` are the properties behind a unique key that hold no other key, with the hash of the tag,
+    or -1 without one.
+    """
+
+    __slots__ = ("hashes", "rests", "seen", "tag_hashes", "tags")
+
+    def __init__(self, name: bytes) -> None:
+        try:
+            text = "" if b"\0" in name else name.decode()
+        except UnicodeDecodeError:  # a lost sector
+            text = ""
+        self.hashes = KeyHashes(f"{text}#")
+        self.tag_hashes = KeyHashes(f"{text}#T#")
+        self.rests: dict[bytes, int] = {}
+        self.seen: set[bytes] = set()  # rests that came once
+        self.tags: dict[bytes, int] = {}
+
+    def tag_hash(self, properties: bytes) -> int:
+        """Return the hash of the tag, or -1 without one."""
+        tag = property_value(properties, _TAGS)
+        if not tag:
+            return -1
+        known = self.tags.get(tag)
+        if known is None:
+            _make_room(self.tags)
+            known = self.tags[tag] = self.tag_hashes.whole(tag)
+        return known
+
+
+def _make_room(known: dict[Any, Any] | set[bytes]) -> None:
+    if len(known) >= _KNOWN_MAX:
+        known.clear()
+
+
+def _spread(values: list[int], counts: list[int]) -> list[int]:
+    """Return each value as often as its count says."""
+    count = counts[0] if counts else 0
+    if counts.count(count) != len(counts):
+        return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+    spread = [0] * (count * len(values))
+    for at in range(count):
+        spread[at::count] = values
+    return spread
+
+
+class IndexEntries:
+    """The entries of a slice of the log.
+
+    Invariant: each record that was read has a place in `_offsets`, `_times_ms` and `_marks`, and
+    each `_COMPUTED` among the marks one in `_shares` and `_tails`.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, _Topic] = {}
+        # How to take apart what stands behind a body, by its size: into what is before the unique
+        # key, its head, its tail, and what is behind it; and what the two around it stand for.
+        self._unpacks: dict[int, _Unpack] = {}
+        self._shapes: dict[tuple[bytes, bytes], _Shape] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without entries."""
+        self._many = 0  # entries of messages with many keys
+        self._marks: list[tuple[int, ...]] = []
+        self._shares: list[bytes] = []
+        self._tails: list[bytes] = []
+        self._offsets: list[int] = []
+        self._times_ms: list[int] = []
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so much was read that no more should be at once."""
+        return len(self._marks) >= _RECORDS_MAX or self._many >= _ENTRIES_MAX
+
+    def columns(self) -> Columns:
+        """Return the entries."""
+        computed = iter(index_hashes(self._shares, self._tails))
+        marks = chain.from_iterable(self._marks)
+        hashes = [next(computed) if mark < 0 else mark for mark in marks]
+        counts = list(map(len, self._marks))
+        return Columns(hashes, _spread(self._offsets, counts), _spread(self._times_ms, counts))
+
+    def read(self, piece: bytes, offset: int) -> int:
+        """Read whole records until it is enough; return how many bytes they take.
+
+        Args:
+            piece: a part of a segment that begins with a record.
+            offset: where in the log that is.
+        """
+        records, keys, many = len(self._marks), len(self._tails), self._many
+        size = self._read(piece, offset, self._unpacks)
+        tails = b"".join(self._tails[keys:])
+        if tails.isascii() and _END not in tails:
+            return size
+        # A unique key was no ASCII, or shorter than it seemed: look at each message by itself.
+        del self._marks[records:], self._offsets[records:], self._times_ms[records:]
+        del self._shares[keys:], self._tails[keys:]
+        self._many = many
+        return self._read(piece, offset, {})
+
+    def _read(self, piece: bytes, offset: int, unpacks: dict[int, _Unpack]) -> int:
+        marks, shares, tails = self._marks, self._shares, self._tails
+        offsets, times_ms = self._offsets, self._times_ms
+        unpack, known_unpack, known_shape = _FIXED.unpack_from, unpacks.get, self._shapes.get
+        last_before = last_behind = b""
+        share_of, shape_marks = _NO_SHAPE
+        at, size = 0, len(piece)
+        last = size - RECORD_SIZE_MIN
+        for _ in range(_RECORDS_MAX - len(marks)):
+            if at > last:
+                break
+            record_size, magic, own_offset, flag, time_ms, body_size = unpack(piece, at)
+            end = at + record_size
+            if own_offset != offset + at or end > size or record_size < RECORD_SIZE_MIN:
+                break
+            if magic == MAGIC_V1 and flag & _WATCHED < TRANSACTION_ROLLBACK:
+                topic_at = at + _FIXED_SIZE + body_size
+                unpack_text = known_unpack(end - topic_at)
+                if unpack_text:
+                    before, head, tail, behind = unpack_text(piece, topic_at)
+                    if before != last_before or behind != last_behind:
+                        last_before, last_behind = before, behind
+                        share_of, shape_marks = known_shape((before, behind), _NO_SHAPE)
+                    share = share_of(head)
+                    if share:
+                        marks.append(shape_marks)
+                        shares.append(share)
+                        tails.append(tail)
+                        offsets.append(own_offset)
+                        times_ms.append(time_ms)
+                        at = end
+                        continue
+                    last_before = b""  # the shape may be known afterwards
+                if topic_at >= end or not self._add_usual(piece[topic_at:end], own_offset, time_ms):
+                    break
+            elif magic not in _MAGICS or not self._add_unusual(piece, at, end, own_offset):
+                break
+            at = end
+            if self.is_enough:
+                break
+        return at
+
+    def _topic(self, name: bytes) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            _make_room(self._topics)
+            topic = self._topics[name] = _Topic(name)
+        return topic
+
+    def _add_usual(self, text: bytes, offset: int, time_ms: int) -> bool:
+        """Add a message by what stands behind its body; return whether that is whole.
+
+        Looks for the unique key alone, or behind the keys, as Apache's Java client puts it, and
+        remembers what the next message may have in common.
+        """
+        begin = 1 + text[0] + _LENGTH_SIZE
+        topic = self._topic(text[1 : begin - _LENGTH_SIZE])
+        properties = text[begin:]
+        if int.from_bytes(text[begin - _LENGTH_SIZE : begin]) != len(properties):
+            return False  # its size is damaged: the next record is not where it says
+        before, _, behind = properties.partition(_UNIQ_KEY)
+        unique, _, rest = behind.partition(_END)
+        tag_hash = topic.rests.get(rest)
+        has_keys = before[:_KEYS_SIZE] == _KEYS and before.find(_END) == len(before) - 1
+        if not unique or tag_hash is None or (before and not has_keys):
+            self._add(topic, properties, offset, time_ms)
+            if rest in topic.seen:
+                self._learn(topic, text, begin + len(before), unique, rest)
+            _make_room(topic.seen)
+            topic.seen.add(rest)
+            return True
+        marks = [self._mark(topic, unique)]
+        if before:
+            marks += [self._mark(topic, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key]
+        elif len(self._marks) % _LEARN_EVERY == 0:  # it may have come with another size
+            self._learn(topic, text, begin, unique, rest)
+        if tag_hash >= 0:
+            marks.append(tag_hash)
+        self._note(tuple(marks), offset, time_ms)
+        return True
+
+    def _learn(self, topic: _Topic, text: bytes, at: int, unique: bytes, rest: bytes) -> None:
+        """Remember what stands around a unique key whose name begins at `at`, if it is simple."""
+        if not unique or _KEYS in rest or _UNIQ_KEY in rest:
+            return
+        _make_room(topic.rests)
+        tag_hash = topic.rests[rest] = topic.tag_hash(rest)
+        key_at = at + len(_UNIQ_KEY)
+        before, behind = text[:key_at], text[key_at + len(unique) :]
+        is_first = at == 1 + text[0] + _LENGTH_SIZE
+        is_whole_name = is_first or text[at - 1 : at] == _END
+        if is_whole_name and len(unique) > TAIL and not (_KEYS in before or _TAGS in before):
+            sizes = f"{len(before)}s{len(unique) - TAIL}s{TAIL}s{len(behind)}s"
+            marks = (_COMPUTED, tag_hash) if tag_hash >= 0 else (_COMPUTED,)
+            _make_room(self._unpacks)
+            self._unpacks[len(text)] = struct.Struct(sizes).unpack_from
+            _make_room(self._shapes)
+            self._shapes[before, behind] = (topic.hashes.shares.get, marks)
+
+    def _add_unusual(self, piece: bytes, at: int, end: int, offset: int) -> bool:
+        """Add a record of any kind; return whether it is one, and whole."""
+        try:
+            head = head_at(memoryview(piece), at)
+        except (struct.error, IndexError, RecordError):
+            return False
+        properties_at = end - len(head.properties)
+        length = int.from_bytes(piece[properties_at - _LENGTH_SIZE : properties_at])
+        if length != len(head.properties):
+            return False
+        if head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            self._note((), offset, head.store_time_ms)
+        else:
+            topic = self._topic(head.topic.encode())
+            self._add(topic, head.properties, offset, head.store_time_ms)
+        return True
+
+    def _add(self, topic: _Topic, properties: bytes, offset: int, time_ms: int) -> None:
+        """Add a message whatever its properties are."""
+        unique = property_value(properties, _UNIQ_KEY)
+        keys = (property_value(properties, _KEYS) or b"").split(b" ")
+        marks = [self._mark(topic, key) for key in (unique, *keys) if key]
+        tag_hash = topic.tag_hash(properties)
+        if tag_hash >= 0:
+            marks.append(tag_hash)
+        self._note(tuple(marks), offset, time_ms)
+
+    def _mark(self, topic: _Topic, key: bytes) -> int:
+        cut = topic.hashes.cut(key)
+        if cut is None:
+            return topic.hashes.whole(key)
+        self._shares.append(cut[0])
+        self._tails.append(cut[1])
+        return _COMPUTED
+
+    def _note(self, marks: tuple[int, ...], offset: int, time_ms: int) -> None:
+        self._marks.append(marks)
+        self._offsets.append(offset)
+        self._times_ms.append(time_ms)
+        self._many += max(0, len(marks) - 2)
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """Return a property's value; `name` ends with its separator."""
+    at = properties.find(name)
+    if at < 0:
+        return None
+    begin = at + len(name)
+    is_plain = at == 0 or properties[at - 1] == _END[0]
+    if not is_plain or properties.find(name, begin) >= 0:  # let the decoder judge
+        value = decode_properties(properties).get(name[:-1].decode())
+        return None if value is None else value.encode()
+    end = properties.find(_END, begin)
+    return properties[begin:end] if end >= 0 else properties[begin:]
