@@ -150,8 +150,9 @@ def test_places_are_read_as_one_by_one_whatever_lies_between_them() -> None:
 
     for first in range(len(begins)):
         for count in (1, 2, 7, len(begins)):
-            some = begins[first : first + count], sizes[first : first + count]
-            assert log.read_joined(*some) == b"".join(map(log.read, *some))
+            some = slice(first, first + count)
+            expected = b"".join(map(log.read, begins[some], sizes[some]))
+            assert log.read_joined(tuple(begins[some]), tuple(sizes[some])) == expected
 
 
 def test_places_that_a_damaged_queue_names_read_as_what_is_there() -> None:

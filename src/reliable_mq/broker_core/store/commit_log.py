@@ -15,6 +15,7 @@ Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
@@ -234,11 +235,14 @@ class CommitLog:
             return b""
         return self._segments[at].copy(offset - self._firsts[at], size)
 
-    def read_joined(self, begins: Sequence[int], sizes: Sequence[int]) -> bytes:
-        """Return what `read` returns for these places, joined, in fewer reads; places ascend."""
-        size = sum(sizes)
-        if begins[-1] + sizes[-1] - begins[0] == size:  # nothing lies between them
-            return self.read(begins[0], size)
+    def read_joined(self, begins: tuple[int, ...], sizes: tuple[int, ...]) -> bytes:
+        """Return what `read` returns for these places, joined, in fewer reads.
+
+        Places ascend; of one that does not, as a damaged queue names it, anything may come.
+        """
+        begin = begins[0]
+        if tuple(accumulate(sizes[:-1], initial=begin)) == begins:  # nothing lies between them
+            return self.read(begin, sum(sizes))
         return b"".join(self._pieces(begins, sizes))
 
     def _pieces(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
