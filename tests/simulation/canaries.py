@@ -12,6 +12,7 @@ import msgspec
 from tests.simulation.kinds import ASKED
 from tests.simulation.plan import SEGMENT_SIZES
 
+from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery import half, timed_message, timers
@@ -36,8 +37,8 @@ from reliable_mq.wire.batch_body import decode_batch, encode_batch
 _Original = Any  # a function of the product, whatever it takes
 
 
-def _reply_before_sync(state: BrokerState, connection: int, _end: int, frame: bytes) -> None:
-    state.reply(connection, frame)
+def _reply_before_sync(answers: Answers, connection: int, _end: int, frame: bytes) -> None:
+    answers.now(connection, frame)
 
 
 def _sync_nothing(_file: MemoryFile) -> None:
@@ -148,11 +149,12 @@ def _half_a_batch(original: _Original) -> _Original:
 
 
 def _answer_twice(original: _Original) -> _Original:
-    def release(state: BrokerState, end: int) -> None:
-        waiting = list(state._withheld)[:1]
-        original(state, end)
+    def release(answers: Answers, end: int) -> int:
+        waiting = list(answers._withheld)[:1]
+        count: int = original(answers, end)
         if waiting and waiting[0][0] <= end and end % 11 == 0:
-            state.reply(waiting[0][1], waiting[0][2])
+            answers.now(*waiting[0][1][0])
+        return count
 
     return release
 
@@ -209,7 +211,7 @@ def _timers_noted_too_soon(original: _Original) -> _Original:
 
 
 CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
-    "reply before sync": (BrokerState, "reply_when_stored", lambda _: _reply_before_sync),
+    "reply before sync": (Answers, "when_stored", lambda _: _reply_before_sync),
     "no sync": (MemoryFile, "sync", lambda _: _sync_nothing),
     "offset off by one": (Appender, "append_fields", _offset_off_by_one),
     "dispatch before durable": (BrokerCore, "take_turn", _dispatch_at_append),
@@ -236,7 +238,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
     "a recall not heard": (timed_message.TimedMessage, "own_keys", lambda _: property(_no_keys)),
     "a reset not told": (OffsetTable, "take_reset", lambda _: lambda *_at: None),
-    "an answer twice": (BrokerState, "release", _answer_twice),
+    "an answer twice": (Answers, "release", _answer_twice),
 }
 
 

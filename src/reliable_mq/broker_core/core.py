@@ -187,13 +187,16 @@ class BrokerCore:
             self.state.schedule.stored(end)
             self.state.halves.stored(end, self.state.offsets)
             self.state.timers.stored(end)
-        self._wake_pulls()
+        if self._arrived or self._woken:
+            self._wake_pulls()
 
     def saved(self) -> None:
         """Note that the files of the last turn that had some are on the medium."""
         self.state.files.saved()
 
     def _note_arrival(self, arrivals: Arrivals) -> None:
+        if not len(self.state.pulls):
+            return
         key = (arrivals.topic, arrivals.queue_id)
         tags_codes = self._arrived.get(key)
         if tags_codes is None:

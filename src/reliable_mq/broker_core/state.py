@@ -4,14 +4,12 @@ Receives changes from the request families; hands on a `Turn`; refuses to do any
 """
 
 import logging
-from bisect import insort
-from collections import deque
 from collections.abc import Collection, Mapping
 from itertools import chain
-from operator import itemgetter
 
 import msgspec
 
+from reliable_mq.broker_core.answers import Answers
 from reliable_mq.broker_core.clients import ClientTable
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_files import ConfigFiles
@@ -101,11 +99,9 @@ class Turn(msgspec.Struct):
 
 
 class BrokerState:
-    """Tables, store and outbox of one broker.
+    """Tables, store and answers of one broker.
 
-    Invariant B2: a reply that waits for the log leaves only when the log has come to its offset,
-    and replies that wait leave in the order of their offsets. Whoever made a topic, or sent to one
-    that is new, waits for its file, too.
+    Whoever made a topic, or sent to one that is new, waits for its file, too.
     """
 
     def __init__(self, config: BrokerConfig, store: MessageStore, timers: Timers) -> None:
@@ -149,10 +145,8 @@ class BrokerState:
         self.wants_unused_dropped = False  # queues of topics that are no more
         self.waiting_queries: list[Request] = []  # for the index, which is behind the log
         self.is_index_stuck = False  # whether it cannot be written
-        self._replies: list[tuple[int, bytes]] = []
+        self.answers = Answers()
         self._registered_replies: list[tuple[int, bytes]] = []
-        self._released = 0  # the log offset up to which replies have left
-        self._withheld: deque[tuple[int, int, bytes]] = deque()
         self.files = ConfigFiles()
         self._message_count = 0
 
@@ -173,25 +167,25 @@ class BrokerState:
 
     def reply(self, connection: int, frame: bytes) -> None:
         """Answer at the end of this turn."""
-        self._replies.append((connection, frame))
+        self.answers.now(connection, frame)
 
     def reply_when_stored(self, connection: int, end: int, frame: bytes) -> None:
         """Answer when everything before log offset `end` is as safe as the flush type promises."""
-        self._withheld.append((end, connection, frame))
+        self.answers.when_stored(connection, end, frame)
 
     def _topics_saved(self, names: Collection[str]) -> None:
         """Let the replies go, or wait for the log only, that waited for new topics."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
-            if end <= self._released:
-                self._replies.append((connection, frame))
+            if end <= self.answers.released:
+                self.answers.now(connection, frame)
             else:
-                insort(self._withheld, (end, connection, frame), key=itemgetter(0))
+                self.answers.when_stored(connection, end, frame)
 
     def reply_when_saved(self, request: Request, answer: Command) -> None:
         """Answer when the configuration as it is now is on the medium."""
         if not request.command.is_oneway:
             connection, frame = request.connection.id, encode_command(answer)
-            self.files.when_saved(lambda: self._replies.append((connection, frame)))
+            self.files.when_saved(lambda: self.answers.now(connection, frame))
 
     def reply_when_registered(self, request: Request, answer: Command) -> None:
         """Answer when the topics as they are now are saved and known at the name servers.
@@ -204,13 +198,7 @@ class BrokerState:
 
     def release(self, end: int, now_ms: int) -> None:
         """Let the replies go that waited for log offsets up to `end`."""
-        withheld = self._withheld
-        waiting = len(withheld)
-        self._released = end
-        while withheld and withheld[0][0] <= end:
-            _, connection, frame = withheld.popleft()
-            self._replies.append((connection, frame))
-        self.statistics.stored(end, waiting - len(withheld), now_ms)
+        self.statistics.stored(end, self.answers.release(end), now_ms)
 
     def settled(self, connection: int, frame: bytes | None, now_ms: int) -> None:
         """Note that a half was settled; `frame` leaves when that is stored."""
@@ -275,7 +263,7 @@ class BrokerState:
 
     def note_pressure(self, now_ms: int) -> None:
         """Judge whether sends have to be refused: see `Pressure`."""
-        self.pressure.note_sends(len(self._withheld), self._released, now_ms)
+        self.pressure.note_sends(self.answers.waiting, self.answers.released, now_ms)
         waited_ms = self.pressure.wait_ms
         self.statistics.wait_ms_max = max(self.statistics.wait_ms_max, waited_ms)
 
@@ -284,8 +272,9 @@ class BrokerState:
         if self.halves.is_op_due:
             self._try_to_record_settled()
         files = self.files.take()
-        turn = Turn(self.store.take_batch(), self._replies, files, self._registered_replies)
-        self._replies = []
+        batch = self.store.take_batch()
+        replies = self.answers.take(self.store.log.end)
+        turn = Turn(batch, replies, files, self._registered_replies)
         self._registered_replies = []
         return turn
 

@@ -7,6 +7,7 @@ make one batch and one write to each connection.
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -175,9 +176,9 @@ class BrokerServer:
             self._registrar.note(turn.registered_replies)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
-        by_connection: dict[int, list[bytes]] = {}
+        by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
-            by_connection.setdefault(connection_id, []).append(frame)
+            by_connection[connection_id].append(frame)
         for connection_id, frames in by_connection.items():
             self._listener.send(connection_id, frames)
 

@@ -43,6 +43,7 @@ _SMALL_ANSWERS = frozenset(
     }
 )
 _BACKLOG = 1024
+_JOINED_MAX = 4096
 
 
 def now_ms() -> int:
@@ -220,7 +221,7 @@ class _ServerConnection(asyncio.Protocol):
             return
         if not commands:
             return
-        if len(commands) <= _LARGE_AT_ONCE and not self._later:
+        if not self._later and (len(commands) <= _LARGE_AT_ONCE or _are_small(commands)):
             self._owner.received(self._connection, commands)
             return
         is_first = not self._later
@@ -271,7 +272,10 @@ class _ServerConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._last_used = self._loop.time()
-        self._transport.writelines(frames)
+        if len(frames) > 1 and max(map(len, frames)) < _JOINED_MAX:  # a copy costs less than a list
+            self._transport.write(b"".join(frames))
+        else:
+            self._transport.writelines(frames)
         if self._transport.get_write_buffer_size() > _UNSENT_MAX:
             self._tell("closed, it does not read its answers")
             self._transport.abort()
@@ -295,6 +299,11 @@ class _ServerConnection(asyncio.Protocol):
         if not self._is_told and self._connection is not None:
             self._is_told = True
             log.log(level, "%s: %s", self._connection.address, what)
+
+
+def _are_small(commands: Iterable[Command]) -> bool:
+    """Whether the answers to all of these are small."""
+    return _SMALL_ANSWERS.issuperset([command.code for command in commands])
 
 
 def _plain_ip(address: str) -> str:

@@ -14,6 +14,7 @@ is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSer
 
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -143,32 +144,35 @@ def decode_command(frame: Frame) -> Command:
     return command
 
 
-class _JsonSend(msgspec.Struct, gc=False):
-    """The JSON form of a send, its fields typed."""
-
-    code: I32
-    extFields: SendMessageHeaderV2  # noqa: N815 - the name on the wire
-    opaque: I32 = 0
-    flag: I32 = 0
-    language: str = "OTHER"
-    version: I32 = 0
+def _hidden(name: str, **default: Any) -> Any:
+    """Keep a field from the names on the wire: what a header says under this one is harmless."""
+    return msgspec.field(name=f"({name})", **default)
 
 
-class _JsonPull(msgspec.Struct, gc=False):
-    """The JSON form of a pull, its fields typed."""
+class _Send(Command, gc=False, kw_only=True):
+    """A send whose JSON header is read in one go."""
 
-    code: I32
-    extFields: PullMessageHeader  # noqa: N815 - the name on the wire
-    opaque: I32 = 0
-    flag: I32 = 0
-    language: str = "OTHER"
-    version: I32 = 0
+    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
+    body: bytes = _hidden("body", default=b"")
+    serialize_type: int = _hidden("serialize_type", default=JSON)
+    send_header: SendMessageHeaderV2 | None = msgspec.field(name="extFields")
+    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
+
+
+class _Pull(Command, gc=False, kw_only=True):
+    """A pull whose JSON header is read in one go."""
+
+    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
+    body: bytes = _hidden("body", default=b"")
+    serialize_type: int = _hidden("serialize_type", default=JSON)
+    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
+    pull_header: PullMessageHeader | None = msgspec.field(name="extFields")
 
 
 _SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson begins them
 _PULLS = (b'{"code":11,', b'{"code":361,')  # PULL_MESSAGE, LITE_PULL_MESSAGE
-_decode_json_send = msgspec.json.Decoder(_JsonSend, strict=False).decode
-_decode_json_pull = msgspec.json.Decoder(_JsonPull, strict=False).decode
+_decode_json_send = msgspec.json.Decoder(_Send, strict=False).decode
+_decode_json_pull = msgspec.json.Decoder(_Pull, strict=False).decode
 
 
 def decode_request(frame: Frame) -> Command:
@@ -179,47 +183,21 @@ def decode_request(frame: Frame) -> Command:
     Raises:
         FrameError: when the header is not of the form that the frame claims.
     """
-    if frame.serialize_type != JSON or not frame.header.startswith(_SENDS):
-        return _decode_pull(frame)
-    try:
-        send = _decode_json_send(frame.header)
-    except _UNREADABLE:
-        return decode_command(frame)
-    return Command(
-        send.code,
-        send.opaque,
-        send.flag,
-        send.language,
-        send.version,
-        None,
-        {},
-        frame.body,
-        JSON,
-        send.extFields,
-    )
-
-
-def _decode_pull(frame: Frame) -> Command:
-    """Do the same for a pull; what is none, or does not read as typed, is read in general."""
-    if frame.serialize_type != JSON or not frame.header.startswith(_PULLS):
+    header = frame.header
+    if frame.serialize_type != JSON:
         return decode_command(frame)
     try:
-        pull = _decode_json_pull(frame.header)
+        if header.startswith(_SENDS):
+            command: Command = _decode_json_send(header)
+        elif header.startswith(_PULLS):
+            command = _decode_json_pull(header)
+        else:
+            return decode_command(frame)
     except _UNREADABLE:
         return decode_command(frame)
-    return Command(
-        pull.code,
-        pull.opaque,
-        pull.flag,
-        pull.language,
-        pull.version,
-        None,
-        {},
-        frame.body,
-        JSON,
-        None,
-        pull.extFields,
-    )
+    command.body = frame.body
+    command.serialize_type = JSON
+    return command
 
 
 def encode_command(command: Command) -> bytes:

@@ -59,10 +59,10 @@ class FrameReader:
                 not be fed again.
         """
         if self._kept:
-            self._kept += data
-            if len(self._kept) < self._wanted:
+            if len(self._kept) + len(data) < self._wanted:
+                self._kept += data
                 return []
-            data = bytes(self._kept)
+            data = b"".join((self._kept, data))
             self._kept.clear()
         frames: list[Frame] = []
         at = 0

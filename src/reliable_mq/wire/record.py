@@ -17,9 +17,9 @@ Source: Apache RocketMQ `MessageDecoder`, `MessageExtEncoder`, `MessageVersion`,
 import ipaddress
 import struct
 from collections.abc import Iterator
-from zlib import crc32
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import RECORD_SIZE_MAX

@@ -6,7 +6,8 @@ before it encodes one: a record holds its own place.
 
 import struct
 from collections.abc import Iterable
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX, RECORD_SIZE_MAX, RETRY_TOPIC_LENGTH_MAX

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.record import (

@@ -141,7 +141,7 @@ def _send_plain(
     )
     if not command.is_oneway:
         frame = state.send_reply.encode(command, lane.queue_id, place)
-        state.reply_when_stored(request.connection.id, place.end, frame)
+        state.answers.when_stored(request.connection.id, place.end, frame)
     return True
 
 
