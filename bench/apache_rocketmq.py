@@ -13,7 +13,7 @@ from bench.child_process import LoggedProcess
 from bench.java_programs import SERVER_JARS, build_server, java_command
 from reliable_mq.testing.local_servers import free_port
 
-START_SECONDS = 90
+START_SECONDS = 240
 NAME_SERVER_FLAGS = ("-server", "-Xms256m", "-Xmx256m")
 BROKER_FLAGS = (
     "-server",
@@ -72,11 +72,19 @@ class ApacheRocketMQ:
         self.broker: LoggedProcess
         self.settings = dict(settings or {})
         self._has_name_server = not name_servers
+        self._started: list[LoggedProcess] = []
         self.address = f"127.0.0.1:{broker_port()}"
 
     def start(self) -> None:
-        """Start both; returns when the broker has registered."""
+        """Start both; returns when both say that they have booted."""
         build_server()
+        try:
+            self._start_both()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start_both(self) -> None:
         (self.directory / "conf").mkdir(parents=True, exist_ok=True)
         if self._has_name_server:
             self.name_server = self._start(
@@ -117,11 +125,13 @@ class ApacheRocketMQ:
         command = java_command(
             main_class, class_path=f"{SERVER_JARS}/*", home=self.directory, flags=flags
         )
-        return LoggedProcess(
+        server = LoggedProcess(
             [*command, "-c", str(conf)],
             self.directory / f"{name}.log",
             environment={"ROCKETMQ_HOME": str(self.directory)},
         )
+        self._started.append(server)
+        return server
 
     @property
     def pids(self) -> list[int]:
@@ -130,9 +140,8 @@ class ApacheRocketMQ:
         return [server.child.pid for server in servers]
 
     def stop(self) -> None:
-        self.broker.stop()
-        if self.name_server:
-            self.name_server.stop()
+        while self._started:
+            self._started.pop().stop()
 
     def __enter__(self) -> Self:
         self.start()

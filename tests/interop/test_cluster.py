@@ -17,7 +17,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
 
 MESSAGES = 24
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS = 60.0
 AT_OURS = {"first", "second", "apache"}
 AT_APACHES = {"second", "apache"}
 

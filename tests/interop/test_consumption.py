@@ -15,7 +15,7 @@ from bench.java_programs import SERVER_JARS, JarsUnreachable, java_command, miss
 from bench.reliable_mq_broker import ReliableMQBroker
 
 PROGRAM = Path(__file__).parent / "java" / "Consumption.java"
-PROGRAM_SECONDS_MAX = 180
+PROGRAM_SECONDS_MAX = 400
 SETTINGS = {"enablePropertyFilter": "true"}
 
 pytestmark = [

@@ -16,7 +16,7 @@ from tests.interop.steps import FILES, SCRIPT, Step
 
 from reliable_mq.broker_core.requests.table import HANDLERS
 
-SETTLE_SECONDS = 15.0
+SETTLE_SECONDS = 60.0
 SAME_NAME = {"brokerName": "same"}
 NUMBERED = list(enumerate(SCRIPT))
 

@@ -37,7 +37,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  */
 public class AdminShell {
     private static final PrintStream OUT = System.out;
-    private static final long SECONDS_MAX = 30;
+    private static final long SECONDS_MAX = 100;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
     private static final Map<String, List<MessageExt>> GOT = new HashMap<>();
