@@ -25,6 +25,30 @@ def test_decode_after_encode_is_the_identity(items: list[BatchItem]) -> None:
     assert decode_batch(encode_batch(items)) == items
 
 
+# Items of one form, which are read in one go.
+ALIKE = st.integers(0, 9).flatmap(
+    lambda size: st.lists(
+        st.builds(
+            BatchItem, I32, st.binary(min_size=size, max_size=size), st.just(b"WAIT\1true\2")
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+
+
+@given(ALIKE)
+def test_a_batch_whose_items_are_alike_is_read_the_same(items: list[BatchItem]) -> None:
+    assert decode_batch(encode_batch(items)) == items
+
+
+def test_items_that_only_add_up_like_equals_are_read_for_what_they_are() -> None:
+    items = [BatchItem(0, b"one", b"ab"), BatchItem(1, b"seven", b""), BatchItem(2, b"", b"abcde")]
+    assert len({len(encode_batch([item])) for item in items}) == 1
+
+    assert decode_batch(encode_batch(items)) == items
+
+
 def test_a_batch_has_the_bytes_that_apache_writes() -> None:
     items = [
         BatchItem(0, b"one", b"KEYS\1k\2WAIT\1true\2TAGS\1A\2"),
@@ -35,7 +59,7 @@ def test_a_batch_has_the_bytes_that_apache_writes() -> None:
     assert decode_batch(APACHE_BATCH) == items
 
 
-@given(st.binary(max_size=80) | damaged(ITEMS.map(encode_batch)))
+@given(st.binary(max_size=80) | damaged(ITEMS.map(encode_batch)) | damaged(ALIKE.map(encode_batch)))
 def test_damaged_batches_give_items_or_a_record_error(body: bytes) -> None:
     try:
         items = decode_batch(body)

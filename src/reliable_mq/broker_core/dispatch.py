@@ -6,7 +6,7 @@ both take what a unit holds from the stored fields, through `queue_tags_code`.
 Source: Apache RocketMQ `DefaultMessageStore.ReputMessageService`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
@@ -50,6 +50,15 @@ def queue_tags_code(
     tag = properties[begin : end if end >= 0 else None]
     # One without a value is none; an earlier one may have some.
     return _code_of(tag) if tag else tags_code(decode_properties(properties).get(TAGS, ""))
+
+
+def queue_tags_codes(
+    topic: str, properties: Sequence[bytes], store_time_ms: int, delays_ms: Mapping[int, int]
+) -> list[int]:
+    """Return `queue_tags_code` of each message of a batch; often none has a tag."""
+    if topic != SCHEDULE_TOPIC and _TAGS not in b"".join(properties):
+        return [0] * len(properties)
+    return [queue_tags_code(topic, own, store_time_ms, delays_ms) for own in properties]
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ before it encodes one: a record holds its own place.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from isal.isal_zlib import crc32
 
@@ -128,6 +128,26 @@ def record_size(
     if size > RECORD_SIZE_MAX:
         raise MessageRefused(f"a record of {size} bytes; at most {RECORD_SIZE_MAX} can be stored")
     return size
+
+
+def record_sizes(
+    topic: bytes,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+    born_host: bytes,
+    store_host: bytes,
+) -> list[int]:
+    """Return `record_size` of each message of a batch.
+
+    Raises:
+        MessageRefused: when properties or a record are too long.
+    """
+    shared = record_size(topic, b"", b"", born_host, store_host)
+    sizes = [shared + len(body) + len(own) for body, own in zip(bodies, properties, strict=True)]
+    if max(map(len, properties)) > PROPERTIES_SIZE_MAX or max(sizes) > RECORD_SIZE_MAX:
+        for body, own in zip(bodies, properties, strict=True):
+            record_size(topic, body, own, born_host, store_host)  # one of them raises
+    return sizes
 
 
 def encode_stored(

@@ -9,11 +9,17 @@ from itertools import accumulate
 
 import msgspec
 
-from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code
+from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code, queue_tags_codes
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
 from reliable_mq.wire.record import BLANK_SIZE, TRANSACTION_MASK
-from reliable_mq.wire.record_encode import RecordRun, encode_stored, record_size, topic_part
+from reliable_mq.wire.record_encode import (
+    RecordRun,
+    encode_stored,
+    record_size,
+    record_sizes,
+    topic_part,
+)
 
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False):
@@ -178,10 +184,7 @@ class Appender:
         """
         lane = self.lane(like.topic, like.queue_id)
         store_host, topic = self._store_host, lane.topic_part
-        sizes = [
-            record_size(topic, body, own, like.born_host, store_host)
-            for body, own in zip(bodies, properties, strict=True)
-        ]
+        sizes = record_sizes(topic, bodies, properties, like.born_host, store_host)
         total = sum(sizes)
         if total + BLANK_SIZE > self._log.segment_size:
             return self._append_each(lane, like, flags, bodies, properties, now_ms)
@@ -202,7 +205,7 @@ class Appender:
         )
         self._log.add(run.encode(sizes, offsets, first, flags, bodies, properties))
         self._last_record = offsets[-1]
-        codes = [queue_tags_code(lane.topic, own, time_ms, self._delays_ms) for own in properties]
+        codes = queue_tags_codes(lane.topic, properties, time_ms, self._delays_ms)
         arrivals = lane.arrivals or self._open(lane, first)
         lane.next = first + len(sizes)
         arrivals.units += map(pack_unit, offsets, sizes, codes)
