@@ -15,6 +15,7 @@ from tests.simulation.plan import plan_of
 from tests.simulation.scene import Outcome, play
 
 _TRACE_LINES = 40
+_TELL_EVERY = 50  # seeds
 
 
 def _arguments() -> argparse.Namespace:
@@ -53,7 +54,13 @@ def _play_many(start: int, count: int, jobs: int) -> int:
     events = messages = lives = 0
     failed: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(play, range(start, start + count)):
+        for number, outcome in enumerate(pool.map(play, range(start, start + count))):
+            if number and number % _TELL_EVERY == 0:
+                seconds = time.monotonic() - began
+                print(
+                    f"{number} of {count} seeds in {seconds:.0f} s, {len(failed)} failed",
+                    flush=True,
+                )
             events += outcome.event_count
             messages += outcome.message_count
             lives += outcome.lives

@@ -192,6 +192,13 @@ def _no_keys(_message: Any) -> tuple[str, str]:
     return "", ""
 
 
+def _trim_too_far(original: _Original) -> _Original:
+    def trim(queue: ConsumeQueue, log_start: int) -> Any:
+        return original(queue, log_start and log_start + 2_000)
+
+    return trim
+
+
 def _at_once(_schedule: DelaySchedule, _level: int, _offset: int, _end: int, now_ms: int) -> int:
     return now_ms
 
@@ -238,6 +245,7 @@ CANARIES: Mapping[str, tuple[object, str, Callable[[_Original], _Original]]] = {
     "timers noted too soon": (Timers, "stored", _timers_noted_too_soon),
     "a recall not heard": (timed_message.TimedMessage, "own_keys", lambda _: property(_no_keys)),
     "a reset not told": (OffsetTable, "take_reset", lambda _: lambda *_at: None),
+    "a queue trimmed too far": (ConsumeQueue, "trim", _trim_too_far),
     "an answer twice": (Answers, "release", _answer_twice),
 }
 
@@ -287,6 +295,13 @@ HABITATS: Mapping[str, Mapping[str, object]] = {
         "restart_after_ms": 10.0,
         "checkpoint_ms": 10_000.0,
         "kinds_off": _all_but("send", "timed"),
+    },
+    "a queue trimmed too far": {
+        "segments_kept": 2,
+        "segment_size": SEGMENT_SIZES[0],
+        "big_bodies": 0.5,
+        "clean_ms": 200,
+        "kinds_off": _all_but("send", "pull"),
     },
     "a recall not heard": {"kinds_off": _all_but("timed", "recall")},
     "a reset not told": {"kinds_off": []},

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.facts import Entry, Queue, Violation
+from tests.simulation.facts import Entry, Queue, Violation, first_kept
 from tests.simulation.plan import DELAY_LEVELS
 
 from reliable_mq.broker_core.config import parse_delay_levels
@@ -41,10 +41,16 @@ class Delays:
     def _queue(self, level: int) -> Queue:
         return self._model.queues.get((SCHEDULE_TOPIC, level - 1)) or Queue()
 
+    def _head(self, level: int) -> int:
+        """Return which message of a level comes next; one that has expired never comes."""
+        kept = first_kept(self._queue(level).entries, self._model.start)
+        self._next[level] = max(self._next[level], kept)
+        return self._next[level]
+
     def delivered(self, entry: Entry, now_ms: int) -> bool:
         """Whether a record is the next delivery of a level. Raises when it comes too early."""
         for level, delay_ms in DELAYS_MS.items():
-            queue, at = self._queue(level), self._next[level]
+            queue, at = self._queue(level), self._head(level)
             if at >= queue.visible:
                 continue
             origin = queue.entries[at]
@@ -83,7 +89,7 @@ class Delays:
         if self._opened_ms is None:
             self._opened_ms = now_ms
         for level, delay_ms in DELAYS_MS.items():
-            queue, at = self._queue(level), self._next[level]
+            queue, at = self._queue(level), self._head(level)
             if at < queue.visible:
                 due_ms = max(queue.entries[at].store_time_ms + delay_ms, self._opened_ms)
                 due_ms = max(due_ms, queue.entries[at].shown_ms, self._crossed_ms[level])
@@ -106,7 +112,7 @@ class Delays:
             entries = self._queue(level).entries
             self._next[level] = min(int(saved.get(str(level), saved.get(level, 0))), len(entries))
             for entry in entries[: self._next[level]]:
-                if not self._deliveries.get(entry.log_offset):
+                if not self._deliveries.get(entry.log_offset) and not self._model.is_gone(entry):
                     raise Violation(f"{entry} of level {level} is lost: it counts as delivered")
             for entry in entries[self._next[level] :]:
                 for delivery in self._deliveries.get(entry.log_offset, ()):
@@ -118,5 +124,5 @@ class Delays:
         """Check that nothing waits any more."""
         for level in DELAYS_MS:
             for entry in self._queue(level).entries:
-                if not self._deliveries.get(entry.log_offset):
+                if not self._deliveries.get(entry.log_offset) and not self._model.is_gone(entry):
                     raise Violation(f"{entry} of level {level} was never delivered")

@@ -1,6 +1,7 @@
 """The plain values of the model."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -101,6 +102,15 @@ class Queue(msgspec.Struct):
 
     entries: list[Entry] = msgspec.field(default_factory=list)
     visible: int = 0
+
+
+def first_kept(entries: Sequence[Entry], start: int) -> int:
+    """Return the index of the first entry that has not expired when the log begins at `start`."""
+    return bisect_left(entries, start, key=_log_offset)
+
+
+def _log_offset(entry: Entry) -> int:
+    return entry.log_offset
 
 
 def entry_of(record: Record) -> Entry:

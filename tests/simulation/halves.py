@@ -151,13 +151,14 @@ class Halves:
             last = transaction.halves[-1]
             since_ms = max(last.born_time_ms + HALF_TIMEOUT_MS, last.shown_ms, self._undisturbed_ms)
             is_due = not transaction.given_up and last.number < self._model.visible
+            is_due = is_due and not self._model.is_gone(last)
             if is_due and since_ms + wait_ms < now_ms:
                 raise Violation(f"{last} is late: nobody was asked, or it was not given up")
 
     def all_are_settled(self) -> None:
         """Check that every transaction ended, or was given up."""
         for transaction in self._pending.values() if self._interval_ms else ():
-            if not transaction.given_up:
+            if not transaction.given_up and not self._model.is_gone(transaction.halves[-1]):
                 raise Violation(f"{transaction.halves[-1]} neither ended nor was given up")
 
     def safe_number(self, half: Entry) -> int | None:

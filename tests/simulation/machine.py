@@ -23,6 +23,7 @@ from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import Stopped
 from reliable_mq.wire.command import decode_command, decode_request
 
+_USED_MAX = 0.85  # above it files of the log go however young they are
 _CHECK_EVERY = 50  # turns between two looks at all invariants
 
 
@@ -44,6 +45,8 @@ def config_of(world: World) -> BrokerConfig:
             "transactionTimeOut": str(HALF_TIMEOUT_MS),
             "transactionCheckInterval": str(plan.half_check_ms or 100_000_000),
             "transactionCheckMax": str(plan.half_checks_max),
+            "cleanResourceInterval": str(plan.clean_ms),
+            "deleteFileBatchMax": "2",
             "mappedFileSizeTimerLog": "4096",
             "recallMessageEnable": "true",
             "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",
@@ -65,6 +68,8 @@ class Machine:
         self._turn_is_due = False
         self._turn_count = 0
         self._is_closing = False
+        self._is_cleaning = False
+        disk.segments_kept = world.plan.segments_kept
         self._loop: WorldLoop | None = None
         self._writer: LogWriter
         self.lives = 0
@@ -97,7 +102,7 @@ class Machine:
             return
         self._disk.stop_before = None
         self.core = core
-        self._is_closing = self._turn_is_due = False
+        self._is_closing = self._is_cleaning = self._turn_is_due = False
         self._model.opened(core)
         guard = self._guard_of(self.lives)
         self._loop = WorldLoop(world, guard)
@@ -118,6 +123,7 @@ class Machine:
         self._run_turn()
         self._every(plan.tick_ms, self._tick)
         self._every(plan.checkpoint_ms, self._checkpoint)
+        self._every(plan.clean_ms, self._clean)
         self._every(self._config.timer_interval_ms, self._checkpoint_timers)
 
     def _guard_of(self, life: int) -> Guard:
@@ -290,6 +296,20 @@ class Machine:
     def _checkpoint(self) -> None:
         work = self._alive().state.store.begin_checkpoint()
         self._running.carry_out(self._writer.run(work))
+
+    def _clean(self) -> None:
+        if not self._is_cleaning:
+            self._is_cleaning = True
+            self._running.carry_out(self._clean_once())
+
+    async def _clean_once(self) -> None:
+        core = self._alive()
+        found = await self._writer.run(core.housekeeping.look())
+        work = core.housekeeping.begin(found, self._world.now_ms)
+        self._model.expired(core.state.store.log.start, may_go=found.used > _USED_MAX)
+        if work:
+            await self._writer.run(work)
+        self._is_cleaning = False
 
     def _checkpoint_timers(self) -> None:
         work = self._alive().begin_timer_checkpoint(self._world.now_ms)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from tests.simulation.delays import Delays
 from tests.simulation.disk_log import records_of, survivors
-from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of
+from tests.simulation.facts import Entry, Expected, Queue, Violation, entry_of, first_kept
 from tests.simulation.halves import Halves
 from tests.simulation.plan import Plan
 from tests.simulation.tables import Tables
@@ -47,6 +47,7 @@ class Asked(msgspec.Struct, eq=False):
     kind: "Kind"
     now_ms: int
     visible: int  # so many entries of the log showed when it came
+    start: int  # where the log began then
     expected_count: int = 0
     entries: list[int] = msgspec.field(default_factory=list)
     is_answered: bool = False
@@ -95,6 +96,7 @@ class Model:
         self.has_room = True
         self.refusal: int | None = None  # the code with which sends are refused now
         self._last: Asked
+        self.start = 0  # where the log begins: what lies before has expired
         self.visible = 0  # so many entries of the log show in their queues
         self._written = 0  # so many the file system has, and the medium
         self._synced = 0
@@ -113,7 +115,9 @@ class Model:
         """Note a request before the broker sees it."""
         if command.is_reply:
             return
-        asked = Asked(connection, command, self._kinds[command.code], now_ms, self.visible)
+        asked = Asked(
+            connection, command, self._kinds[command.code], now_ms, self.visible, self.start
+        )
         self._last = asked
         expected = asked.kind.expect(self, asked)
         asked.expected_count = len(expected)
@@ -148,6 +152,16 @@ class Model:
                 self.queues[entry.topic, entry.queue_id].visible += 1
                 self.waiting.shown(entry)
             self.visible = count
+
+    def expired(self, start: int, *, may_go: bool) -> None:
+        """Note where the log begins now."""
+        if start != self.start and not may_go:
+            raise Violation(f"the log begins at {start}, though the disk has room enough")
+        self.start = start
+
+    def is_gone(self, entry: Entry) -> bool:
+        """Whether a record has expired."""
+        return entry.log_offset < self.start
 
     def clock_was_set(self, change_ms: float) -> None:
         """Note that the clock jumped: what is due, and who is silent, begins anew."""
@@ -330,16 +344,22 @@ class Model:
         self.has_room = True
         disk.log_opened(core.state.store.log.end)
         found = [entry_of(record) for record in survivors(core.state.store.log)]
-        for ours, theirs in zip(self.log, found, strict=False):
+        begin = core.state.store.log.start
+        if begin > self.start:
+            raise Violation(f"the log begins at {begin}, it was to begin at {self.start}")
+        self.start = begin  # files that were to go may be there again
+        first = first_kept(self.log, begin)
+        for ours, theirs in zip(self.log[first:], found, strict=False):
             if not ours.is_same(theirs):
                 raise Violation(f"after a crash the log has {theirs} instead of {ours}")
-        if not self._must_survive <= len(found) <= len(self.log):
+        count = first + len(found)
+        if not self._must_survive <= count <= len(self.log):
             raise Violation(
-                f"after a crash the log has {len(found)} of {len(self.log)} messages, "
+                f"after a crash the log has {count} of {len(self.log)} messages, "
                 f"{self._must_survive} were safe"
             )
-        self._cut(len(found))
-        self._written = self._synced = self.visible = len(found)
+        self._cut(count)
+        self._written = self._synced = self.visible = count
         for (topic, queue_id), queue in self.queues.items():
             theirs_end = core.state.store.queue(topic, queue_id)
             if (theirs_end.end if theirs_end else 0) != queue.visible:
@@ -379,7 +399,9 @@ class Model:
     def readable(self, log_offset: int) -> Entry | None:
         """Return the message that begins at a log offset, when a client may read it."""
         entry = self.by_offset.get(log_offset)
-        return entry if entry and entry.number < self.visible else None
+        if entry is None or entry.number >= self.visible or self.is_gone(entry):
+            return None
+        return entry
 
 
 def _number(entry: Entry) -> int:

@@ -54,6 +54,8 @@ class Plan(msgspec.Struct, kw_only=True):
     set_clock_ms: float  # how far, forward or back
     full_every_ms: float  # between two times without room on the disk; 0: never
     full_for_ms: float
+    clean_ms: int  # between two looks at how full the disk is
+    segments_kept: int  # with more of them the disk is so full that the oldest go; 0: all stay
 
 
 def plan_of(seed: int, kinds: list[str]) -> Plan:
@@ -103,4 +105,6 @@ def plan_of(seed: int, kinds: list[str]) -> Plan:
         set_clock_ms=random.choice((50.0, 1_500.0, 20_000.0)),
         full_every_ms=sometimes(0.3, random.choice((1_000.0, 4_000.0))),
         full_for_ms=random.choice((100.0, 2_000.0)),
+        clean_ms=random.choice((200, 1_000)),
+        segments_kept=int(sometimes(0.3, random.choice((2, 4)))),
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 from tests.simulation.client import Asker
-from tests.simulation.facts import Violation
+from tests.simulation.facts import Violation, first_kept
 from tests.simulation.flow_client import FlowProducer
 from tests.simulation.kinds import ASKED, JUDGES
 from tests.simulation.machine import Machine, check_invariants
@@ -144,7 +144,7 @@ class Scene:
             end = theirs.end if theirs else 0
             if not queue.visible == len(queue.entries) == end:
                 raise Violation(f"{topic}/{queue_id} ends at {end}, {queue.visible} should show")
-            for entry in queue.entries:
+            for entry in queue.entries[first_kept(queue.entries, self.model.start) :]:
                 assert theirs is not None
                 record = store.read_record(theirs.unit(entry.queue_offset).commit_log_offset)
                 if record is None or record.body != entry.body:

@@ -83,7 +83,8 @@ class TimedMessages:
             heapq.heappop(self._due)
 
     def _is_stored(self, entry: Entry) -> bool:
-        return self._model.by_offset.get(entry.log_offset) is entry
+        is_there = self._model.by_offset.get(entry.log_offset) is entry
+        return is_there and not self._model.is_gone(entry)
 
     def forget(self, entry: Entry) -> None:
         """Note that a crash took a record."""
@@ -109,5 +110,5 @@ class TimedMessages:
         """Check that nothing waits any more."""
         for waiting in self._waiting.values():
             for entry in waiting:
-                if entry.unique_key not in self._recalls:
+                if entry.unique_key not in self._recalls and not self._model.is_gone(entry):
                     raise Violation(f"{entry} was never delivered")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tests.simulation.client import Memory
-from tests.simulation.facts import Entry, Expected, Violation
+from tests.simulation.facts import Entry, Expected, Violation, first_kept
 from tests.simulation.model import Asked, Model
 from tests.simulation.waiting import Wait
 
@@ -112,7 +112,8 @@ class Pull:
             raise Violation(f"a pull says {result.max_offset}, the queue ends at {len(shown)}")
         if isinstance(wait, Wait) and not wait.must_be_answered:
             raise Violation(f"a pull of {header.topic} that waits is answered without reason")
-        _check_found(header, shown, reply, result.next_begin_offset)
+        start = model.start if isinstance(wait, Wait) else asked.start
+        _check_found(header, shown, reply, result.next_begin_offset, start)
 
     def may_wait(self, model: Model, asked: Asked) -> bool:
         return model.waiting.is_held(asked)
@@ -125,10 +126,16 @@ def _tags(header: PullMessageHeader) -> frozenset[str] | None:
 
 
 def _check_found(
-    header: PullMessageHeader, shown: list[Entry], reply: Command, next_offset: int
+    header: PullMessageHeader, shown: list[Entry], reply: Command, next_offset: int, start: int
 ) -> None:
-    """Compare what was found with what the queue shows. A pull may end early, never with a gap."""
+    """Compare what was found with what the queue shows. A pull may end early, never with a gap.
+
+    Of what has expired nothing is found; the queue follows the log's `start` a little later, and
+    tells whoever is behind where it begins.
+    """
     offset, tags = header.queue_offset, _tags(header)
+    if reply.code == MOVED and offset < next_offset <= first_kept(shown, start):
+        return
     found = [
         (r.topic, r.queue_id, r.queue_offset, r.body, r.commit_log_offset, r.reconsume_times)
         for r in iter_records(reply.body)
@@ -144,7 +151,7 @@ def _check_found(
     wanted = [
         (e.topic, e.queue_id, e.queue_offset, e.body, e.log_offset, e.reconsume_times)
         for e in shown[offset:next_offset]
-        if tags is None or e.tag in tags
+        if e.log_offset >= start and (tags is None or e.tag in tags)
     ]
     if code == ResponseCode.SUCCESS and not wanted:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
