@@ -6,7 +6,7 @@ import msgspec
 from tests.simulation.facts import Entry, Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.model import Asked
+    from tests.simulation.asked import Asked
 
 
 class Wait(msgspec.Struct, eq=False):

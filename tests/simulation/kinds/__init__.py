@@ -6,9 +6,9 @@ A new kind is one small class and one line in each of the two tables.
 from collections.abc import Mapping
 from typing import Protocol
 
+from tests.simulation.asked import Kind
 from tests.simulation.client import Asking
 from tests.simulation.kinds import groups, offsets, pulls, recalls, sends, transactions
-from tests.simulation.model import Kind
 
 from reliable_mq.wire.codes import RequestCode
 

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.facts import Expected, Violation
 from tests.simulation.kinds.offsets import Question
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 
 from reliable_mq.broker_core.names import retry_topic
 from reliable_mq.wire import fastjson

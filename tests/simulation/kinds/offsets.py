@@ -2,9 +2,10 @@
 
 from bisect import bisect_left, bisect_right
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.facts import Expected, Violation, first_kept
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.facts import Entry, Expected, Violation, first_kept
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 from tests.simulation.waiting import Wait
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC, dead_letter_topic, retry_topic

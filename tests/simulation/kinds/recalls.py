@@ -1,9 +1,10 @@
 """Recalls: a timed message is taken back before its second begins."""
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.facts import Expected, Violation
 from tests.simulation.kinds.groups import PRODUCERS
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.requests.timed import read_recall_handle

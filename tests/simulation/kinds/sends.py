@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.delays import DELAYS_MS
 from tests.simulation.facts import Entry, Expected, Violation, due_ms
 from tests.simulation.kinds.groups import PRODUCERS
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 from tests.simulation.plan import BODY_SIZE_MAX
 
 from reliable_mq.broker_core.names import (

@@ -1,10 +1,11 @@
 """Transactions: halves, and what becomes of them."""
 
+from tests.simulation.asked import Asked
 from tests.simulation.client import Memory
 from tests.simulation.facts import Entry, Expected, Violation
 from tests.simulation.kinds.groups import PRODUCERS
 from tests.simulation.kinds.sends import Send, new_body, send_request
-from tests.simulation.model import Asked, Model
+from tests.simulation.model import Model
 
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.wire.codes import RequestCode, ResponseCode
