@@ -96,6 +96,19 @@ def test_a_pull_that_waits_is_answered_when_its_group_is_reset(world: BrokerWorl
     assert world.reply_to(other) is None
 
 
+def test_what_a_consumer_commits_after_its_goodbye_does_not_undo_a_reset(
+    world: BrokerWorld,
+) -> None:
+    ready(world)
+    world.begin(Ask.PULL_MESSAGE, pull_header(5, sysFlag=6))
+    world.ask(Ask.UNREGISTER_CLIENT, {"clientID": "client-1", "consumerGroup": GROUP})
+    reset(world, queueId=0, offset=2)
+    commit(world, 5)
+    assert committed(world) == 2
+    told = pull(world, 5)
+    assert (told.remark, told.ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "2")
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "remark"),
     [

@@ -75,10 +75,17 @@ def _by_time(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> in
 
 
 def _wake_pulls(state: BrokerState, header: ResetOffsetHeader, queue_id: int) -> None:
-    """Answer the group's pulls that wait, so that its consumers hear of the reset at once."""
+    """Answer the group's pulls that wait, so that its consumers hear of the reset at once.
+
+    A consumer that left the group is not told: its last commit may come after its goodbye, as the
+    Java client's does, and would undo a reset that its pull had taken.
+    """
+    group = state.clients.consumer_group(header.group)
+    members = group.members if group else {}
     for pull in state.pulls.of_group(header.topic, queue_id, header.group):
-        state.pulls.release(pull)
-        answer_waiting(state, pull)
+        if pull.connection in members:
+            state.pulls.release(pull)
+            answer_waiting(state, pull)
 
 
 def _tell_consumers(state: BrokerState, asked: Request, header: ResetOffsetHeader) -> Command:
