@@ -7,6 +7,7 @@ Source: Apache RocketMQ `SendMessageProcessor`, `AbstractSendMessageProcessor`.
 
 import re
 from collections.abc import Sequence
+from itertools import repeat
 
 from reliable_mq.broker_core.delivery.schedule import delayed
 from reliable_mq.broker_core.names import (
@@ -36,7 +37,7 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import Lane, Place, StoredMessage
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
-from reliable_mq.wire.batch_body import decode_batch
+from reliable_mq.wire.batch_body import decode_columns
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import SendMessageHeader, SendMessageHeaderV2
@@ -336,9 +337,8 @@ def _append_batch(
     state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
 ) -> tuple[Place, list[int]]:
     """Store the messages of a batch; all of it is read before anything is stored."""
-    flags, bodies, properties = zip(*decode_batch(body), strict=True)
-    identified = [
-        own if _UNIQ_KEY in own and own.endswith(_END) else _identified(state, own, now_ms)
-        for own in properties
-    ]
-    return state.store.appender.append_batch(like, flags, bodies, identified, now_ms)
+    flags, bodies, properties = decode_columns(body)
+    has_ids = min(map(bytes.find, properties, repeat(_UNIQ_KEY))) >= 0
+    if not (has_ids and all(map(bytes.endswith, properties, repeat(_END)))):
+        properties = [_identified(state, own, now_ms) for own in properties]
+    return state.store.appender.append_batch(like, flags, bodies, properties, now_ms)

@@ -1,6 +1,8 @@
 """The answer to a send, made from a template: the broker writes it once for every message."""
 
+import struct
 from collections.abc import Sequence
+from functools import partial
 
 from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.wire.command import Command, encode_command, reply
@@ -26,6 +28,9 @@ class SendReply:
 
     def __init__(self, ip: bytes, port: int, region_id: str, *, trace_on: bool) -> None:
         self._host = encode_offset_message_id(ip, port, 0)[:-16]
+        host = bytes.fromhex(self._host)
+        self._id_size = len(host) + 8
+        self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
         self._ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
 
@@ -70,8 +75,8 @@ class SendReply:
                 self._template
                 % (place.commit_log_offset, queue_id, place.queue_offset, command.opaque),
             )
-        host = self._host
-        message_id = ",".join([f"{host}{at:016X}" for at in offsets or (place.commit_log_offset,)])
+        packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
+        message_id = packed.hex(",", self._id_size).upper()
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle

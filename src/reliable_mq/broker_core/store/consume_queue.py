@@ -24,6 +24,7 @@ from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
 FOLDER = "consumequeue"
 
 _UNIT = struct.Struct(">qiq")
+pack_unit = _UNIT.pack  # commit-log offset, size, tags code
 _GATHERED_MAX = 512
 _BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # before the first unit of a queue that begins later
 
@@ -47,11 +48,6 @@ class Places(NamedTuple):
 def _places_of(count: int) -> struct.Struct:
     """Return what reads log offset and size of so many units."""
     return struct.Struct(">" + "qi8x" * count)
-
-
-def pack_unit(commit_log_offset: int, size: int, tags_code: int) -> bytes:
-    """Return the 20 bytes of a unit."""
-    return _UNIT.pack(commit_log_offset, size, tags_code)
 
 
 class Arrivals(msgspec.Struct):
