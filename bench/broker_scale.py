@@ -6,7 +6,7 @@ python -m bench.broker_scale start --gib 5          ready, with an empty store a
 python -m bench.broker_scale recovery --gib 10      ready after SIGKILL
 python -m bench.broker_scale connections --count 10000
 python -m bench.broker_scale latency --rate 1000    from the send to the handler
-python -m bench.broker_scale topics                 processor time of a send, by number of topics
+python -m bench.broker_scale topics queues          sends, creations and stalls, by number
 """
 
 import argparse
@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from bench import raw_results
+from bench import many_topics, raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import missing_tools, run_program
-from bench.quiet import used_seconds
+from bench.quiet import resident_mib, used_seconds
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import scale_table
 from bench.send_throughput import BODY_BYTES, BROKERS, pin_to_two_cores
@@ -38,18 +38,11 @@ from reliable_mq.wire.command import encode_command, request
 PROGRAM_SECONDS_MAX = 1800.0
 RECORD_BYTES = 1024 + 200  # body, fields and properties, about
 TOPIC = "scale"
+OURS = ReliableMQBroker.label
 IDLE_SECONDS = 10.0
 
 Broker = ReliableMQBroker | ApacheRocketMQ
 Figures = list[dict[str, Any]]
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(pid)
 
 
 def figure(what: str, broker: str, value: float, unit: str) -> dict[str, Any]:
@@ -203,32 +196,15 @@ async def _delays(name_servers: str, rate: int, seconds: float) -> list[float]:
 
 
 def topics(directory: Path, options: argparse.Namespace) -> Figures:
-    """The broker's processor time of one send, with few and with many topics; ours alone."""
-    figures = []
-    for count in options.topics:
-        with ReliableMQBroker(directory / f"broker-{count}", "ASYNC_FLUSH") as broker:
-            seconds = asyncio.run(_send_to_topics(broker, count))
-            what = f"processor time of a send, {count:,} topics"
-            figures.append(figure(what, broker.label, seconds * 1e6, "us"))
-    return figures
+    """Sends, creations and stalls, with few and with many topics; ours alone."""
+    found = many_topics.topics(directory, options.topics)
+    return [figure(what, OURS, value, unit) for what, value, unit in found]
 
 
-async def _send_to_topics(broker: ReliableMQBroker, count: int) -> float:
-    sends = 20_000
-    gate = asyncio.Semaphore(64)
-    async with AsyncClient(broker.name_server_address) as client:
-        names = [f"{TOPIC}-{number}" for number in range(count)]
-        for name in names:
-            await client.create_topic(name, 1)
-
-        async def send(number: int) -> None:
-            async with gate:
-                await client.send(Message(topic=names[number % count], body=b"x" * BODY_BYTES))
-
-        await asyncio.gather(*(send(number) for number in range(count)))
-        before = used_seconds(broker.pids)
-        await asyncio.gather(*(send(number) for number in range(sends)))
-        return (used_seconds(broker.pids) - before) / sends
+def queues(directory: Path, _options: argparse.Namespace) -> Figures:
+    """The same with few and with many queues; ours alone."""
+    found = many_topics.queues(directory)
+    return [figure(what, OURS, value, unit) for what, value, unit in found]
 
 
 MEASUREMENTS: dict[str, Callable[[Path, argparse.Namespace], Figures]] = {
@@ -238,6 +214,7 @@ MEASUREMENTS: dict[str, Callable[[Path, argparse.Namespace], Figures]] = {
     "connections": connections,
     "latency": latency,
     "topics": topics,
+    "queues": queues,
 }
 NEED_JAVA = {"memory", "start", "recovery"}
 

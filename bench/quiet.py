@@ -30,6 +30,14 @@ def used_seconds(pids: Collection[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
 class OthersLoad:
     """Measures from its making what others use beside `pids` and this process."""
 

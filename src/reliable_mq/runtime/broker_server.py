@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.02
 _INDEX_PAUSE_SECONDS = 0.001
 _CHECKPOINT_SECONDS = 10.0
+_QUEUES_AT_ONCE = 16  # the file of a queue that is new takes some 0.3 ms to make
 
 
 class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -198,6 +199,7 @@ class BrokerServer:
         housekeeping = self._core.housekeeping
         while True:
             found = await self._log_writer.run(housekeeping.look())
+            await self._flush_queues()
             job = housekeeping.begin(found, now_ms())
             if job is not None:
                 await self._log_writer.run(job)
@@ -230,7 +232,15 @@ class BrokerServer:
     async def _checkpoint_forever(self) -> None:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
+            await self._flush_queues()
             await self._log_writer.run(self._core.state.store.begin_checkpoint())
+
+    async def _flush_queues(self) -> None:
+        """Write what most queues hold, a few at a time, so that nobody waits for thousands."""
+        upkeep = self._core.state.store.upkeep
+        for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
+            upkeep.flush_some(_QUEUES_AT_ONCE)
+            await asyncio.sleep(0)
 
     async def _checkpoint_timers_forever(self) -> None:
         while True:

@@ -239,8 +239,7 @@ class MessageStore:
         index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
-            for file in (*segments, *unsynced):
-                file.sync()
+            self._disk.sync_all((*segments, *unsynced))
             for index_file in index_files:
                 index_file.sync()
             try:

@@ -4,6 +4,7 @@ Receives all queues of a store; hands on files that nobody needs any more; refus
 """
 
 from collections.abc import Callable, Iterable, MutableMapping
+from itertools import islice
 
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -40,6 +41,17 @@ class QueueUpkeep:
         queues, self._unwritten = self._unwritten, {}
         for queue in queues:
             self._flush(queue)
+
+    def flush_some(self, count: int) -> None:
+        """Write the units of `count` queues, those that wait longest."""
+        for queue in list(islice(self._unwritten, count)):
+            del self._unwritten[queue]
+            self._flush(queue)
+
+    @property
+    def unwritten(self) -> int:
+        """How many queues hold units that are not written."""
+        return len(self._unwritten)
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:
