@@ -5,6 +5,7 @@ sent to the brokers that offer to create topics: those of the template topic TBW
 Source: Apache RocketMQ `TopicRouteData`, `MQClientInstance`.
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -116,6 +117,8 @@ class RouteTable:
         self._routes: dict[str, Route] = {}
         self._asked_at: dict[str, float] = {}
         self._brokers: dict[str, Broker] = {}
+        self._named_by: Counter[str] = Counter()  # how many routes name each
+        self._denied: list[Route] = []  # routes that ended, and still count there
 
     def find(self, topic: str) -> Route | None:
         """Return the known route of `topic`, without asking."""
@@ -175,7 +178,8 @@ class RouteTable:
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
         reply = yield from self._name_servers.ask(command)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._routes.pop(topic, None)
+            if topic in self._routes:
+                self._denied.append(self._routes.pop(topic))
             raise NoRoute(f"no name server knows topic {topic}")
         if reply.code != ResponseCode.SUCCESS:
             raise RemoteError(reply.code, reply.remark or "")
@@ -185,14 +189,17 @@ class RouteTable:
         return route
 
     def _keep(self, route: Route, seconds: float) -> None:
-        self._routes.pop(route.topic, None)
-        self._routes[route.topic] = route  # the newest is the last, and right about its brokers
+        replaced = self._routes.get(route.topic)
+        self._routes[route.topic] = route
         self._asked_at[route.topic] = seconds
-        self._brokers = {
-            name: broker
-            for known in self._routes.values()
-            for name, broker in known.brokers.items()
-        }
+        self._brokers |= route.brokers  # the newest route is right about its brokers
+        self._named_by.update(route.brokers.keys())
+        for gone in (*self._denied, *([replaced] if replaced else [])):
+            self._named_by.subtract(gone.brokers.keys())
+            for name in gone.brokers:
+                if not self._named_by[name]:
+                    del self._brokers[name], self._named_by[name]
+        self._denied.clear()
 
     def to_send(self, topic: str) -> Flow[Route]:
         """Return a route with at least one writable queue.
