@@ -1,0 +1,105 @@
+"""Whoever makes a topic or a group, or sends to a topic that is new, is answered when it lasts."""
+
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+
+from reliable_mq.broker_core.config_files import ConfigFiles
+from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.broker_core.topics import PATH, TopicConfig
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode as Ask
+
+NEW = {
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+
+
+def test_changes_that_come_while_files_are_written_share_the_next_write() -> None:
+    files, saved, texts = ConfigFiles(), list[str](), {"a": "1"}
+    files.change("a", lambda: texts["a"])
+    files.when_saved(lambda: saved.append("first"))
+    assert files.take() == {"a": "1"}
+    for number in range(2, 9):
+        texts["a"] = str(number)
+        files.change("a", lambda: texts["a"])
+        files.when_saved(lambda: saved.append("later"))
+    assert files.take() == {}  # one write is under way
+
+    files.saved()
+    assert saved == ["first"]
+    assert files.take() == {"a": "8"}
+    files.saved()
+    assert saved == ["first", *["later"] * 7]
+
+
+def test_who_asks_while_the_last_change_is_written_waits_for_it_and_then_for_nothing() -> None:
+    files, saved = ConfigFiles(), list[str]()
+    files.change("a", lambda: "1")
+    files.take()
+    files.when_saved(lambda: saved.append("during"))
+    assert saved == []
+    files.saved()
+    files.when_saved(lambda: saved.append("after"))
+    assert saved == ["during", "after"]
+
+
+def test_what_is_not_known_to_be_written_is_written_at_the_end() -> None:
+    files = ConfigFiles()
+    files.change("under way", lambda: "1")
+    files.take()
+    files.change("waits", lambda: "2")
+    assert files.take_rest() == {"under way": "1", "waits": "2"}
+    assert files.take_rest() == {}
+
+
+def test_a_topic_is_answered_when_its_file_is_written(world: BrokerWorld) -> None:
+    world.is_writing = False
+    for of in (1, 2):  # the second asks for what is there already, but would not survive
+        assert world.begin(Ask.UPDATE_AND_CREATE_TOPIC, NEW, of=of) is None
+
+    world.write()
+    world.finish_turn()
+    assert TOPIC in world.file(PATH)["topicConfigTable"]
+    assert [len(world.inbox[of]) for of in (1, 2)] == [1, 1]
+
+
+def test_a_send_to_a_new_topic_is_answered_when_message_and_topic_last(world: BrokerWorld) -> None:
+    world.is_writing = False
+    for of in (1, 2):
+        assert world.begin(Ask.SEND_MESSAGE_V2, send_header(TOPIC, 0), b"x", of=of) is None
+    (turn,) = [turn for turn in world.waiting if turn.files]
+    for waiting in world.waiting:
+        if waiting.batch:
+            CommitLog.write(waiting.batch)
+            CommitLog.sync(waiting.batch)
+
+    world.core.stored(world.state.store.log.end, durable=True)
+    world.finish_turn()
+    assert [world.inbox.get(of, []) for of in (1, 2)] == [[], []]
+    assert TOPIC in fastjson.loads(turn.files[PATH])["topicConfigTable"]
+    world.core.saved()
+    world.finish_turn()
+    assert [len(world.inbox[of]) for of in (1, 2)] == [1, 1]
+
+
+def test_the_rows_of_the_file_are_what_the_topics_are(world: BrokerWorld) -> None:
+    topics = world.state.topics
+    for number in range(100):
+        topics.put(TopicConfig(topic_name=f"t-{number}", perm=2), world.now_ms)
+    for number in range(50):
+        topics.put(TopicConfig(topic_name=f"t-{number}", perm=4), world.now_ms)
+        topics.remove(f"t-{number + 50}", world.now_ms)
+    topics.invariants()
+
+    table = fastjson.loads(topics.dump())["topicConfigTable"]
+    assert {name: row["perm"] for name, row in table.items() if name[:2] == "t-"} == {
+        f"t-{number}": 4 for number in range(50)
+    }
+    some = fastjson.loads(topics.wrapped(["t-3", "t-77", "gone"]))["topicConfigTable"]
+    assert list(some) == ["t-3"]

@@ -1,0 +1,157 @@
+"""Registrations over real connections: what a name server is told, and when replies leave."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from tests.broker_core.broker_world import BrokerWorld
+
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.broker_core.topics import TopicConfig
+from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.registrar import Registrar, Replies
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.command import Command, request
+
+
+class WatchedNameServer(NameServer):
+    """The real one; it notes which topics each registration tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[set[str]] = []
+        self.codes: list[int] = []
+
+    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+        taken = list(commands)
+        for command in taken:
+            self.codes.append(command.code)
+            if command.code == Ask.REGISTER_BROKER:
+                wrapper = fastjson.loads(command.body)["topicConfigSerializeWrapper"]
+                self.told.append(set(wrapper["topicConfigTable"]))
+        super().received(connection, taken)
+
+    def knows(self, topic: str) -> bool:
+        command = request(Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        return self._core.receive(0, command, 0).code == 0
+
+
+class Scene:
+    """A broker's state, a name server and the registrar between them."""
+
+    def __init__(self) -> None:
+        self.world = BrokerWorld()
+        self.world.state.take_unregistered()
+        self.server = WatchedNameServer()
+        self.sent: Replies = []
+        self.registrar: Registrar
+
+    async def start(self) -> None:
+        await self.server.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{self.server.port}"
+        self.registrar = Registrar(self.world.state, [address], self.sent.extend)
+        await self.registrar.register()
+
+    def create(self, name: str, frame: bytes = b"done") -> None:
+        """Create a topic whose maker waits for the name server."""
+        self.world.state.put_topic(TopicConfig(topic_name=name), self.world.now_ms)
+        self.registrar.note([(1, frame)])
+
+    async def until_sent(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.sent) < count:
+                await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        await self.registrar.unregister()
+        await self.registrar.close()
+        await self.server.close()
+
+
+def played(act: Callable[[Scene], Awaitable[None]]) -> Scene:
+    """Return a scene after `act`."""
+
+    async def play() -> Scene:
+        scene = Scene()
+        await scene.start()
+        try:
+            await act(scene)
+        finally:
+            await scene.stop()
+        return scene
+
+    return asyncio.run(play())
+
+
+def test_a_topic_that_is_new_is_told_alone_and_its_maker_answered_after_that() -> None:
+    async def act(scene: Scene) -> None:
+        scene.create("new")
+        assert scene.sent == []
+        await scene.until_sent(1)
+        assert scene.server.knows("new")
+        assert scene.server.knows("TBW102")  # what is not told again is not forgotten
+
+    scene = played(act)
+    assert len(scene.server.told[0]) > 10
+    assert scene.server.told[1:] == [{"new"}]
+    assert scene.sent == [(1, b"done")]
+
+
+def test_topics_that_are_made_while_others_are_told_go_together() -> None:
+    async def act(scene: Scene) -> None:
+        scene.create("first")
+        await asyncio.sleep(0)  # its registration is under way
+        for number in range(50):
+            scene.create(f"topic-{number}")
+        await scene.until_sent(51)
+
+    scene = played(act)
+    assert scene.server.told[1:] == [{"first"}, {f"topic-{number}" for number in range(50)}]
+
+
+def test_a_name_server_that_lost_its_connection_is_told_everything() -> None:
+    async def act(scene: Scene) -> None:
+        port = scene.server.port
+        await scene.server.close()
+        told = scene.server.told
+        scene.server = WatchedNameServer()
+        await scene.server.start("127.0.0.1", port)
+        scene.create("new")
+        await scene.until_sent(1)
+        scene.server.told[:0] = told
+
+    scene = played(act)
+    first, *others = scene.server.told
+    assert others[-1] == first | {"new"}
+
+
+def test_a_topic_that_is_gone_before_it_was_told_is_left_out() -> None:
+    async def act(scene: Scene) -> None:
+        state = scene.world.state
+        state.put_topic(TopicConfig(topic_name="stays"), scene.world.now_ms)
+        state.put_topic(TopicConfig(topic_name="goes"), scene.world.now_ms)
+        state.topics.remove("goes", scene.world.now_ms)
+        scene.registrar.note([(1, b"done")])
+        await scene.until_sent(1)
+
+    assert played(act).server.told[1:] == [{"stays"}]
+
+
+def test_who_waits_for_nothing_new_is_answered_without_a_registration() -> None:
+    async def act(scene: Scene) -> None:
+        scene.registrar.note([(1, b"done")])
+        await scene.until_sent(1)
+
+    assert len(played(act).server.told) == 1
+
+
+def test_a_topic_can_be_told_without_a_registration_of_the_broker() -> None:
+    async def act(scene: Scene) -> None:
+        scene.world.ask(Ask.UPDATE_BROKER_CONFIG, {}, b"enableSingleTopicRegister=true")
+        scene.create("new")
+        await scene.until_sent(1)
+        assert scene.server.knows("new")
+
+    scene = played(act)
+    assert len(scene.server.told) == 1
+    assert Ask.REGISTER_TOPIC_IN_NAMESRV in scene.server.codes
