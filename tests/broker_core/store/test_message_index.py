@@ -177,6 +177,16 @@ def test_a_key_that_seems_as_long_as_the_last_one_is_cut_where_it_ends() -> None
     assert index_of(log, disk) == files_as_the_format_says(messages)
 
 
+@pytest.mark.parametrize("odd", ["or er-0003", "order 0004", "ordér0005", "order 1", "ordér 1"])
+def test_a_key_as_long_as_the_last_one_that_is_two_or_no_ascii_is_listed_right(odd: str) -> None:
+    shape = "KEYS\x01{}\x02UNIQ_KEY\x017F0000010A2C18B4AAC2000000000001\x02TAGS\x01red\x02"
+    plain = ["order-0001", "order-1", "orders-1"] * 4
+    messages = [Record("t", b"", shape.format(key).encode()) for key in [*plain, odd, *plain, odd]]
+    disk = MemoryDisk()
+    log = log_of(messages, disk)
+    assert index_of(log, disk) == files_as_the_format_says(messages)
+
+
 def test_a_message_with_very_many_keys_is_listed_whole() -> None:
     keys = " ".join(f"k{number}" for number in range(5000))
     messages = [Record("t", b"", f"KEYS\x01{keys}\x02".encode())]

@@ -5,9 +5,10 @@ A message is listed under its unique key, each of its keys, and its tag, in this
 rolled back is not. Source: Apache RocketMQ 5.4.0 `IndexService.buildIndex`.
 
 Messages come by the hundred thousand and are alike: of what stands behind the body, a client's
-messages differ in the unique key only. So what stands around it is looked at once and remembered as
-a shape; a message of a known shape is listed with two looks at its bytes. Another one goes through
-`_add_usual`, which remembers what stands behind the unique key, and the rest through `_add`.
+messages differ in the unique key only, or in one key more. So what stands around these is looked at
+once and remembered as a shape; a message of a known shape is listed with two looks at its bytes
+(`_read`, `_add_pair`). Another one goes through `_add_usual`, which remembers what stands behind
+the unique key, and the rest through `_add`.
 """
 
 import struct
@@ -63,6 +64,9 @@ class Columns(NamedTuple):
 
 _Unpack = Callable[[bytes, int], tuple[bytes, ...]]
 _Shape = tuple[Callable[[bytes], bytes | None], tuple[int, ...]]
+_PairShape = tuple[
+    Callable[[bytes], bytes | None], Callable[[bytes], bytes | None], tuple[int, ...]
+]
 _NOTHING: dict[bytes, bytes] = {}
 _NO_SHAPE: _Shape = (_NOTHING.get, ())
 
@@ -128,6 +132,9 @@ class IndexEntries:
         # key, its head, its tail, and what is behind it; and what the two around it stand for.
         self._unpacks: dict[int, _Unpack] = {}
         self._shapes: dict[tuple[bytes, bytes], _Shape] = {}
+        # The same for what has one key before the unique key, as Apache's Java client puts it.
+        self._pair_unpacks: dict[int, _Unpack] = {}
+        self._pair_shapes: dict[tuple[bytes, bytes, bytes], _PairShape] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -160,7 +167,7 @@ class IndexEntries:
             offset: where in the log that is.
         """
         records, keys, many = len(self._marks), len(self._tails), self._many
-        size = self._read(piece, offset, self._unpacks)
+        size = self._read(piece, offset, is_careful=False)
         tails = b"".join(self._tails[keys:])
         if tails.isascii() and _END not in tails:
             return size
@@ -168,12 +175,13 @@ class IndexEntries:
         del self._marks[records:], self._offsets[records:], self._times_ms[records:]
         del self._shares[keys:], self._tails[keys:]
         self._many = many
-        return self._read(piece, offset, {})
+        return self._read(piece, offset, is_careful=True)
 
-    def _read(self, piece: bytes, offset: int, unpacks: dict[int, _Unpack]) -> int:
+    def _read(self, piece: bytes, offset: int, *, is_careful: bool) -> int:
         marks, shares, tails = self._marks, self._shares, self._tails
         offsets, times_ms = self._offsets, self._times_ms
-        unpack, known_unpack, known_shape = _FIXED.unpack_from, unpacks.get, self._shapes.get
+        known_unpack = ({} if is_careful else self._unpacks).get
+        unpack, known_shape = _FIXED.unpack_from, self._shapes.get
         last_before = last_behind = b""
         share_of, shape_marks = _NO_SHAPE
         at, size = 0, len(piece)
@@ -203,7 +211,11 @@ class IndexEntries:
                         at = end
                         continue
                     last_before = b""  # the shape may be known afterwards
-                if topic_at >= end or not self._add_usual(piece[topic_at:end], own_offset, time_ms):
+                if topic_at >= end:
+                    break
+                text = piece[topic_at:end]
+                is_added = not is_careful and self._add_pair(text, own_offset, time_ms)
+                if not is_added and not self._add_usual(text, own_offset, time_ms):
                     break
             elif magic not in _MAGICS or not self._add_unusual(piece, at, end, own_offset):
                 break
@@ -218,6 +230,24 @@ class IndexEntries:
             _make_room(self._topics)
             topic = self._topics[name] = _Topic(name)
         return topic
+
+    def _add_pair(self, text: bytes, offset: int, time_ms: int) -> bool:
+        """Add a message with one key before its unique key; return whether the shape is known."""
+        unpack = self._pair_unpacks.get(len(text))
+        if unpack is None:
+            return False
+        before, key_head, key_tail, between, head, tail, behind = unpack(text, 0)
+        shape = self._pair_shapes.get((before, between, behind))
+        if shape is None:
+            return False
+        key_share_of, share_of, marks = shape
+        key_share, share = key_share_of(key_head), share_of(head)
+        if key_share is None or share is None or b" " in key_head or b" " in key_tail:
+            return False
+        self._shares += share, key_share
+        self._tails += tail, key_tail.rjust(TAIL, b"\0")
+        self._note(marks, offset, time_ms)
+        return True
 
     def _add_usual(self, text: bytes, offset: int, time_ms: int) -> bool:
         """Add a message by what stands behind its body; return whether that is whole.
@@ -244,6 +274,8 @@ class IndexEntries:
         marks = [self._mark(topic, unique)]
         if before:
             marks += [self._mark(topic, key) for key in before[_KEYS_SIZE:-1].split(b" ") if key]
+            if len(text) not in self._pair_unpacks or len(self._marks) % _LEARN_EVERY == 0:
+                self._learn_pair(topic, text, begin + _KEYS_SIZE, before[_KEYS_SIZE:-1], unique)
         elif len(self._marks) % _LEARN_EVERY == 0:  # it may have come with another size
             self._learn(topic, text, begin, unique, rest)
         if tag_hash >= 0:
@@ -268,6 +300,26 @@ class IndexEntries:
             self._unpacks[len(text)] = struct.Struct(sizes).unpack_from
             _make_room(self._shapes)
             self._shapes[before, behind] = (topic.hashes.shares.get, marks)
+
+    def _learn_pair(self, topic: _Topic, text: bytes, at: int, key: bytes, unique: bytes) -> None:
+        """Remember what stands around a key that begins at `at` and the unique key behind it."""
+        cut = topic.hashes.cut(key)
+        if cut is None or not key or b" " in key or len(unique) <= TAIL:
+            return
+        unique_at = at + len(key) + len(_END) + len(_UNIQ_KEY)
+        before, between = text[:at], text[at + len(key) : unique_at]
+        behind = text[unique_at + len(unique) :]
+        tail_size = min(len(key), TAIL)
+        sizes = f"{len(before)}s{len(key) - tail_size}s{tail_size}s{len(between)}s"
+        sizes += f"{len(unique) - TAIL}s{TAIL}s{len(behind)}s"
+        tag_hash = topic.rests[behind[len(_END) :]]
+        marks = (_COMPUTED, _COMPUTED, tag_hash) if tag_hash >= 0 else (_COMPUTED, _COMPUTED)
+        shares = topic.hashes.shares
+        key_shares = shares if len(key) > TAIL else {b"": cut[0]}  # of a short key by its length
+        _make_room(self._pair_unpacks)
+        self._pair_unpacks[len(text)] = struct.Struct(sizes).unpack_from
+        _make_room(self._pair_shapes)
+        self._pair_shapes[before, between, behind] = (key_shares.get, shares.get, marks)
 
     def _add_unusual(self, piece: bytes, at: int, end: int, offset: int) -> bool:
         """Add a record of any kind; return whether it is one, and whole."""
