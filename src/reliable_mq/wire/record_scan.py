@@ -145,13 +145,14 @@ def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
 
     Records of one size are the usual case, and looked at without a step for each.
     """
-    if min(sizes) < RECORD_SIZE_MIN or sum(sizes) != len(buffer):
-        return False
     first, count = sizes[0], len(sizes)
-    if sizes.count(first) == count:
+    is_usual = first >= RECORD_SIZE_MIN and sizes.count(first) == count
+    if is_usual and first * count == len(buffer):
         heads = _heads_of(first, count).unpack(buffer)
         if heads.count(_SIZE_AND_MAGIC.pack(first, MAGIC_V1)) == count:
             return True
+    if min(sizes) < RECORD_SIZE_MIN or sum(sizes) != len(buffer):
+        return False
     begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
     fields = _sizes_and_magics(count).unpack(begins)
     return fields[::2] == sizes and _MAGICS.issuperset(fields[1::2])
