@@ -143,6 +143,7 @@ def test_the_index_is_built_again_around_it(kind: str, caplog: pytest.LogCapture
     assert again.ask(Ask.QUERY_MESSAGE, {**header, **times}).code == Answer.QUERY_NOT_FOUND
     answer = again.ask(Ask.VIEW_MESSAGE_BY_ID, {"offset": records[3].commit_log_offset})
     assert answer.code == Answer.SYSTEM_ERROR
+    assert_named_once(caplog, records[3])
 
 
 @pytest.mark.parametrize("number", range(6))

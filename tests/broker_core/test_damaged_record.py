@@ -71,3 +71,17 @@ def test_a_pull_goes_around_a_unit_that_points_behind_the_log(
         assert answer.ext_fields["nextBeginOffset"] == "3"
     named = [line for line in caplog.messages if f"log offset {2**40 + 7}" in line]
     assert len(named) == 1
+
+
+def test_the_last_record_may_be_damaged_and_what_comes_behind_it_is_not_suspected() -> None:
+    world = BrokerWorld()
+    for number in range(3):
+        world.send(b"%d" % number)
+    damage(world, 2, 0, 60)
+    for number in range(3, 6):
+        answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(0))
+        world.send(b"%d" % number)
+    answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(0))
+    assert [record.body for record in iter_records(answer.body)] == [b"0", b"1", b"3", b"4", b"5"]
+    log = world.state.store.log
+    assert log.damage.is_excluded(world.state.store.queue(TOPIC, 0).unit(3)[0], log.end)

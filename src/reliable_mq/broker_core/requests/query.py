@@ -8,6 +8,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.message_index import MessageIndex
+from reliable_mq.broker_core.store.unit_reading import read_listed
 from reliable_mq.limits import FRAME_SIZE_MAX, RECORD_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -81,7 +82,7 @@ def _look(
             break
         body = _bodies(state, selected.offsets)
         found = _Found(body, selected.end_offset, selected.end_time_ms)
-        oldest = state.store.read_record(selected.offsets[0])
+        oldest = read_listed(state.store.log, selected.offsets[0])
         end_ms = oldest.store_time_ms if oldest else end_ms
         if body or end_ms < header.begin_timestamp:
             break
@@ -94,7 +95,7 @@ def _bodies(state: BrokerState, offsets: list[int]) -> bytes:
     parts: list[bytes] = []
     total = 0
     for offset in reversed(offsets):
-        record = state.store.read_record(offset)
+        record = read_listed(log, offset)
         if record is not None:
             total += record.size
             if total > _BODY_SIZE_MAX and parts:

@@ -113,10 +113,10 @@ def next_record(log: CommitLog, after: int, until: int | None = None) -> Found |
 
 
 def damage_end(log: CommitLog, bad: int) -> int:
-    """Return where the first valid record behind a bad place is, or else where its segment ends."""
+    """Return where the next valid record of its segment is, or else where what is written ends."""
     first, _segment = log.segment_at(bad)
     later = next_record(log, bad, bad + 1)
-    return later.offset if later else first + log.segment_size
+    return later.offset if later else min(first + log.segment_size, log.written)
 
 
 def blank_behind(log: CommitLog, bad: int) -> int:

@@ -1,14 +1,14 @@
-"""Reading what a unit of a queue points to, around damage.
+"""Reading what a unit of a queue, or the index, points to, around damage.
 
-Receives a log and units; hands on sound records; refuses to hand on anything else: what cannot be
-read is left out, and named once. To be asked off the path of a plain pull, as it checks bodies.
+Receives a log and places in it; hands on sound records; refuses to hand on anything else: what
+cannot be read is left out, and named once. Not for the path of a plain pull: it checks bodies.
 """
 
 import logging
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import Unit
-from reliable_mq.broker_core.store.log_walk import damage_end
+from reliable_mq.broker_core.store.log_walk import damage_end, record_at
 from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
 from reliable_mq.wire.record_scan import are_valid
@@ -28,7 +28,7 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
         data = commit_log.read(offset, size)
         if are_valid(data, (offset,), (size,)):
             return data
-    if offset >= commit_log.capacity_end:
+    if offset >= commit_log.written:
         if commit_log.damage.note(offset, offset + max(size, 1)):
             log.warning(
                 "a consume queue names log offset %d, the log ends at %d: its unit is damaged, "
@@ -36,12 +36,27 @@ def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
                 offset,
                 commit_log.end,
             )
-    elif offset >= commit_log.start and not commit_log.damage.covers(offset):
-        commit_log.name_damage(offset, damage_end(commit_log, offset))
+    else:
+        _name(commit_log, offset)
     return None
+
+
+def _name(commit_log: CommitLog, offset: int) -> None:
+    is_kept = commit_log.start <= offset < commit_log.written
+    if is_kept and not commit_log.damage.covers(offset):
+        commit_log.name_damage(offset, damage_end(commit_log, offset))
 
 
 def read_unit(commit_log: CommitLog, unit: Unit) -> Record | None:
     """Return the message of a unit; None when it is damaged, or expired."""
     data = sound_record(commit_log, unit.commit_log_offset, unit.size)
     return decode_record(data) if data else None
+
+
+def read_listed(commit_log: CommitLog, offset: int) -> Record | None:
+    """Return the message that the index lists at a log offset; None when damaged, or expired."""
+    found = record_at(commit_log, offset)
+    if found is None:
+        _name(commit_log, offset)
+        return None
+    return decode_record(found.buffer)
