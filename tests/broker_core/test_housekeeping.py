@@ -6,6 +6,7 @@ from datetime import datetime
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
+from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.record import iter_records
 
@@ -237,6 +238,31 @@ def test_units_without_room_stay_readable_and_are_written_later() -> None:
     world.stop()
     world.start()
     assert [record.body for record in world.records(TOPIC)][-2:] == [b"late", b"later"]
+
+
+def test_no_file_goes_as_long_as_nobody_can_note_that_the_log_begins_later() -> None:
+    """Without the note, which needs room, a broker that finds no such file refuses to start."""
+    world = world_with(200)
+    age(world, 2, 73)
+    world.now_ms = FOUR_MS + 24 * HOUR_MS
+    before = log_files(world)
+    write_text = world.disk.write_text
+
+    def no_room(path: str, text: str) -> None:
+        if path == NOTE_PATH:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_text(path, text)
+
+    world.disk.write_text = no_room  # type: ignore[method-assign]
+    clean(world)
+    world.disk.write_text = write_text  # type: ignore[method-assign]
+    assert log_files(world) == before
+    world.start()
+    assert log_files(world) == before
+
+    clean(world)
+    assert log_files(world) == before[2:]
+    world.start()
 
 
 def test_the_rules_can_be_changed_while_the_broker_runs() -> None:

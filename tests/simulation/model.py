@@ -271,7 +271,10 @@ class Model:
         for asked in self._unanswered:
             if asked.entries[-1] >= self.visible:
                 break
-            if not asked.is_answered and asked.new_topic not in self._unsaved_topics():
+            if asked.is_answered or asked.new_topic in self._unsaved_topics():
+                continue
+            # An answer that waited for its topic's file then waits with those of the next turn.
+            if not asked.new_topic or self.visible == len(self.log):
                 raise Violation(f"{asked.command.code} is stored and has no answer")
         self.waiting.nobody_is_forgotten()
         self.halves.nobody_is_unasked()

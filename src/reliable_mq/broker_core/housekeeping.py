@@ -57,7 +57,10 @@ class Housekeeping:
 
         def work() -> None:
             checkpoint()
-            remove()
+            if state.store.is_start_noted:
+                remove()
+            else:  # no room for the note: without the files the next start would miss them
+                self._gone[:0] = gone
 
         return work
 

@@ -219,6 +219,11 @@ class MessageStore:
             self.upkeep.trim_all()
         return gone
 
+    @property
+    def is_start_noted(self) -> bool:
+        """Whether the medium knows where the log begins since `expire`."""
+        return self._noted_end >= 0
+
     def begin_checkpoint(self) -> Callable[[], None]:
         """Return the work of a checkpoint as of now.
 
