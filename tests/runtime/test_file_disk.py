@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliable_mq.errors import StoreError, StoreInUse
-from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
-from reliable_mq.runtime.file_system_sync import FILES_MIN
+from reliable_mq.runtime.file_disk import FileDisk
 
 HOLD = """
 import fcntl, sys
@@ -113,19 +112,4 @@ def test_room_that_is_taken_ahead_reads_as_zeros_and_never_covers_what_is_writte
     again.write_ahead(at)
     assert again.read(0, at) == part * (at // len(part))
     again.close()
-    disk.close()
-
-
-@pytest.mark.parametrize("count", [1, FILES_MIN])
-def test_files_that_are_synced_together_are_synced_with_their_names(
-    tmp_path: Path, count: int
-) -> None:
-    disk = FileDisk(tmp_path)
-    files = [disk.open(f"consumequeue/topic-{number}/0/{0:020d}", 6_000) for number in range(count)]
-    for file in files:
-        file.write(0, (b"unit",))
-    assert {descriptor_of(file) for file in files} == {None}  # the names are not synced yet
-
-    disk.sync_all(files)
-    assert None not in {descriptor_of(file) for file in files}
     disk.close()

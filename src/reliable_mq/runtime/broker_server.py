@@ -9,6 +9,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
-from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -236,11 +237,17 @@ class BrokerServer:
             await self._log_writer.run(self._core.state.store.begin_checkpoint())
 
     async def _flush_queues(self) -> None:
-        """Write what most queues hold, a few at a time, so that nobody waits for thousands."""
+        """Write and sync what most queues hold, a few at a time: nobody waits for thousands.
+
+        Between two syncs the thread writes what else there is, for example a topic that is new.
+        """
         upkeep = self._core.state.store.upkeep
         for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
             upkeep.flush_some(_QUEUES_AT_ONCE)
             await asyncio.sleep(0)
+        for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
+            files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
+            await self._log_writer.run(partial(_sync, files))
 
     async def _checkpoint_timers_forever(self) -> None:
         while True:
@@ -280,6 +287,11 @@ class BrokerServer:
             if not is_out_of_room(error):
                 raise
             log.warning("no room to save everything, the next start recovers: %s", error)
+
+
+def _sync(files: Iterable[DiskFile]) -> None:
+    for file in files:
+        file.sync()
 
 
 def _kernel_syncs() -> KernelSyncs | None:

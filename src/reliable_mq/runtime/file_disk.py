@@ -17,7 +17,6 @@ from typing import IO
 
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError, StoreInUse
-from reliable_mq.runtime.file_system_sync import FILES_MIN, IS_SUPPORTED, sync_file_systems
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
@@ -177,15 +176,6 @@ class FileDiskFile:
                 _sync_folder(folder)
             self._unsynced_folders = ()
 
-    def note_synced(self) -> None:
-        """Note that somebody has synced the file's data and its name."""
-        self._unsynced_folders = ()
-
-    @property
-    def number(self) -> int:
-        """What the system knows the open file by."""
-        return self._descriptor
-
     @property
     def descriptor(self) -> int | None:
         """What a sync of the data needs; None while the file's name must be synced with it."""
@@ -318,20 +308,6 @@ class FileDisk:
         new.replace(full)
         for folder in folders:
             _sync_folder(folder)
-
-    def sync_all(self, files: Sequence[DiskFile]) -> None:
-        """Return when each of these files is synced.
-
-        Many are synced with all that their file systems have to write; see `file_system_sync`.
-        """
-        own = [file for file in files if isinstance(file, FileDiskFile)]
-        if len(own) < max(len(files), FILES_MIN) or not IS_SUPPORTED:
-            for file in files:
-                file.sync()
-            return
-        sync_file_systems(file.number for file in own)
-        for file in own:
-            file.note_synced()
 
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder, durably; one that is not there is no error."""

@@ -13,8 +13,6 @@ from os import strerror
 from random import Random
 from typing import NamedTuple
 
-from reliable_mq.broker_core.store.disk import DiskFile
-
 SECTOR = 512
 _LARGE = 1024 * 1024
 
@@ -289,11 +287,6 @@ class MemoryDisk:
         self.operate(Operation("text", path, 0, len(text)))
         self._contents.pop(path, None)
         self._texts[path] = text
-
-    def sync_all(self, files: Sequence[DiskFile]) -> None:
-        """Return when each of these files is synced."""
-        for file in files:
-            file.sync()
 
     def remove(self, path: str) -> None:
         """Remove a file, durably; one that is not there is no error."""

@@ -139,10 +139,6 @@ class Disk(Protocol):
         """Replace the text of a file, durably and whole: readers see the old or the new text."""
         ...
 
-    def sync_all(self, files: Sequence[DiskFile]) -> None:
-        """Return when each of these files is synced, as by its own `sync`."""
-        ...
-
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder, durably; one that is not there is no error."""
         ...

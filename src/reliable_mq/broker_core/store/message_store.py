@@ -139,6 +139,7 @@ class MessageStore:
             for file, path in queue.trim(self.log.start):
                 file.close()
                 self._disk.remove(path)
+        self.upkeep.note_all_unsynced()
         self.checkpoint()
 
     def _load_queues(self) -> None:
@@ -237,14 +238,15 @@ class MessageStore:
         self.upkeep.flush()
         dispatched = self._dispatched
         is_news = dispatched.end != self._noted_end
-        unsynced = [file for queue in self._queues.values() for file in queue.take_unsynced()]
+        unsynced = self.upkeep.take_unsynced(len(self._queues))
         progress = self._progress()
         # What `open` found was synced by it.
         segments = self.log.segments_from(max(self._noted_end, self._opened_end))
         index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
-            self._disk.sync_all((*segments, *unsynced))
+            for file in (*segments, *unsynced):
+                file.sync()
             for index_file in index_files:
                 index_file.sync()
             try:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import StoreError
 
@@ -25,6 +25,7 @@ class QueueUpkeep:
         self._queues = queues
         self._lanes = lanes
         self._unwritten: dict[ConsumeQueue, None] = {}
+        self._unsynced: dict[ConsumeQueue, None] = {}
         self._untrimmed: list[ConsumeQueue] = []
         self._grown: set[ConsumeQueue] = set()
 
@@ -48,6 +49,22 @@ class QueueUpkeep:
             del self._unwritten[queue]
             self._flush(queue)
 
+    def note_all_unsynced(self) -> None:
+        """Note that any queue may have files that are not synced, as after a recovery."""
+        self._unsynced = dict.fromkeys(self._queues.values())
+
+    def take_unsynced(self, count: int) -> list[DiskFile]:
+        """Return files of `count` queues that must be synced before a checkpoint can name them."""
+        queues = list(islice(self._unsynced, count))
+        for queue in queues:
+            del self._unsynced[queue]
+        return [file for queue in queues for file in queue.take_unsynced()]
+
+    @property
+    def unsynced(self) -> int:
+        """How many queues have files that must be synced."""
+        return len(self._unsynced)
+
     @property
     def unwritten(self) -> int:
         """How many queues hold units that are not written."""
@@ -55,6 +72,7 @@ class QueueUpkeep:
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:
+            self._unsynced[queue] = None
             queue.flush()
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
@@ -86,4 +104,5 @@ class QueueUpkeep:
                 del self._queues[key]
                 self._lanes.pop(key, None)
                 self._unwritten.pop(queue, None)
+                self._unsynced.pop(queue, None)
         return gone
