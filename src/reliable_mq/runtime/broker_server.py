@@ -22,8 +22,9 @@ from reliable_mq.errors import StoreError
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter
+from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter, Syncs
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.wire.command import Command
 
@@ -123,8 +124,11 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
+        syncs: Syncs | None = _kernel_syncs()
+        if self._core.state.is_sync_flush:  # syncs are small, and somebody waits for each
+            syncs = PromptSyncs(syncs)
         self._log_writer = LogWriter(
-            disk, sync_interval, self._stored, _kernel_syncs(), self._note_room, self._saved
+            disk, sync_interval, self._stored, syncs, self._note_room, self._saved
         )
         self._registrar = Registrar(
             self._core.state, self.name_server_address.split(";"), self._send

@@ -124,7 +124,7 @@ class LogWriter:
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
-        self._on_broken = on_broken or _die
+        self._on_broken = on_broken or die
         self._jobs = jobs or JobThread(self._on_broken)
 
     @property
@@ -284,7 +284,7 @@ class KernelSyncs:
 
         def ended(error: int) -> None:
             if error:
-                _die(OSError(error, os.strerror(error)))
+                die(OSError(error, os.strerror(error)))
             done()
 
         try:
@@ -299,7 +299,7 @@ class KernelSyncs:
         self._kernel.close()
 
 
-def _die(cause: Exception) -> NoReturn:
+def die(cause: Exception) -> NoReturn:
     """End the process: no acknowledgement can be kept any more; recovery knows what is there."""
     log.critical("the store cannot be written, the broker stops", exc_info=cause)
     logging.shutdown()
