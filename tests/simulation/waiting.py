@@ -45,10 +45,10 @@ class Waiting:
                 self._owe(wait)
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
-        """Note that a group's offset was reset: its pulls of the queue must be answered."""
+        """Note that a group's offset was reset: its members' pulls of the queue are answered."""
         for wait in self._waits.values():
             if (wait.group, wait.topic, wait.queue_id) == (group, topic, queue_id):
-                self._owe(wait)
+                wait.must_be_answered = True  # at once only if it is a member's
 
     def ticked(self, now_ms: int) -> None:
         """Note the time: who has waited long enough must be answered."""
