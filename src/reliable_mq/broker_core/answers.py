@@ -52,8 +52,17 @@ class Answers:
         """End a turn, after which the log ends at `log_end`; return the answers that may leave."""
         if self._held:
             self._withhold(log_end)
+        return self.take_ready()
+
+    def take_ready(self) -> list[Answer]:
+        """Return the answers that may leave now."""
         ready, self._ready = self._ready, []
         return ready
+
+    @property
+    def is_held(self) -> bool:
+        """Whether an answer waits for a turn to end."""
+        return bool(self._held)
 
     def _withhold(self, log_end: int) -> None:
         held, self._held = self._held, []

@@ -23,6 +23,11 @@ class ConfigFiles:
         self._under_way: dict[str, _Dump] = {}
         self._waiting_under_way: list[_Act] = []
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether a table changed that is not being written."""
+        return bool(self._changed)
+
     def change(self, path: str, dump: _Dump) -> None:
         """Note that a table changed; its file is written soon."""
         self._changed[path] = dump

@@ -267,6 +267,17 @@ class BrokerState:
         waited_ms = self.pressure.wait_ms
         self.statistics.wait_ms_max = max(self.statistics.wait_ms_max, waited_ms)
 
+    @property
+    def is_turn_due(self) -> bool:
+        """Whether there is more to be done than to send the answers that may leave."""
+        return (
+            self.store.log.is_pending
+            or self.answers.is_held
+            or self.halves.is_op_due
+            or self.files.is_changed
+            or bool(self._registered_replies)
+        )
+
     def take_turn(self) -> Turn:
         """Return what this turn wants done, and begin the next."""
         if self.halves.is_op_due:

@@ -190,7 +190,9 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         self._core.stored(end, durable=is_durable, now_ms=now_ms())
-        self._run_turn()
+        self._send(self._core.state.answers.take_ready())
+        if self._core.state.is_turn_due:
+            self._schedule_turn()
 
     def _saved(self) -> None:
         self._core.saved()

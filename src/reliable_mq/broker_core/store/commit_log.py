@@ -193,6 +193,11 @@ class CommitLog:
             segment.sync()
             self._spare = (first, segment)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether something was appended since `take_batch`."""
+        return bool(self._pending)
+
     def take_batch(self) -> Batch | None:
         """Return what was appended since the last call, or None."""
         if not self._pending:
