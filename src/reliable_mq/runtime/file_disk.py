@@ -56,7 +56,7 @@ class FileDiskFile:
         if self.size == 0:
             os.ftruncate(self._descriptor, size)
             self.size = size
-        self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        self._map: mmap.mmap | None = None  # it takes a second descriptor: made when it is needed
         self._taken = 0  # up to where `write_ahead` has taken room
         self._reserved: mmap.mmap | None = None  # the reserved bytes, writable
         self._numbers = memoryview(b"").cast("i")  # the same, as numbers of this machine
@@ -64,12 +64,17 @@ class FileDiskFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
-        return self._map[at : at + size]
+        return self._mapped()[at : at + size]
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        return self._map
 
     def copy(self, at: int, size: int) -> bytes:
         """Return what `read` returns, without a page of it staying in this process's memory."""
         data = os.pread(self._descriptor, size, at)
-        return data if len(data) == min(size, self.size - at) else self._map[at : at + size]
+        return data if len(data) == min(size, self.size - at) else self.read(at, size)
 
     def reserve(self, size: int) -> None:
         """Take room on the medium for the first `size` bytes, and map them for `put_ints`.
@@ -105,7 +110,7 @@ class FileDiskFile:
         """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
         for begin, end in self._written_extents(at):
             # A needle may begin in one extent and end in the next.
-            found = self._map.find(needle, begin, min(end + len(needle) - 1, self.size))
+            found = self._mapped().find(needle, begin, min(end + len(needle) - 1, self.size))
             if found >= 0:
                 return found
         return -1
@@ -149,7 +154,7 @@ class FileDiskFile:
         for begin, end in self._written_extents(at):
             for place in range(begin, end, _CHUNK):
                 size = min(_CHUNK, end - place)
-                if self._map[place : place + size] != _ZEROS[:size]:
+                if self.copy(place, size) != _ZEROS[:size]:
                     _write_rest(self._descriptor, _ZEROS[:size], place)
                     was_clear = False
         return was_clear
@@ -183,21 +188,23 @@ class FileDiskFile:
 
     def read_ahead(self, *, is_wanted: bool) -> None:
         """Let the system read what lies behind what it is asked for, or not."""
-        self._map.madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
+        self._mapped().madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
 
     def release(self) -> None:
         """Let go of the pages that are mapped: the system counts them as this process's own.
 
         They stay in the page cache, written or not, and the next look maps them again.
         """
-        self._map.madvise(mmap.MADV_DONTNEED)
+        if self._map:
+            self._map.madvise(mmap.MADV_DONTNEED)
         if self._reserved:
             self._touched = 0
             self._reserved.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the file."""
-        self._map.close()
+        if self._map:
+            self._map.close()
         self._numbers.release()
         if self._reserved:
             self._reserved.close()

@@ -23,6 +23,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.admin.OffsetWrapper;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -233,7 +234,7 @@ public class Consumption {
         await(() -> offsets(status().values().iterator().next()).get(0) == 21);
         say("status", status().size() + " consumer, " + offsets(status().values().iterator().next()));
         consumer.shutdown();
-        await(() -> committed("repeaters") == 21);
+        await(() -> committed("repeaters") == 21 && isAway("repeaters")); // no commit comes later
 
         admin.cloneGroupOffset("repeaters", "heirs", "again", true);
         say("cloned", committed("heirs"));
@@ -246,6 +247,7 @@ public class Consumption {
         await(() -> numbers(seen).size() >= 11);
         say("after the reset offline", numbers(seen));
         successor.shutdown();
+        await(() -> isAway("repeaters"));
 
         admin.resetOffsetByQueueId(broker, "repeaters", "again", 0, 3);
         say("reset to an offset", committed("repeaters"));
@@ -291,6 +293,15 @@ public class Consumption {
     private static Map<String, Map<MessageQueue, Long>> status(String topic, String group)
             throws Exception {
         return admin.getConsumeStatus(topic, group, "");
+    }
+
+    private static boolean isAway(String group) throws Exception {
+        try {
+            admin.examineConsumerConnectionInfo(group);
+            return false;
+        } catch (MQBrokerException away) {
+            return away.getResponseCode() == ResponseCode.CONSUMER_NOT_ONLINE;
+        }
     }
 
     private static long committed(String group) throws Exception {

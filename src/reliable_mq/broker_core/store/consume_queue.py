@@ -264,7 +264,7 @@ class ConsumeQueue:
         if self._gathered and index >= self.end - len(self._gathered):
             return Unit(*_UNIT.unpack(self._gathered[index - self.end]))
         number, at = self._place(index)
-        return Unit(*_UNIT.unpack(self._files[number].read(at, CONSUME_QUEUE_UNIT_SIZE)))
+        return Unit(*_UNIT.unpack(self._files[number].copy(at, CONSUME_QUEUE_UNIT_SIZE)))
 
     def units(self, index: int, count: int) -> list[Unit]:
         """Return up to `count` units from message `index`, as many as one file holds."""
@@ -279,7 +279,7 @@ class ConsumeQueue:
         count = min(count, self.end - index, self._per_file - index % self._per_file)
         if file is None or count <= 0:
             return []
-        return [Unit(*unit) for unit in _UNIT.iter_unpack(file.read(at, count * _UNIT.size))]
+        return [Unit(*unit) for unit in _UNIT.iter_unpack(file.copy(at, count * _UNIT.size))]
 
     def places(self, index: int, count: int) -> Places | None:
         """Return what the units say that `units` would return, without a step for each.
@@ -292,7 +292,7 @@ class ConsumeQueue:
         count = min(count, written, self._per_file - in_file)
         if file is None or count <= 0:
             return None
-        units = file.read(in_file * CONSUME_QUEUE_UNIT_SIZE, count * CONSUME_QUEUE_UNIT_SIZE)
+        units = file.copy(in_file * CONSUME_QUEUE_UNIT_SIZE, count * CONSUME_QUEUE_UNIT_SIZE)
         fields = _places_of(count).unpack(units)
         return Places(fields[::2], fields[1::2])
 
