@@ -111,6 +111,32 @@ def test_a_store_whose_old_files_went_opens_again_after_a_stop_and_after_a_kill(
         assert world.send().ext_fields["queueOffset"] == "200"
 
 
+def test_a_queue_whose_messages_are_all_gone_goes_on_counting_after_a_stop_and_after_a_kill() -> (
+    None
+):
+    for is_killed in (False, True):
+        world = world_with(0, deleteWhen="12")
+        world.create_topic("early")
+        for _ in range(25):
+            world.send(BODY, topic="early")
+        for _ in range(200):
+            world.send(BODY)
+        world.pass_time(100)
+        world.state.store.checkpoint()
+        for path in log_files(world):
+            world.disk.modified[path] = world.now_ms
+        age(world, 3, 73)
+        clean(world)
+        queue = world.state.store.queue("early", 0)
+        assert (queue.first, queue.end) == (25, 25)
+        if is_killed:
+            world.disk.kill()
+        else:
+            world.stop()
+        world.start()
+        assert world.send(topic="early").ext_fields["queueOffset"] == "25"
+
+
 def test_a_crash_between_forgetting_and_removing_leaves_a_store_that_opens() -> None:
     steps = 0
     while True:

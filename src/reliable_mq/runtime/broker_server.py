@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.02
 _INDEX_PAUSE_SECONDS = 0.001
 _CHECKPOINT_SECONDS = 10.0
+_CHECKPOINT_STEP_SECONDS = 0.5
+_UNNOTED_MAX = 256 * 1024 * 1024  # bytes of the log: a second or two of a start
 _QUEUES_AT_ONCE = 16  # the file of a queue that is new takes some 0.3 ms to make
 
 
@@ -237,8 +239,14 @@ class BrokerServer:
                     self._schedule_turn()
 
     async def _checkpoint_forever(self) -> None:
+        """Note how far the store is safe: what lies behind the note, a start after a kill reads."""
+        seconds = 0.0
         while True:
-            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            await asyncio.sleep(_CHECKPOINT_STEP_SECONDS)
+            seconds += _CHECKPOINT_STEP_SECONDS
+            if seconds < _CHECKPOINT_SECONDS and self._core.state.store.unnoted_size < _UNNOTED_MAX:
+                continue
+            seconds = 0.0
             await self._flush_queues()
             await self._log_writer.run(self._core.state.store.begin_checkpoint())
 

@@ -225,6 +225,11 @@ class MessageStore:
         """Whether the medium knows where the log begins since `expire`."""
         return self._noted_end >= 0
 
+    @property
+    def unnoted_size(self) -> int:
+        """How many visible bytes of the log came since the last checkpoint."""
+        return self._dispatched.end - max(self._noted_end, self._opened_end)
+
     def begin_checkpoint(self) -> Callable[[], None]:
         """Return the work of a checkpoint as of now.
 

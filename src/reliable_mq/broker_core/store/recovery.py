@@ -177,7 +177,7 @@ def _known(evidence: Evidence) -> _Known:
         for topic, ends in note.queues.items():
             for queue_id, noted in ends.items():
                 queue = queues.get((topic, queue_id))
-                if queue is None or not _holds(queue, noted, log.start > note.log_start):
+                if queue is None or not _holds(queue, noted, log.start, note.log_start):
                     lost.add((topic, queue_id))
         return _Known(note.log_end, True, frozenset(lost))
     if not evidence.was_killed:
@@ -208,11 +208,17 @@ def _bears_out(log: CommitLog, note: Progress) -> bool:
     )
 
 
-def _holds(queue: ConsumeQueue, noted: QueueExtent, is_log_shorter: bool) -> bool:
+def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start: int) -> bool:
     """Whether a queue has all units that the note knows, save those that expired with the log."""
     if not queue.is_contiguous or queue.end < noted.end:
         return False
-    if queue.first > noted.first and not is_log_shorter:
+    if (
+        # A queue is trimmed after it is noted that the log begins later: then what is left of it
+        # begins before the log, or nothing is left.
+        queue.end > queue.first > noted.first
+        and log_start == noted_start
+        and queue.unit(queue.first).commit_log_offset >= log_start
+    ):
         return False
     if queue.first >= noted.end:
         return True

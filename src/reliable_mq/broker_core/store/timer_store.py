@@ -178,6 +178,10 @@ class TimerStore:
         """Return the slot of a time."""
         return self._wheel.slot(slot_ms)
 
+    def is_expired(self, position: int) -> bool:
+        """Whether an entry went with its message, and so did those before it."""
+        return position < self._log.start
+
     def entry(self, position: int) -> TimerEntry | None:
         """Return the entry at a position, or None when there is none."""
         return self._log.read(position)
