@@ -276,7 +276,7 @@ class _ServerConnection(asyncio.Protocol):
             self._transport.write(b"".join(frames))
         else:
             self._transport.writelines(frames)
-        if self._transport.get_write_buffer_size() > _UNSENT_MAX:
+        if self._is_unread and self._transport.get_write_buffer_size() > _UNSENT_MAX:
             self._tell("closed, it does not read its answers")
             self._transport.abort()
 
