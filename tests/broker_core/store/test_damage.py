@@ -224,7 +224,12 @@ def test_a_record_with_a_zero_byte_in_a_property_survives_a_kill() -> None:
 
 
 def test_a_store_whose_note_is_garbage_opens_without_it() -> None:
-    for garbage in (b"", b"{", b"[]", b'{"format": "x"}', b'{"format":1,"queues":7}'):
+    named = [
+        b'{"format":1,"bootId":"","isSyncFlush":true,"logStart":0,"logEnd":0,"lastRecord":-1,'
+        b'"lastTimeMs":0,"queues":{"%s":{"0":[0,0,-1]}}}' % name
+        for name in (b"x" * 256, b"../x", b"a/b", b"")
+    ]
+    for garbage in (b"", b"{", b"[]", b'{"format": "x"}', b'{"format":1,"queues":7}', *named):
         for is_closed in (True, False):
             life, _records = grown_store(is_closed=is_closed)
             life.disk.put(PROGRESS_PATH, garbage)

@@ -6,14 +6,23 @@ clean stop. Apache RocketMQ ignores the file; as its broker may have written the
 note is believed only as far as the log and the queues bear it out. Losing it costs time, no data.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.errors import StoreError
+from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX
 
 PATH = "config/storeProgress.json"
 FORMAT = 1  # goes up when a store is no longer what an older reliable_mq takes it for
+
+
+# What a store names a folder after: a note that says otherwise is none.
+_Folder = Annotated[
+    str, msgspec.Meta(max_length=RETRY_TOPIC_LENGTH_MAX, pattern=r"^[^./\x00][^/\x00]*$")
+]
 
 
 class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +48,7 @@ class Progress(msgspec.Struct, kw_only=True, rename="camel"):
     log_end: int = 0
     last_record: int = -1
     last_time_ms: int = 0
-    queues: dict[str, dict[int, QueueExtent]] = {}
+    queues: dict[_Folder, dict[int, QueueExtent]] = {}
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """Whether nobody else wrote the store since: the checkpoint is written after the note."""
