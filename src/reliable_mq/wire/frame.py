@@ -109,6 +109,11 @@ def _length_refused(length: int) -> FrameError:
     return FrameError(f"frame length {length} is not in {LENGTH_MIN}..{LENGTH_MAX}")
 
 
+def encode_head(serialize_type: int, header_length: int) -> bytes:
+    """Return what stands before the header in a frame without a body, of less than 16 MiB."""
+    return _LENGTH_AND_HEADER_INFO.pack(4 + header_length, serialize_type << 24 | header_length)
+
+
 def encode_frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
     """Return the bytes of one frame.
 

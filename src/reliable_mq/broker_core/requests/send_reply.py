@@ -6,7 +6,7 @@ from functools import partial
 
 from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.wire.command import Command, encode_command, reply
-from reliable_mq.wire.frame import JSON, encode_frame
+from reliable_mq.wire.frame import JSON, encode_head
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
@@ -70,11 +70,13 @@ class SendReply:
             recall_handle: how a timed message can be taken back, "" for any other.
         """
         if command.serialize_type == JSON and not (offsets or recall_handle):
-            return encode_frame(
-                JSON,
-                self._template
-                % (place.commit_log_offset, queue_id, place.queue_offset, command.opaque),
+            header = self._template % (
+                place.commit_log_offset,
+                queue_id,
+                place.queue_offset,
+                command.opaque,
             )
+            return encode_head(JSON, len(header)) + header
         packed = b"".join(map(self._pack_id, offsets or (place.commit_log_offset,)))
         message_id = packed.hex(",", self._id_size).upper()
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
