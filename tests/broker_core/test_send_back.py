@@ -139,6 +139,19 @@ def test_a_group_that_retries_nothing_gets_nothing_back(world: BrokerWorld, fail
     assert world.records(RETRY) == world.records(DEAD) == []
 
 
+def test_a_message_that_failed_as_often_as_can_be_counted_is_given_up_and_stops_nobody(
+    world: BrokerWorld,
+) -> None:
+    world.create_topic()
+    header = {**send_header(UNIQ_KEY="A" * 32), "j": 2**31 - 1}
+    assert world.ask(Ask.SEND_MESSAGE_V2, header, b"x").code == Code.SUCCESS
+
+    assert send_back(world, commit_log_offset(world.records(TOPIC)[0])).code == Code.SUCCESS
+    world.send(b"another")
+
+    assert world.records(DEAD)[0].reconsume_times == 2**31 - 1
+
+
 def test_a_one_way_failure_is_stored_without_an_answer(world: BrokerWorld, failed: int) -> None:
     header = {"offset": failed, "group": GROUP, "delayLevel": -1}
 

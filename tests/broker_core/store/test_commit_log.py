@@ -176,10 +176,19 @@ def test_a_promise_beyond_the_end_breaks_the_invariant() -> None:
 def test_a_record_of_another_size_than_its_room_breaks_the_invariant() -> None:
     log = CommitLog(MemoryDisk(), SEGMENT)
     log.room_for(10)
-    log.add(b"r" * 9)
 
     with pytest.raises(InvariantBroken, match="S1"):
-        log.mark_written(9)
+        log.add(b"r" * 9)
+
+
+def test_a_room_that_nobody_fills_leaves_the_log_as_it_was() -> None:
+    log = CommitLog(MemoryDisk(), SEGMENT)
+    append(log, 10)
+    log.room_for(20)
+    write_all(log)
+
+    assert (log.end, log.durable) == (10, 10)
+    assert append(log, 5) == 10
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])

@@ -26,6 +26,8 @@ from reliable_mq.wire.record import Record
 _FIRST_RETRY_LEVEL = 3  # 10 s with the default delays
 _LIMIT_VERSION = 121  # MQVersion.V3_4_9: clients from here on mean the limit that they send
 
+_TIMES_MAX = 2**31 - 1  # what a record has room for
+
 
 def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | None:
     """CONSUMER_SEND_MSG_BACK."""
@@ -91,7 +93,7 @@ def _again(
         sys_flag=record.sys_flag,
         born_time_ms=record.born_time_ms,
         born_host=record.born_host,
-        reconsume_times=record.reconsume_times + 1,
+        reconsume_times=min(record.reconsume_times + 1, _TIMES_MAX),
     )
     if level > 0:
         message, properties = delayed(message, level, properties)

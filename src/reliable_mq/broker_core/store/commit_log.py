@@ -66,7 +66,7 @@ class CommitLog:
         self._spare: tuple[int, DiskFile] | None = None
         self._pending: list[Write] = []
         self._is_read_ahead = True
-        self._room_end = 0  # where the last room ends that was given; `add` fills it
+        self._room = 0  # the size of the room that was given last
         self.capacity_end = 0  # where the newest segment ends
         self.end = 0
         self.written = 0
@@ -127,7 +127,7 @@ class CommitLog:
 
     def reset_end(self, end: int) -> None:
         """Let the log end at `end`: recovery found nothing valid after it."""
-        self.end = self.written = self.durable = self._room_end = end
+        self.end = self.written = self.durable = end
         self.invariants()
 
     def invariants(self) -> None:
@@ -137,21 +137,26 @@ class CommitLog:
                 f"S1: start {self.start}, durable {self.durable}, "
                 f"written {self.written}, end {self.end}"
             )
-        if self.end != self._room_end:
-            raise InvariantBroken(f"S1: room up to {self._room_end}, filled up to {self.end}")
 
     def room_for(self, size: int) -> int:
-        """Return the offset of the next record, of `size` bytes; `add` must follow.
+        """Return the offset of the next record, of `size` bytes; `add` follows, or nothing does.
 
         Closes the segment and opens the next one when the record does not fit with a blank.
         """
         if not self._pending or size + BLANK_SIZE > self.capacity_end - self.end:
             self._pend(size)
-        self._room_end = self.end + size
+        self._room = size
         return self.end
 
     def add(self, record: bytes) -> None:
-        """Append a record at the offset that `room_for` gave."""
+        """Append a record at the offset that `room_for` gave; it fills the room.
+
+        Raises:
+            InvariantBroken: when it does not. Nothing was appended then.
+        """
+        if len(record) != self._room:
+            raise InvariantBroken(f"S1: a record of {len(record)} bytes in a room of {self._room}")
+        self._room = 0
         self._pending[-1].parts.append(record)
         self.end += len(record)
 
