@@ -99,7 +99,7 @@ def test_what_the_broker_stores_by_itself_comes_once_and_in_order(world: BrokerW
 
     wanted = [b"%d" % number * 300 for number in range(4)]
     assert (bodies(world, TOPIC, 1), bodies(world, TOPIC, 2)) == (wanted, wanted)
-    world.state.save(TIMERS_PATH, world.state.timers.counts.dump())
+    world.state.files.change(TIMERS_PATH, world.state.timers.counts.dump)
     world.pass_time(20)
     assert all(each["count"] == 0 for each in world.file(TIMERS_PATH)["timingCount"].values())
 
