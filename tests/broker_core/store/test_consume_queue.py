@@ -57,19 +57,23 @@ def test_a_read_ends_with_its_file() -> None:
     assert queue.units(99, 1) == []
 
 
-@pytest.mark.parametrize("index", [0, 3, 4, 9, 11])
-def test_places_are_what_units_say(index: int) -> None:
+@pytest.mark.parametrize("written", range(13))
+@pytest.mark.parametrize("index", [0, 3, 4, 9, 11, 12])
+def test_units_can_be_read_whether_they_are_written_or_wait(index: int, written: int) -> None:
     queue = ConsumeQueue(MemoryDisk(), "orders", 3, FILE_SIZE)
     for number in range(12):
+        if number == written:
+            queue.flush()
         put(queue, number, number * 1000, 900 + number, number)
-    assert queue.places(index, 3) is None, "they wait for `flush`"
-    queue.flush()
 
-    places, units = queue.places(index, 3), queue.units(index, 3)
+    units = queue.units(index, 3)
 
-    assert places is not None
-    assert places.begins == tuple(unit.commit_log_offset for unit in units)
-    assert places.sizes == tuple(unit.size for unit in units)
+    of_file = range(index, min(index + 3, 12, index - index % 5 + 5))
+    assert units == [Unit(number * 1000, 900 + number, number) for number in of_file]
+    places = queue.places(index, 3)
+    assert (places is None) == (not units)
+    if places:
+        assert list(zip(*places, strict=True)) == [(unit[0], unit[1]) for unit in units]
 
 
 def test_there_are_no_places_where_there_are_no_units() -> None:

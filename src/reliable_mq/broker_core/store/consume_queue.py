@@ -268,33 +268,33 @@ class ConsumeQueue:
 
     def units(self, index: int, count: int) -> list[Unit]:
         """Return up to `count` units from message `index`, as many as one file holds."""
-        if self._gathered:
-            written_end = self.end - len(self._gathered)
-            if index >= written_end:
-                group = self._gathered[index - written_end : index - written_end + count]
-                return [Unit(*_UNIT.unpack(unit)) for unit in group]
-            count = min(count, written_end - index)
-        number, at = self._place(index)
-        file = self._files.get(number)
-        count = min(count, self.end - index, self._per_file - index % self._per_file)
-        if file is None or count <= 0:
-            return []
-        return [Unit(*unit) for unit in _UNIT.iter_unpack(file.copy(at, count * _UNIT.size))]
+        return [Unit(*unit) for unit in _UNIT.iter_unpack(self._packed(index, count))]
 
     def places(self, index: int, count: int) -> Places | None:
-        """Return what the units say that `units` would return, without a step for each.
-
-        None when there are none, or when the first waits for `flush`.
-        """
-        number, in_file = divmod(index, self._per_file)
-        file = self._files.get(number)
-        written = self.end - len(self._gathered) - index
-        count = min(count, written, self._per_file - in_file)
-        if file is None or count <= 0:
+        """Return what `units` returns without a step for each; None when there are none."""
+        packed = self._packed(index, count)
+        if not packed:
             return None
-        units = file.copy(in_file * CONSUME_QUEUE_UNIT_SIZE, count * CONSUME_QUEUE_UNIT_SIZE)
-        fields = _places_of(count).unpack(units)
+        fields = _places_of(len(packed) // CONSUME_QUEUE_UNIT_SIZE).unpack(packed)
         return Places(fields[::2], fields[1::2])
+
+    def _packed(self, index: int, count: int) -> bytes:
+        """Return the bytes of units, those that wait for `flush` included."""
+        number, in_file = divmod(index, self._per_file)
+        count = min(count, self.end - index, self._per_file - in_file)
+        written_end = self.end - len(self._gathered)
+        written = min(count, written_end - index)
+        packed = b""
+        if written > 0:
+            file = self._files.get(number)
+            if file is None:
+                return b""
+            at = in_file * CONSUME_QUEUE_UNIT_SIZE
+            packed = file.copy(at, written * CONSUME_QUEUE_UNIT_SIZE)
+        if written < count:
+            begin = max(index - written_end, 0)
+            packed += b"".join(self._gathered[begin : index + count - written_end])
+        return packed
 
     def cut(self, end: int) -> None:
         """Forget the units from message `end` on, and whatever else stands there."""
