@@ -13,8 +13,10 @@ Rule 4. A system that lost its power may have written the last bytes in any orde
     record behind a hole proves nothing. It proves damage when the store was closed, when the
     machine runs since the store was opened, or when the note, the checkpoint or, with SYNC_FLUSH,
     a queue knows it.
-Rule 5. A record's checksum does not cover its properties. A zero byte among them, in a record that
-    is not known to have been written whole, is a part of it that was lost: the log ends before it.
+Rule 5. A record's checksum does not cover its properties. In a record that is not known to have
+    been written whole, zeros among them that a medium can leave are a part that was lost: the log
+    ends before it. That is a whole sector of zeros, or the record's end and all behind it in its
+    sector. Any other zero byte is what the client sent.
 Rule 6. Of the queues only what was synced is believed; the rest is built from the log again. A
     queue that lacks units which the note knows, or that the log goes on without, is built again
     from the first record.
@@ -51,6 +53,7 @@ from reliable_mq.wire.record_scan import RecordHead, head_at
 
 say = logging.getLogger(__name__)
 
+SECTOR_SIZE = 512  # the least that a medium writes or loses
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again
 
 
@@ -244,7 +247,7 @@ def _plan(evidence: Evidence, known: _Known) -> Plan:
     while True:
         for record in walk:
             head = head_at(record.buffer, record.at)
-            if b"\0" in head.properties and not _was_whole(evidence, record):
+            if b"\0" in head.properties and not _was_whole(evidence, record, head):
                 break
             _dispatch(record, head, evidence, known, units, damage)
         goes_on_at = evidence.goes_on_at(walk.end)
@@ -343,11 +346,31 @@ def _dispatch(
     new.add(record, head.queue_offset, tags_code)
 
 
-def _was_whole(evidence: Evidence, record: Found) -> bool:
+def _was_whole(evidence: Evidence, record: Found, head: RecordHead) -> bool:
     """Whether a record is what was written, zero bytes and all; see rule 5.
 
     A process that dies within a write leaves its beginning: what has its last byte is whole.
     """
+    if not _may_lack_a_part(evidence.log, record, head):
+        return True
     if evidence.is_same_boot and record.buffer[record.at + record.size - 1]:
         return True
     return evidence.was_durable(record) or evidence.written_behind(record.offset) is not None
+
+
+def _may_lack_a_part(log: CommitLog, record: Found, head: RecordHead) -> bool:
+    """Whether zeros among the properties of a valid record are such as a medium leaves.
+
+    Sectors are lost whole; pages are several of them. A lost sector that the properties share with
+    what stands before them makes the record invalid: their length is zero in it, too. A write that
+    ended early has nothing behind it.
+    """
+    first, segment = log.segment_at(record.offset)
+    end = record.offset + record.size - first
+    begin = (end - len(head.properties)) // SECTOR_SIZE * SECTOR_SIZE
+    sectors = bytes(segment.copy(begin, (end // SECTOR_SIZE + 1) * SECTOR_SIZE - begin))
+    end -= begin
+    lacks_its_end = not sectors[end - 1 :].strip(b"\0")
+    return lacks_its_end or any(
+        not sectors[at : at + SECTOR_SIZE].strip(b"\0") for at in range(0, end, SECTOR_SIZE)
+    )
