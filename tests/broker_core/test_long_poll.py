@@ -9,6 +9,7 @@ from tests.broker_core.broker_world import (
 )
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull, WaitingPulls
+from reliable_mq.broker_core.requests import pull as pulls
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command, request
@@ -211,3 +212,21 @@ def test_a_pull_of_several_tags_is_answered_once() -> None:
     assert pulls.arrived(TOPIC, 0, tags_code("blue")) == []
     assert pulls.due(99) == []
     pulls.invariants()
+
+
+def test_a_waiting_pull_that_cannot_be_read_is_answered_so_and_costs_nobody_else(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the medium does not read")
+
+    world.create_topic()
+    opaque = hold(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(pulls, "_find", fail)
+        world.send(b"hello")
+    late = hold(world, offset=1)
+    world.send(b"again")
+
+    assert answered(world, opaque).code == Code.SYSTEM_ERROR
+    assert answered(world, late).code == Code.SUCCESS

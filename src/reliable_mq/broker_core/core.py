@@ -32,7 +32,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.errors import StoreCorrupt, StoreError
+from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
 from reliable_mq.wire.record import pack_host
 
@@ -142,11 +142,19 @@ class BrokerCore:
         """Handle one command; what it wants done leaves with the next turn."""
         flag = command.flag
         if flag & REPLY_FLAG:
-            self.state.calls.answer(connection.id, command)
+            self._take_answer(connection, command)
             return
         answer = answer_to(self.state, Request(connection, command, now_ms))
         if answer is not None and not flag & ONE_WAY_FLAG:
             self.state.reply(connection.id, encode_command(answer))
+
+    def _take_answer(self, connection: Connection, command: Command) -> None:
+        try:
+            self.state.calls.answer(connection.id, command)
+        except InvariantBroken:
+            raise
+        except Exception:
+            log.exception("what %s answers cannot be used", connection.address)
 
     def disconnected(self, connection_id: int) -> None:
         """Forget a connection that closed."""

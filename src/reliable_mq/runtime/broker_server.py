@@ -19,6 +19,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
+from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.listener import Listener, now_ms
@@ -55,10 +56,17 @@ class BrokerOptions(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BrokerServer:
-    """One broker, and a name server unless others are named."""
+    """One broker, and a name server unless others are named.
 
-    def __init__(self, options: BrokerOptions) -> None:
+    Args:
+        options: where, and how.
+        on_broken: takes an exception that nobody expected out of what the broker does by itself;
+            whatever went wrong within one client's command is answered to that client.
+    """
+
+    def __init__(self, options: BrokerOptions, on_broken: OnBroken = die) -> None:
         self._options = options
+        self._on_broken = on_broken
         self._loop: asyncio.AbstractEventLoop
         self._listener = Listener(self)
         self._name_server: NameServer | None = None
@@ -130,24 +138,33 @@ class BrokerServer:
         sync_interval = (
             0 if self._core.state.is_sync_flush else self._config.flush_interval_ms / 1000
         )
-        syncs: Syncs | None = _kernel_syncs()
+        syncs: Syncs | None = _kernel_syncs(self._on_broken)
         if self._core.state.is_sync_flush:  # syncs are small, and somebody waits for each
-            syncs = PromptSyncs(syncs)
+            syncs = PromptSyncs(syncs, on_broken=self._on_broken)
         self._log_writer = LogWriter(
-            disk, sync_interval, self._stored, syncs, self._note_room, self._saved
+            disk,
+            sync_interval,
+            self._stored,
+            syncs,
+            self._note_room,
+            self._saved,
+            on_broken=self._on_broken,
         )
         self._registrar = Registrar(
-            self._core.state, self.name_server_address.split(";"), self._send
+            self._core.state, self.name_server_address.split(";"), self._send, self._on_broken
         )
         await self._listener.serve()
         await self._registrar.register()
         self._timers = [
-            asyncio.create_task(self._tick_forever()),
-            asyncio.create_task(self._register_forever()),
-            asyncio.create_task(self._checkpoint_forever()),
-            asyncio.create_task(self._index_forever()),
-            asyncio.create_task(self._clean_forever()),
-            asyncio.create_task(self._checkpoint_timers_forever()),
+            watched(work, self._on_broken)
+            for work in (
+                self._tick_forever(),
+                self._register_forever(),
+                self._checkpoint_forever(),
+                self._index_forever(),
+                self._clean_forever(),
+                self._checkpoint_timers_forever(),
+            )
         ]
 
     async def _abandon(self) -> None:
@@ -167,8 +184,11 @@ class BrokerServer:
         now = now_ms()
         if not self._turn_is_due:
             self._turn_began_ms = now
-        for command in commands:
-            self._core.receive(connection, command, now)
+        try:
+            for command in commands:
+                self._core.receive(connection, command, now)
+        except Exception as error:  # noqa: BLE001 - told there; the loop would drop it
+            self._on_broken(error)
         self._speakers.add(connection.id)
         if len(self._speakers) <= _FEW_SPEAKERS:
             self._turn_is_due = True
@@ -178,7 +198,10 @@ class BrokerServer:
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
-        self._core.disconnected(connection.id)
+        try:
+            self._core.disconnected(connection.id)
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
         self._schedule_turn()
 
     def _schedule_turn(self) -> None:
@@ -187,13 +210,16 @@ class BrokerServer:
             self._loop.call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
-        now = now_ms()
-        turn = self._core.take_turn(self._turn_began_ms if self._turn_is_due else now, now)
-        self._turn_is_due = False
-        self._send(turn.replies)
-        self._log_writer.take(turn)
-        if turn.registered_replies or self._core.state.needs_registration:
-            self._registrar.note(turn.registered_replies)
+        try:
+            now = now_ms()
+            turn = self._core.take_turn(self._turn_began_ms if self._turn_is_due else now, now)
+            self._turn_is_due = False
+            self._send(turn.replies)
+            self._log_writer.take(turn)
+            if turn.registered_replies or self._core.state.needs_registration:
+                self._registrar.note(turn.registered_replies)
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -203,13 +229,19 @@ class BrokerServer:
             self._listener.send(connection_id, frames)
 
     def _stored(self, end: int, is_durable: bool) -> None:
-        self._core.stored(end, durable=is_durable, now_ms=now_ms())
-        self._send(self._core.state.answers.take_ready())
-        if self._core.state.is_turn_due:
-            self._schedule_turn()
+        try:
+            self._core.stored(end, durable=is_durable, now_ms=now_ms())
+            self._send(self._core.state.answers.take_ready())
+            if self._core.state.is_turn_due:
+                self._schedule_turn()
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
 
     def _saved(self) -> None:
-        self._core.saved()
+        try:
+            self._core.saved()
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
         self._run_turn()
 
     def _note_room(self, has_room: bool) -> None:
@@ -321,10 +353,10 @@ def _sync(files: Iterable[DiskFile]) -> None:
         file.sync()
 
 
-def _kernel_syncs() -> KernelSyncs | None:
+def _kernel_syncs(on_broken: OnBroken) -> KernelSyncs | None:
     """Return what syncs without a thread, or None where the system has no such thing."""
     try:
-        return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of)
+        return KernelSyncs(KernelSync(asyncio.get_running_loop()), descriptor_of, on_broken)
     except OSError as error:
         log.info("a thread syncs the log: %s", error)
         return None

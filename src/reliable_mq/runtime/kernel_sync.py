@@ -76,7 +76,9 @@ class KernelSync:
     def _completed(self) -> None:
         os.eventfd_read(self._eventfd)
         count = self._syscall(self._getevents, self._context, 0, _DEPTH, self._events, None)
-        self._check(count)
+        if count < 0:  # what became of the syncs cannot be known; an error here, a loop would drop
+            self._error, count = ctypes.get_errno(), 0
+            self._pending = 0
         for number in range(count):
             result = _EVENT.unpack_from(self._events, number * _EVENT.size)[2]
             self._error = self._error or -min(result, 0)

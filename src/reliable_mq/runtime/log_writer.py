@@ -14,11 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import NoReturn, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.kernel_sync import KernelSync
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class JobThread:
         on_broken: takes what a job raised, in the thread; no job is done after it.
     """
 
-    def __init__(self, on_broken: Callable[[Exception], NoReturn]) -> None:
+    def __init__(self, on_broken: OnBroken) -> None:
         self._on_broken = on_broken
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="reliable-mq-writer", daemon=True)
@@ -107,7 +108,7 @@ class LogWriter:
         on_saved: Callable[[], None] = lambda: None,
         *,
         jobs: Jobs | None = None,
-        on_broken: Callable[[Exception], NoReturn] | None = None,
+        on_broken: OnBroken = die,
     ) -> None:
         self._disk = disk
         self._sync_interval = sync_interval
@@ -124,7 +125,7 @@ class LogWriter:
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
-        self._on_broken = on_broken or die
+        self._on_broken = on_broken
         self._jobs = jobs or JobThread(self._on_broken)
 
     @property
@@ -163,13 +164,16 @@ class LogWriter:
 
     def _write_again(self) -> None:
         """Write what waits for room, at its own places in the log."""
-        while self._roomless:
-            batch = self._roomless.popleft()
-            if not self._write(batch):
-                return
-        self._is_out_of_room = False
-        log.warning("the disk has room again")
-        self._on_room(True)
+        try:
+            while self._roomless:
+                batch = self._roomless.popleft()
+                if not self._write(batch):
+                    return
+            self._is_out_of_room = False
+            log.warning("the disk has room again")
+            self._on_room(True)
+        except Exception as error:  # noqa: BLE001 - told there
+            self._on_broken(error)
 
     def _written(self, batch: Batch) -> None:
         for write in batch.writes:
@@ -206,7 +210,10 @@ class LogWriter:
         if self._is_syncing:  # it takes longer than the interval; what came meanwhile is due next
             self._sync_later = self._loop.call_later(self._sync_interval, self._sync_if_idle)
         elif self._unsynced:
-            self.sync()
+            try:
+                self.sync()
+            except Exception as error:  # noqa: BLE001 - told there
+                self._on_broken(error)
 
     def sync(self) -> None:
         """Begin to sync what was written up to now."""
@@ -217,9 +224,12 @@ class LogWriter:
 
         def synced() -> None:
             self._is_syncing = False
-            self._on_stored(end, True)
-            if self._unsynced and not self._sync_interval and not self._is_syncing:
-                self.sync()
+            try:
+                self._on_stored(end, True)
+                if self._unsynced and not self._sync_interval and not self._is_syncing:
+                    self.sync()
+            except Exception as error:  # noqa: BLE001 - told there
+                self._on_broken(error)
             if not self._is_syncing:
                 self._settled.set()
 
@@ -266,11 +276,21 @@ class LogWriter:
 
 
 class KernelSyncs:
-    """Syncs of real files by the kernel; see `kernel_sync`."""
+    """Syncs of real files by the kernel; see `kernel_sync`.
 
-    def __init__(self, kernel: KernelSync, descriptor_of: Callable[[DiskFile], int | None]) -> None:
+    Args:
+        on_broken: takes the error of a sync that failed.
+    """
+
+    def __init__(
+        self,
+        kernel: KernelSync,
+        descriptor_of: Callable[[DiskFile], int | None],
+        on_broken: OnBroken = die,
+    ) -> None:
         self._kernel = kernel
         self._descriptor_of = descriptor_of
+        self._on_broken = on_broken
 
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
         """Begin to sync `files`.
@@ -284,7 +304,7 @@ class KernelSyncs:
 
         def ended(error: int) -> None:
             if error:
-                die(OSError(error, os.strerror(error)))
+                self._on_broken(OSError(error, os.strerror(error)))
             done()
 
         try:
@@ -297,10 +317,3 @@ class KernelSyncs:
     def close(self) -> None:
         """Let go of the kernel's part."""
         self._kernel.close()
-
-
-def die(cause: Exception) -> NoReturn:
-    """End the process: no acknowledgement can be kept any more; recovery knows what is there."""
-    log.critical("the store cannot be written, the broker stops", exc_info=cause)
-    logging.shutdown()
-    os._exit(1)

@@ -47,9 +47,9 @@ class NameServer:
         self._expire()
 
     def _expire(self) -> None:
+        self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)
         for connection_id in self._core.routes.expire(now_ms()):
             self._listener.close_connection(connection_id)
-        self._expiry = asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire)
 
     def received(self, connection: Connection, commands: Iterable[Command]) -> None:
         """Answer the commands of one read; those sent one-way are done without an answer."""

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.store.disk import DiskFile
-from reliable_mq.runtime.log_writer import Syncs, die
+from reliable_mq.runtime.broken import OnBroken, die
+from reliable_mq.runtime.log_writer import Syncs
 
 PROMPT_SECONDS = 0.002  # the loop waits no longer than a turn with many messages takes
 SLOW_IN_A_ROW = 3
@@ -24,11 +25,18 @@ class PromptSyncs:
     Args:
         others: who syncs while the medium is slow; None: the thread of the log writer.
         clock: seconds, never going back.
+        on_broken: takes the error of a sync that failed.
     """
 
-    def __init__(self, others: Syncs | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        others: Syncs | None,
+        clock: Callable[[], float] = time.monotonic,
+        on_broken: OnBroken = die,
+    ) -> None:
         self._others = others
         self._clock = clock
+        self._on_broken = on_broken
         self._slow_until = 0.0
         self._slow_in_a_row = 0
         self._pause = PAUSE_SECONDS
@@ -45,7 +53,7 @@ class PromptSyncs:
             for file in files:
                 file.sync()
         except OSError as error:
-            die(error)
+            self._on_broken(error)
         self._judge(began, self._clock())
         done()
         return True

@@ -18,6 +18,7 @@ from reliable_mq.broker_core.registration import (
 )
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.errors import Unavailable
+from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link, Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.wire.codes import ResponseCode
@@ -41,11 +42,17 @@ class Registrar:
         state: the broker.
         addresses: the name servers', "host:port" each.
         send: takes replies whose topics the name servers know.
+        on_broken: takes an exception that nobody expected.
     """
 
     def __init__(
-        self, state: BrokerState, addresses: Sequence[str], send: Callable[[Replies], None]
+        self,
+        state: BrokerState,
+        addresses: Sequence[str],
+        send: Callable[[Replies], None],
+        on_broken: OnBroken = die,
     ) -> None:
+        self._on_broken = on_broken
         self._state = state
         self._addresses = addresses
         self._send = send
@@ -77,7 +84,7 @@ class Registrar:
 
     def _begin(self) -> asyncio.Task[None]:
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._register())
+            self._task = watched(self._register(), self._on_broken)
         return self._task
 
     async def _register(self) -> None:

@@ -4,6 +4,7 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 `DefaultMessageStore.getMessage`.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,10 +20,13 @@ from reliable_mq.broker_core.requests.subscription import wanted_by
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.record_scan import are_valid, holds_records, holds_records_of
+
+log = logging.getLogger(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -62,7 +66,14 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
 
     What was allowed when the wait began may be no more, so everything is looked at again.
     """
-    frame = _answer_to_waiting(state, pull)
+    try:
+        frame = _answer_to_waiting(state, pull)
+    except InvariantBroken:
+        raise
+    except Exception as error:
+        log.exception("the pull of %s that waited failed", pull.address)
+        text = f"{type(error).__name__}: {error}"
+        frame = encode_command(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
     state.reply(pull.connection, frame)
     return len(frame)
 

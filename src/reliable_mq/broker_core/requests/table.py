@@ -145,11 +145,15 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
         return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
     except StoreError as error:
         if not is_out_of_room(error):
-            raise
+            return _failed(command, request, error)
         state.pressure.note_no_file(request.now_ms)
         return reply(command, *(state.pressure.refusal or (ResponseCode.SYSTEM_ERROR, str(error))))
     except InvariantBroken:
         raise
-    except Exception as bug:
-        log.exception("request %d of %s failed", command.code, request.connection.address)
-        return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(bug).__name__}: {bug}")
+    except Exception as bug:  # noqa: BLE001 - logged there
+        return _failed(command, request, bug)
+
+
+def _failed(command: Command, request: Request, error: Exception) -> Command:
+    log.error("request %d of %s failed", command.code, request.connection.address, exc_info=error)
+    return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -1,0 +1,261 @@
+"""A broker over sockets: what goes wrong in it is told, and never leaves it half alive."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import uvloop
+from tests.broker_core.broker_world import TOPIC, send_header
+
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.broker_core.delivery.client_calls import ClientCalls
+from reliable_mq.broker_core.housekeeping import Housekeeping
+from reliable_mq.broker_core.requests import table
+from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.runtime import broker_server
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, decode_command, encode_command, request
+from reliable_mq.wire.frame import FrameReader
+
+DEADLINE_SECONDS = 20.0
+
+
+class Ended(BaseException):
+    """The process would have ended."""
+
+
+class Watch:
+    """Notes what would have ended the process."""
+
+    def __init__(self) -> None:
+        self.causes: list[Exception] = []
+
+    def __call__(self, cause: Exception) -> NoReturn:
+        self.causes.append(cause)
+        raise Ended
+
+
+class Peer:
+    """A client of bytes: what it asks, and what was answered, by opaque."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+        self._frames = FrameReader()
+        self._opaque = 0
+        self.answers: dict[int, Command] = {}
+
+    def put(self, code: int, ext: dict[str, Any], body: bytes = b"") -> int:
+        self._opaque += 1
+        command = request(code, {name: str(value) for name, value in ext.items()}, body)
+        command.opaque = self._opaque
+        self.writer.write(encode_command(command))
+        return self._opaque
+
+    async def answer_to(self, opaque: int) -> Command:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while opaque not in self.answers:
+                data = await self._reader.read(1 << 20)
+                assert data, "the broker closed the connection"
+                for frame in self._frames.feed(data):
+                    answer = decode_command(frame)
+                    self.answers[answer.opaque] = answer
+        return self.answers[opaque]
+
+    async def ask(self, code: int, ext: dict[str, Any], body: bytes = b"") -> Command:
+        return await self.answer_to(self.put(code, ext, body))
+
+    async def send(self, topic: str = TOPIC) -> Command:
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, {**send_header(), "b": topic}, b"x")
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, watch: Watch, **properties: str
+) -> AsyncIterator[tuple[BrokerServer, Peer]]:
+    """Run a broker, and a client of it."""
+    options = BrokerOptions(store=folder, port=0, name_server_port=0, properties=properties)
+    server = BrokerServer(options, watch)
+    await server.start()
+    peer = Peer(*await asyncio.open_connection(*server.address.split(":")))
+    try:
+        yield server, peer
+    finally:
+        peer.writer.close()
+        await server.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return what lets a method raise, from its first call on until the test is over."""
+    with monkeypatch.context() as patched:
+
+        def breaks(owner: type, name: str, error: Exception) -> None:
+            def fail(*_args: object, **_names: object) -> NoReturn:
+                patched.undo()
+                raise error
+
+            patched.setattr(owner, name, fail)
+
+        yield breaks
+
+
+QUICK = {
+    "timerFlushIntervalMs": "20",
+    "cleanResourceInterval": "20",
+    "registerNameServerPeriod": "20",
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (BrokerCore, "tick"),
+        (BrokerCore, "index_some"),
+        (BrokerCore, "begin_timer_checkpoint"),
+        (MessageStore, "begin_checkpoint"),
+        (Housekeeping, "begin"),
+        (Registrar, "register"),
+    ],
+)
+def test_a_background_task_that_fails_ends_the_broker(
+    owner: type,
+    method: str,
+    tmp_path: Path,
+    broken: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_server, "_CHECKPOINT_SECONDS", 0.02)
+    monkeypatch.setattr(broker_server, "_CHECKPOINT_STEP_SECONDS", 0.02)
+    watch, bug = Watch(), RuntimeError("nobody expected it")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch, **QUICK) as _:
+            broken(owner, method, bug)
+            await until(lambda: bool(watch.causes))
+
+    asyncio.run(scenario())
+    assert watch.causes == [bug]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (BrokerState, "take_turn"),
+        (BrokerCore, "stored"),
+        (BrokerCore, "saved"),
+        (BrokerCore, "disconnected"),
+    ],
+)
+def test_a_callback_that_fails_ends_the_broker(
+    owner: type,
+    method: str,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    tmp_path: Path,
+    broken: Callable[..., None],
+) -> None:
+    watch, bug = Watch(), RuntimeError("nobody expected it")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (_, peer):
+            assert (await peer.send()).code == ResponseCode.SUCCESS
+            broken(owner, method, bug)
+            peer.put(RequestCode.SEND_MESSAGE_V2, {**send_header(), "b": "new"}, b"x")
+            if method == "disconnected":
+                peer.writer.close()
+            await until(lambda: bool(watch.causes))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+    assert watch.causes[0] is bug
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_broken_invariant_within_a_clients_command_ends_the_broker(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch, bug = Watch(), InvariantBroken("L9: it does not hold")
+
+    def fail(*_: object) -> NoReturn:
+        raise bug
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (_, peer):
+            monkeypatch.setitem(table.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
+            peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
+            await until(lambda: bool(watch.causes))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+    assert watch.causes == [bug]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), StoreError("it does not read")])
+def test_whatever_else_goes_wrong_within_a_clients_command_is_answered_to_that_client(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch()
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (_, peer):
+            monkeypatch.setitem(table.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
+            monkeypatch.setattr(ClientCalls, "answer", fail)
+            peer.writer.write(encode_command(Command(code=0, flag=1, opaque=7)))
+            asked = peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
+            assert (await peer.answer_to(asked)).code == ResponseCode.SYSTEM_ERROR
+            assert (await peer.send()).code == ResponseCode.SUCCESS
+
+    asyncio.run(scenario())
+    assert watch.causes == []
+
+
+_DYING = """
+import asyncio, sys
+from pathlib import Path
+from reliable_mq.broker_core.core import BrokerCore
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+
+def fail(*_):
+    raise RuntimeError("nobody expected it")
+
+async def main():
+    await BrokerServer(BrokerOptions(store=Path(sys.argv[1]), port=0, name_server_port=0)).start()
+    BrokerCore.tick = fail
+    await asyncio.sleep(20)
+
+asyncio.run(main())
+"""
+
+
+def test_the_process_ends_with_1_and_says_why(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _DYING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert "RuntimeError: nobody expected it" in ended.stderr
+    assert 'raise RuntimeError("nobody' in ended.stderr or "in fail" in ended.stderr
