@@ -6,6 +6,7 @@ from typing import Any
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection, Turn
+from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
@@ -189,6 +190,21 @@ class BrokerWorld:
         )
         assert answer.code == 0, answer.remark
         return answer
+
+    def forge(self, topic: str, queue_id: int = 0, **properties: str) -> None:
+        """Store what no client could have sent: another broker took it, and left us its log."""
+        message = StoredMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=b"forged",
+            properties=encode_properties({"UNIQ_KEY": "F" * 32, **properties}),
+            flag=0,
+            sys_flag=0,
+            born_time_ms=self.now_ms,
+            born_host=connection(1).host,
+        )
+        self.state.append(message, self.now_ms)
+        self.finish_turn()
 
     def subscribe(
         self, *topics: str, of: int = 1, group: str = GROUP, **changes: object

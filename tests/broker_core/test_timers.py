@@ -156,18 +156,6 @@ def test_a_delivered_message_that_is_sent_on_does_not_wait_again(world: BrokerWo
     assert delivered(world) == [b"on"]
 
 
-def test_what_a_client_puts_into_the_topic_of_the_wheel_does_not_stop_it(
-    world: BrokerWorld,
-) -> None:
-    world.send(b"junk", topic=TIMER_TOPIC)
-    world.send(b"junk", topic=TIMER_TOPIC, TIMER_OUT_MS="x", REAL_TOPIC=TOPIC, REAL_QID="0")
-    send(world, b"late", TIMER_DELAY_MS=500)
-
-    world.pass_time(1_000)
-
-    assert delivered(world) == [b"late"]
-
-
 def test_a_time_beyond_the_window_goes_round_and_keeps_its_millisecond() -> None:
     world = a_world(timerRollWindowSlot="6")
     for number, delay_ms in enumerate((20_123, 6_999, 7_500, 13_001)):

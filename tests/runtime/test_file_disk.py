@@ -8,6 +8,7 @@ import pytest
 
 from reliable_mq.errors import StoreError, StoreInUse
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.testing.memory_disk import MemoryDisk
 
 HOLD = """
 import fcntl, sys
@@ -113,3 +114,20 @@ def test_room_that_is_taken_ahead_reads_as_zeros_and_never_covers_what_is_writte
     assert again.read(0, at) == part * (at // len(part))
     again.close()
     disk.close()
+
+
+@pytest.mark.parametrize("path", ["../out", "consumequeue/../../out/0", "/out", "a\0b", ".."])
+def test_no_path_leads_out_of_the_store(tmp_path: Path, path: str) -> None:
+    """Names of topics are parts of paths."""
+    disk = FileDisk(tmp_path / "store")
+    for store in (disk, MemoryDisk()):
+        with pytest.raises(StoreError, match="no path inside of a store"):
+            store.open(path, 100)
+        with pytest.raises(StoreError, match="no path inside of a store"):
+            store.write_text(path, "text")
+    for use in (disk.read_text, disk.names, disk.size_of, disk.modified_ms, disk.remove):
+        with pytest.raises(StoreError, match="no path inside of a store"):
+            use(path)
+    disk.close()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["store"]

@@ -6,6 +6,7 @@ Source: Apache RocketMQ `TopicValidator`, `MixAll`.
 import re
 
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.wire.java_int import I32_MAX
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
@@ -39,6 +40,7 @@ _NO_SEND_TOPICS = frozenset(
         HALF_TOPIC,
         OP_TOPIC,
         GIVEN_UP_TOPIC,
+        TIMER_TOPIC,  # Apache takes what is sent there, and believes where it says it goes
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }
@@ -78,6 +80,15 @@ def system_topics() -> frozenset[str]:
 def is_send_forbidden(topic: str) -> bool:
     """Whether clients may not send to this system topic."""
     return topic in _NO_SEND_TOPICS
+
+
+def can_wait(topic: str, queue_id: int) -> bool:
+    """Whether a message that waits for its time may name this place as its own.
+
+    The broker stores it there by itself later: what no client could have sent to directly, or what
+    is no name of a folder, must not be reached on that way.
+    """
+    return 0 <= queue_id <= I32_MAX and not is_send_forbidden(topic) and not topic_fault(topic)
 
 
 def is_system_group(group: str) -> bool:

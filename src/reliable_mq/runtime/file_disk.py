@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, path_inside
 from reliable_mq.errors import StoreError, StoreInUse
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
@@ -240,6 +240,10 @@ class FileDisk:
         except OSError as error:
             raise StoreError(f"{root}: {error.strerror}; choose a folder you can write") from error
 
+    def _at(self, path: str) -> Path:
+        """Return where a file or folder of the store is."""
+        return self._root / path_inside(path)
+
     @property
     def boot_id(self) -> str:
         """What names the machine's current run; "" where the system does not tell."""
@@ -268,13 +272,13 @@ class FileDisk:
     def modified_ms(self, path: str) -> int:
         """Return when a file was written last, in milliseconds since the epoch; -1 without one."""
         try:
-            return (self._root / path).stat().st_mtime_ns // 1_000_000
+            return self._at(path).stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return -1
 
     def open(self, path: str, size: int) -> FileDiskFile:
         """Open a file, or create it with `size` zero bytes, folders included."""
-        full = self._root / path
+        full = self._at(path)
         try:
             new_folders = [] if full.exists() else self._folders_of(full)
             full.parent.mkdir(parents=True, exist_ok=True)
@@ -289,22 +293,22 @@ class FileDisk:
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in `folder`; none when it does not exist."""
-        full = self._root / folder
+        full = self._at(folder)
         return sorted(entry.name for entry in full.iterdir()) if full.is_dir() else []
 
     def size_of(self, path: str) -> int:
         """Return the size of a file, or -1 when there is none."""
-        full = self._root / path
+        full = self._at(path)
         return full.stat().st_size if full.is_file() else -1
 
     def read_text(self, path: str) -> str:
         """Return the text of a file; empty when there is none."""
-        full = self._root / path
+        full = self._at(path)
         return full.read_text("utf-8") if full.is_file() else ""
 
     def write_text(self, path: str, text: str) -> None:
         """Replace the text of a file, durably and whole."""
-        full = self._root / path
+        full = self._at(path)
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
         full.parent.mkdir(parents=True, exist_ok=True)
         new = full.with_name(full.name + ".tmp")
@@ -318,7 +322,7 @@ class FileDisk:
 
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder, durably; one that is not there is no error."""
-        full = self._root / path
+        full = self._at(path)
         if full.is_dir():
             full.rmdir()
         else:

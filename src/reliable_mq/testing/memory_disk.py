@@ -13,6 +13,8 @@ from os import strerror
 from random import Random
 from typing import NamedTuple
 
+from reliable_mq.broker_core.store.disk import path_inside
+
 SECTOR = 512
 _LARGE = 1024 * 1024
 
@@ -257,7 +259,7 @@ class MemoryDisk:
 
     def open(self, path: str, size: int) -> MemoryFile:
         """Open a file, or create it with `size` zero bytes."""
-        content = self._contents.get(path)
+        content = self._contents.get(path_inside(path))
         if content is None or not content.seen:
             self.operate(Operation("create", path, 0, size))
             content = self._contents[path] = _Content(size)
@@ -284,7 +286,7 @@ class MemoryDisk:
 
     def write_text(self, path: str, text: str) -> None:
         """Replace the text of a file, durably and whole."""
-        self.operate(Operation("text", path, 0, len(text)))
+        self.operate(Operation("text", path_inside(path), 0, len(text)))
         self._contents.pop(path, None)
         self._texts[path] = text
 

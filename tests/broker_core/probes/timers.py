@@ -55,4 +55,11 @@ TIMERS = [
         SEND_RESULT,
         differs="Apache puts its messages into the wheel without a time, where its timers stop",
     ),
+    Probe(
+        "a send to the wheel itself",
+        Ask.SEND_MESSAGE_V2,
+        sending(topic="rmq_sys_wheel_timer"),
+        b"x",
+        differs="Apache takes it, and stores it later wherever it says that it belongs",
+    ),
 ]

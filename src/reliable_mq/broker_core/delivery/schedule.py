@@ -7,22 +7,25 @@ Invariant L4: saved offset <= next offset of each level.
 Source: Apache RocketMQ `ScheduleMessageService`; file `config/delayOffset.json`.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from reliable_mq.broker_core.names import SCHEDULE_TOPIC
-from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.names import SCHEDULE_TOPIC, can_wait
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.broker_core.topics import DataVersion
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC
 from reliable_mq.wire.record import Record
+
+log = logging.getLogger(__name__)
 
 PATH = "config/delayOffset.json"
 CHECK_INTERVAL_MS = 100
@@ -115,11 +118,10 @@ class DelaySchedule:
             if size > _SIZE_MAX:
                 break
             record = read_unit(store.log, unit)
-            if record:
-                place = store.append(self._due_message(record), now_ms)  # may find no room
+            place = self._deliver(store, record, now_ms) if record else None  # may find no room
             offset += 1
             self._next[level] = offset
-            if record:
+            if place:
                 self._in_flight.append((place.end, level, offset))
                 count += 1
                 size += unit.size
@@ -132,19 +134,17 @@ class DelaySchedule:
         self._saved[level] = min(self._saved.get(level, offset), offset)
         return offset
 
-    def _due_message(self, record: Record) -> StoredMessage:
-        properties = record.property_map()
-        return StoredMessage(
-            topic=properties.get(REAL_TOPIC, record.topic),
-            queue_id=int(properties.get(REAL_QUEUE_ID, "0")),
-            body=record.body,
-            properties=record.properties,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_time_ms=record.born_time_ms,
-            born_host=record.born_host,
-            reconsume_times=record.reconsume_times,
-        )
+    def _deliver(self, store: MessageStore, record: Record, now_ms: int) -> Place | None:
+        """Store a message at its real place; one that cannot be there is named and passed over."""
+        try:
+            return store.append(_due_message(record), now_ms)
+        except MessageRefused as error:
+            log.warning(
+                "the delayed message at offset %d of the log is never delivered: %s",
+                record.commit_log_offset,
+                error,
+            )
+            return None
 
     def stored(self, end: int) -> None:
         """Note that everything before log offset `end` is stored as the flush type promises."""
@@ -179,6 +179,29 @@ class _File(msgspec.Struct, rename="camel"):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
+def _due_message(record: Record) -> StoredMessage:
+    """Return a waiting message as its consumers get it.
+
+    Raises:
+        MessageRefused: when it does not say where it belongs, or may not be there.
+    """
+    properties = record.property_map()
+    topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "0")
+    if not (queue_id.isdecimal() and len(queue_id) < 11 and can_wait(topic, int(queue_id))):
+        raise MessageRefused(f"it names queue {queue_id[:20]!r} of {topic!r} as its own")
+    return StoredMessage(
+        topic=topic,
+        queue_id=int(queue_id),
+        body=record.body,
+        properties=record.properties,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_time_ms=record.born_time_ms,
+        born_host=record.born_host,
+        reconsume_times=record.reconsume_times,
+    )
+
+
 def delayed(
     message: StoredMessage, level: int, properties: Mapping[str, str]
 ) -> tuple[StoredMessage, dict[str, str]]:
@@ -190,7 +213,12 @@ def delayed(
         message: as it is to be delivered.
         level: 1 or more, in range.
         properties: the message's own.
+
+    Raises:
+        MessageRefused: when its topic is one in which the broker may not store it later.
     """
+    if not can_wait(message.topic, message.queue_id):
+        raise MessageRefused(f"a message of topic[{message.topic}] cannot be delayed")
     waiting = {
         **properties,
         REAL_TOPIC: message.topic,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reliable_mq.broker_core.names import TIMER_TOPIC
+from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
@@ -31,6 +31,7 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import Record, decode_record
 
+_DIGITS_MAX = 18  # of a number that Java reads as a long
 _DELIVERED = f"{TIMER_DELIVERED_MS}\x01".encode()
 
 
@@ -81,7 +82,8 @@ def delete_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
 def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
     """Return what a record of the timers' topic says; None when it is no timed message.
 
-    A client may send anything to that topic, and what does not read can never be delivered.
+    What stands there was put there by a broker, not always by ours: Apache's lets clients send to
+    that topic, and believes what they say. Such a message may name any place, or no name at all.
     """
     if record is None or record.topic != TIMER_TOPIC:
         return None
@@ -92,6 +94,8 @@ def read_timed(record: Record | None, precision_ms: int) -> TimedMessage | None:
         topic = properties[REAL_TOPIC]
         wanted_ms = _wanted_ms(properties, record.store_time_ms)
     except (KeyError, ValueError):
+        return None
+    if not can_wait(topic, queue_id):
         return None
     due_ms = min(max(wanted_ms, out_ms + 1), out_ms + precision_ms)
     return TimedMessage(record, properties, topic, queue_id, out_ms, due_ms)
@@ -110,7 +114,7 @@ def _wanted_ms(properties: Mapping[str, str], stored_ms: int) -> int:
 
 def _number(properties: Mapping[str, str], name: str) -> int:
     text = properties.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 
 def message_when_due(

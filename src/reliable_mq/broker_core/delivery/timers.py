@@ -32,7 +32,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, TimerEntry
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
-from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.errors import InvariantBroken, MessageRefused, StoreError
 from reliable_mq.wire.java_hash import java_string_hash
 
 log = logging.getLogger(__name__)
@@ -286,7 +286,11 @@ class Timers:
             self._known[timed.identity(is_roll=is_roll)] -= 1
         else:
             message = message_when_due(timed, entry.taken_ms, now_ms, is_roll=is_roll)
-            self._store.append(message, now_ms)
+            try:
+                self._store.append(message, now_ms)
+            except MessageRefused as error:
+                where = entry.commit_log_offset
+                log.warning("the timed message at offset %d is never delivered: %s", where, error)
         self.counts.add(timed.topic, 1 if is_deletion else -1, now_ms)
         return entry.size
 

@@ -154,7 +154,6 @@ def _plain_lane(state: BrokerState, name: str, queue_id: int) -> Lane | None:
         or name in state.new_topics
         or not 0 <= queue_id < topic.write_queue_nums
         or name[0] == "%"
-        or name == TIMER_TOPIC
         or is_send_forbidden(name)
         or state.config.check_message_type
     ):
@@ -327,7 +326,7 @@ def _append_rewritten(
         properties = {name: properties[name] for name in properties if name not in TIMER_WISHES}
         properties[DELAY] = str(level)
         message, properties = delayed(message, level, properties)
-    elif is_timed(message, properties):
+    elif is_timed(properties):
         put_into_wheel(state, message, properties, now_ms)
     message.properties = encode_properties(properties)
     return state.append(message, now_ms)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reliable_mq.broker_core.names import TIMER_TOPIC, is_retry_topic
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_retry_topic
+from reliable_mq.broker_core.requests.refusal import Refused, too_large
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
@@ -28,6 +28,7 @@ from reliable_mq.wire.properties import (
     TIMER_OUT_MS,
     UNIQ_KEY,
     decode_properties,
+    encode_properties,
 )
 
 TIMER_WISHES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
@@ -47,9 +48,9 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
 
-def is_timed(message: StoredMessage, properties: Mapping[str, str]) -> bool:
-    """Whether a message asks for a time, and was not delivered at one before."""
-    if TIMER_OUT_MS in properties or message.topic == TIMER_TOPIC:
+def is_timed(properties: Mapping[str, str]) -> bool:
+    """Whether properties ask for a time, and the message was not delivered at one before."""
+    if TIMER_OUT_MS in properties:
         return False
     return any(wish in properties for wish in TIMER_WISHES)
 
@@ -63,6 +64,7 @@ def put_into_wheel(
 
     Raises:
         Refused: when the time does not read or lies too far ahead, or timers are off.
+        MessageRefused: when its properties cannot be stored.
     """
     if not state.config.timer_wheel:
         raise Refused(
@@ -76,18 +78,16 @@ def put_into_wheel(
         return
     if due_ms - now_ms > state.config.timer_seconds_max * 1000:
         raise _illegal_time(state)
+    if not can_wait(message.topic, message.queue_id):  # a topic that was there before us
+        raise Refused(
+            ResponseCode.NO_PERMISSION, f"a message of topic[{message.topic}] cannot be timed."
+        )
     precision_ms = state.config.timer_precision_ms
     properties[TIMER_OUT_MS] = str((due_ms - 1) // precision_ms * precision_ms)
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
-    size = sum(len(name) + len(value) + 2 for name, value in properties.items())
-    if size > PROPERTIES_SIZE_MAX - _NOTES_SIZE:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "the message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {state.config.message_size_max}B, "
-            "msg properties length limit 32KB.",
-        )
+    if len(encode_properties(properties)) > PROPERTIES_SIZE_MAX - _NOTES_SIZE:
+        raise too_large(state.config.message_size_max)
     message.topic, message.queue_id = TIMER_TOPIC, 0
 
 

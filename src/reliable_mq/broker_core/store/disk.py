@@ -120,6 +120,9 @@ class Disk(Protocol):
         """Open a file, or create it with `size` zero bytes, folders included.
 
         A file that exists keeps the size it has, unless that is 0: it was being created.
+
+        Raises:
+            StoreError: when it cannot be opened, or the path leads out of the folder.
         """
         ...
 
@@ -142,6 +145,17 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder, durably; one that is not there is no error."""
         ...
+
+
+def path_inside(path: str) -> str:
+    """Return a path below a store's folder as it is.
+
+    Raises:
+        StoreError: when it leads out of that folder. Names of topics are part of paths.
+    """
+    if path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise StoreError(f"{path!r} is no path inside of a store")
+    return path
 
 
 def is_out_of_room(error: BaseException) -> bool:
