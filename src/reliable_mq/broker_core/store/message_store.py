@@ -7,6 +7,7 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -78,7 +79,7 @@ class MessageStore:
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
         self._opened_end = 0
-        self._noted_end = -1  # how far the last checkpoint reached
+        self._noted = _Noted()
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
         self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
@@ -214,7 +215,6 @@ class MessageStore:
         """
         gone: list[tuple[Closeable, str]] = [*self.log.take_oldest(count)]
         if gone:
-            self._noted_end = -1
             if self.index:
                 gone += self.index.take_expired(self.log.start)
             self.upkeep.trim_all()
@@ -223,12 +223,12 @@ class MessageStore:
     @property
     def is_start_noted(self) -> bool:
         """Whether the medium knows where the log begins since `expire`."""
-        return self._noted_end >= 0
+        return self._noted.log_start >= self.log.start
 
     @property
     def unnoted_size(self) -> int:
         """How many visible bytes of the log came since the last checkpoint."""
-        return self._dispatched.end - max(self._noted_end, self._opened_end)
+        return self._dispatched.end - max(self._noted.log_end, self._opened_end)
 
     def begin_checkpoint(self) -> Callable[[], None]:
         """Return the work of a checkpoint as of now.
@@ -241,12 +241,12 @@ class MessageStore:
                 further use: what the queues hold is no longer known to become durable.
         """
         self.upkeep.flush()
-        dispatched = self._dispatched
-        is_news = dispatched.end != self._noted_end
         unsynced = self.upkeep.take_unsynced(len(self._queues))
         progress = self._progress()
+        noted = _Noted(progress.log_start, progress.log_end)
+        is_news = noted != self._noted
         # What `open` found was synced by it.
-        segments = self.log.segments_from(max(self._noted_end, self._opened_end))
+        segments = self.log.segments_from(max(self._noted.log_end, self._opened_end))
         index_files = self.index.take_full() if self.index else []
 
         def work() -> None:
@@ -258,7 +258,7 @@ class MessageStore:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0
                     self._note(progress, index_time_ms)
-                    self._noted_end = dispatched.end
+                    self._noted = noted  # one assignment: the loop reads it meanwhile
                 self.log.prepare_segment()
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
@@ -328,3 +328,10 @@ class _Dispatched(msgspec.Struct, frozen=True):
     end: int = 0
     last_record: int = -1
     time_ms: int = 0
+
+
+class _Noted(NamedTuple):
+    """Where the log begins and ends for the note that is on the medium."""
+
+    log_start: int = -1
+    log_end: int = -1
