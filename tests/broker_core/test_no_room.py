@@ -1,14 +1,18 @@
 """No room for a file or a write: nothing is half done, and all goes on when there is room."""
 
 import errno
+from typing import Any
 
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
 from tests.broker_core.half_world import COMMIT, bodies, end, ending, prepare
 
 from reliable_mq.broker_core.delivery.topic_counts import TIMERS_PATH
+from reliable_mq.broker_core.store.message_store import ABORT_PATH
+from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
+from reliable_mq.broker_core.store.retention import Survey
 from reliable_mq.errors import StoreError
-from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile
+from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
@@ -121,3 +125,60 @@ def test_a_checkpoint_vouches_for_no_entry_that_found_no_room() -> None:
     again.pass_time(4_000, step=20)
 
     assert bodies(again, TOPIC, 0) == [b"first", b"second"]
+
+
+class QueuesWithoutRoom(MemoryDisk):
+    """A disk that has room for everything but the units of consume queues."""
+
+    is_full = False
+
+    def operate(self, operation: Operation, *content: Any) -> None:
+        if self.is_full and operation.path.startswith("consumequeue/"):
+            raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+        super().operate(operation, *content)
+
+
+def test_a_checkpoint_vouches_for_no_unit_that_found_no_room_and_a_stop_is_none_then() -> None:
+    disk = QueuesWithoutRoom()
+    world = BrokerWorld(disk)
+    world.send(b"first")
+    world.state.store.checkpoint()
+    noted = world.file(NOTE_PATH)
+    disk.is_full = True
+    for _ in range(5):
+        world.send(b"later")
+    world.state.store.checkpoint()
+    assert world.file(NOTE_PATH) == noted
+    world.stop()
+    assert disk.size_of(ABORT_PATH) >= 0
+
+    disk.is_full = False
+    again = BrokerWorld(disk)
+    assert bodies(again, TOPIC, 0) == [b"first"] + [b"later"] * 5
+    again.stop()
+    assert disk.size_of(ABORT_PATH) < 0
+
+
+def test_old_files_go_although_new_units_find_no_room() -> None:
+    disk = QueuesWithoutRoom()
+    world = BrokerWorld(disk)
+    store = world.state.store
+    while len(store.log.segment_starts) < 3:
+        world.send(b"x" * 30_000)
+    store.checkpoint()
+    while len(store.log.segment_starts) < 5:
+        world.send(b"x" * 30_000)
+    disk.is_full = True
+    world.send(b"last")
+    for expected in (4, 1):  # what was noted lies behind the log's begin, then before it
+        oldest = [0] * (len(store.log.segment_starts) - expected)
+        work = world.core.housekeeping.begin(Survey(0.99, oldest), world.now_ms)
+        assert work
+        work()
+        assert world.file(NOTE_PATH)["logStart"] == store.log.start
+        assert len(store.log.segment_starts) == expected
+
+    disk.kill()
+    disk.is_full = False
+    found = bodies(BrokerWorld(disk), TOPIC, 0)
+    assert found[-1] == b"last"

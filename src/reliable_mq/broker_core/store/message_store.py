@@ -7,7 +7,6 @@ Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -79,7 +78,7 @@ class MessageStore:
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
         self._opened_end = 0
-        self._noted = _Noted()
+        self._noted = Progress(log_start=-1, log_end=-1)  # what is on the medium
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
         self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
@@ -241,10 +240,13 @@ class MessageStore:
                 further use: what the queues hold is no longer known to become durable.
         """
         self.upkeep.flush()
+        is_written = not self.upkeep.unwritten
+        if not is_written:  # a note would vouch for units that are not in the files
+            log.warning("no room for the units of all queues, the last checkpoint stays")
         unsynced = self.upkeep.take_unsynced(len(self._queues))
-        progress = self._progress()
-        noted = _Noted(progress.log_start, progress.log_end)
-        is_news = noted != self._noted
+        progress = self._progress() if is_written else self._noted_but_its_start()
+        before = self._noted
+        is_news = (progress.log_start, progress.log_end) != (before.log_start, before.log_end)
         # What `open` found was synced by it.
         segments = self.log.segments_from(max(self._noted.log_end, self._opened_end))
         index_files = self.index.take_full() if self.index else []
@@ -258,7 +260,7 @@ class MessageStore:
                 if is_news or unsynced:
                     index_time_ms = index_files[-1].end_time_ms if index_files else 0
                     self._note(progress, index_time_ms)
-                    self._noted = noted  # one assignment: the loop reads it meanwhile
+                    self._noted = progress  # one assignment: the loop reads it meanwhile
                 self.log.prepare_segment()
             except (OSError, StoreError) as error:
                 if not is_out_of_room(error):
@@ -291,6 +293,16 @@ class MessageStore:
             queues=queues,
         )
 
+    def _noted_but_its_start(self) -> Progress:
+        """Return what was noted last, with a log that begins where it does now.
+
+        A full disk must not keep old segments because the newest units found no room.
+        """
+        start, noted = self.log.start, self._noted
+        if noted.last_record >= start:
+            return msgspec.structs.replace(noted, log_start=start)
+        return msgspec.structs.replace(noted, log_start=start, log_end=start, last_record=-1)
+
     def index_some(self, now_ms: int) -> None:
         """List the next records in the index. See `MessageIndex.advance`."""
         end = self._dispatched.end
@@ -312,11 +324,15 @@ class MessageStore:
         self.begin_checkpoint()()
 
     def close(self) -> None:
-        """Checkpoint, take the mark of use away, and let go of the files."""
+        """Checkpoint, take the mark of use away, and let go of the files.
+
+        Without room for the checkpoint the mark stays: the next start takes it for a crash.
+        """
         if self.index:
             self.index.close()
         self.checkpoint()
-        self._disk.remove(ABORT_PATH)
+        if self.is_start_noted and self._noted.log_end == self._dispatched.end:
+            self._disk.remove(ABORT_PATH)
         for queue in self._queues.values():
             queue.close()
         self.log.close()
@@ -328,10 +344,3 @@ class _Dispatched(msgspec.Struct, frozen=True):
     end: int = 0
     last_record: int = -1
     time_ms: int = 0
-
-
-class _Noted(NamedTuple):
-    """Where the log begins and ends for the note that is on the medium."""
-
-    log_start: int = -1
-    log_end: int = -1
