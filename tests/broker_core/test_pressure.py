@@ -115,3 +115,20 @@ def test_many_pulls_that_wait_for_one_large_message_are_answered_a_few_at_a_time
     world.pass_time(40, step=20)
     assert len(world.inbox[2]) == 300
     assert {command.code for command in world.inbox[2]} == {0}
+
+
+def test_answers_that_wait_for_the_file_of_a_new_topic_count_as_sends_that_wait() -> None:
+    world = BrokerWorld(sendThreadPoolQueueCapacity="5")
+    world.is_writing = False
+    for _ in range(5):
+        world.begin(RequestCode.SEND_MESSAGE_V2, send_header("new"), b"x")
+    world.pass_time(20)
+    refused = world.begin(RequestCode.SEND_MESSAGE_V2, send_header("new"), b"x")
+    assert refused is not None
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+
+    world.is_writing = True
+    world.pass_time(40, step=20)
+
+    assert world.state.answers.waiting == 0
+    world.send(b"x")

@@ -1,6 +1,7 @@
 """A broker over sockets: what goes wrong in it is told, and never leaves it half alive."""
 
 import asyncio
+import errno
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +22,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.runtime import broker_server
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
@@ -74,7 +76,7 @@ class Peer:
         return await self.answer_to(self.put(code, ext, body))
 
     async def send(self, topic: str = TOPIC) -> Command:
-        return await self.ask(RequestCode.SEND_MESSAGE_V2, {**send_header(), "b": topic}, b"x")
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic), b"x")
 
 
 @asynccontextmanager
@@ -175,7 +177,7 @@ def test_a_callback_that_fails_ends_the_broker(
         async with serving(tmp_path, watch) as (_, peer):
             assert (await peer.send()).code == ResponseCode.SUCCESS
             broken(owner, method, bug)
-            peer.put(RequestCode.SEND_MESSAGE_V2, {**send_header(), "b": "new"}, b"x")
+            peer.put(RequestCode.SEND_MESSAGE_V2, send_header("new"), b"x")
             if method == "disconnected":
                 peer.writer.close()
             await until(lambda: bool(watch.causes))
@@ -259,3 +261,25 @@ def test_the_process_ends_with_1_and_says_why(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "RuntimeError: nobody expected it" in ended.stderr
     assert 'raise RuntimeError("nobody' in ended.stderr or "in fail" in ended.stderr
+
+
+def test_a_table_of_topics_without_room_refuses_sends_instead_of_keeping_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_disk: FileDisk, path: str, _text: str) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, Watch()) as (_, peer), asyncio.timeout(DEADLINE_SECONDS):
+            assert (await peer.send()).code == ResponseCode.SUCCESS
+            with monkeypatch.context() as patched:
+                patched.setattr(FileDisk, "write_text", full)
+                first = peer.put(RequestCode.SEND_MESSAGE_V2, send_header("new"), b"x")
+                while (answer := await peer.send()).code == ResponseCode.SUCCESS:
+                    await asyncio.sleep(0.01)
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                assert first not in peer.answers
+            assert (await peer.answer_to(first)).code == ResponseCode.SUCCESS
+            assert (await peer.send("new")).code == ResponseCode.SUCCESS
+
+    asyncio.run(scenario())

@@ -191,6 +191,29 @@ def test_a_configuration_file_that_found_no_room_is_written_with_the_next_one() 
     assert (disk.read_text("first"), disk.read_text("second")) == ("1", "2")
 
 
+def test_files_without_room_are_told_like_a_log_without_room_until_all_is_written() -> None:
+    async def scenario() -> list[bool]:
+        disk, segment, rooms = MemoryDisk(), FullSegment(), list[bool]()
+        disk.error, disk.fail_at = errno.ENOSPC, 0
+        saved = asyncio.Event()
+        writer = LogWriter(disk, 0, Reports(), None, rooms.append, saved.set)
+        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        await writer.drain()
+        assert rooms == [False]
+        writer.take(turn(segment, 0, b"a"))
+        async with asyncio.timeout(10):
+            await saved.wait()
+        assert rooms == [False]
+        segment.has_room = True
+        async with asyncio.timeout(10):
+            while writer.is_waiting_for_room:
+                await asyncio.sleep(0.01)
+        writer.close()
+        return rooms
+
+    assert asyncio.run(scenario()) == [False, True]
+
+
 class RefusingKernel:
     """Syncs that cannot be done without a thread."""
 

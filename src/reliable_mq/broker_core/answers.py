@@ -25,7 +25,7 @@ class Answers:
         self._held_end = 0
         # Those of earlier turns, by the log offset for which they wait.
         self._withheld: deque[tuple[int, list[Answer]]] = deque()
-        self.waiting = 0  # how many wait for turns that were taken
+        self.waiting = 0  # how many wait for turns that were taken, or a new topic's file
         self.released = 0  # the log offset up to which answers have left
 
     def now(self, connection: int, frame: bytes) -> None:

@@ -176,6 +176,7 @@ class BrokerState:
     def _topics_saved(self, names: Collection[str]) -> None:
         """Let the replies go, or wait for the log only, that waited for new topics."""
         for end, connection, frame in chain.from_iterable(map(self.new_topics.pop, names)):
+            self.answers.waiting -= 1  # here; the log may hold it on
             if end <= self.answers.released:
                 self.answers.now(connection, frame)
             else:

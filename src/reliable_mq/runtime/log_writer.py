@@ -91,8 +91,8 @@ class LogWriter:
         sync_interval: seconds between syncs of the log; 0 syncs every batch before it is reported.
         on_stored: called on the loop with the log's end, and whether that is durable.
         on_saved: called on the loop when all configuration files that were taken are written.
-        on_room: called on the loop with False when the disk is full, with True when what waited for
-            room is written.
+        on_room: called on the loop with False when the disk is full, for the log or for a
+            configuration file, with True when all that waited for room is written.
         syncs: syncs without a thread, None: the thread does it.
         jobs: does what takes long, None: a thread of the writer's own.
         on_broken: takes an error after which nothing can be promised any more; must not return.
@@ -119,8 +119,9 @@ class LogWriter:
         self._on_room = on_room
         self._on_saved = on_saved
         self._roomless: deque[Batch] = deque()  # in order; what comes later goes behind them
-        self._is_out_of_room = False
+        self._is_out_of_room = False  # for the log
         self._unsaved: dict[str, str] = {}  # configuration files that found no room
+        self._is_unsaved = False  # the same, as the loop knows it
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
@@ -155,7 +156,8 @@ class LogWriter:
             if not self._is_out_of_room:
                 self._is_out_of_room = True
                 log.critical("the disk is full, sends are refused; the log waits: %s", error)
-                self._on_room(False)
+                if not self._is_unsaved:
+                    self._on_room(False)
             self._roomless.appendleft(batch)
             self._loop.call_later(_ROOM_SECONDS, self._write_again)
             return False
@@ -171,7 +173,8 @@ class LogWriter:
                     return
             self._is_out_of_room = False
             log.warning("the disk has room again")
-            self._on_room(True)
+            if not self._is_unsaved:
+                self._on_room(True)
         except Exception as error:  # noqa: BLE001 - told there
             self._on_broken(error)
 
@@ -200,9 +203,20 @@ class LogWriter:
         if self._unsaved:
             self._loop.call_soon_threadsafe(self._save_later)
         elif waiting:
-            self._loop.call_soon_threadsafe(self._on_saved)
+            self._loop.call_soon_threadsafe(self._saved)
+
+    def _saved(self) -> None:
+        self._note_files(has_room=True)
+        self._on_saved()
+
+    def _note_files(self, *, has_room: bool) -> None:
+        if has_room == self._is_unsaved:
+            self._is_unsaved = not has_room
+            if not self._is_out_of_room:
+                self._on_room(has_room)
 
     def _save_later(self) -> None:
+        self._note_files(has_room=False)
         self._loop.call_later(_ROOM_SECONDS, self._jobs.put, lambda: self._write_files({}))
 
     def _sync_if_idle(self) -> None:

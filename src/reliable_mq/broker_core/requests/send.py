@@ -103,6 +103,7 @@ def _reply(
     """Answer when the message is stored; of a new topic, when that is lasting, too."""
     if state.new_topics and topic.topic_name in state.new_topics:
         state.new_topics[topic.topic_name].append((end, request.connection.id, frame))
+        state.answers.waiting += 1
     else:
         state.reply_when_stored(request.connection.id, end, frame)
 
