@@ -183,6 +183,11 @@ class BrokerCore:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
         Dispatches what became visible and answers who waited for it.
+
+        Raises:
+            OSError, StoreError: when a queue cannot be written, other than for want of room. What
+                was stored is visible and its answers are released by then; the store is of no
+                further use.
         """
         store = self.state.store
         if durable:
@@ -197,6 +202,8 @@ class BrokerCore:
             self.state.timers.stored(end)
         if self._arrived or self._woken:
             self._wake_pulls()
+        if store.upkeep.due:
+            store.upkeep.flush_due()
 
     def saved(self) -> None:
         """Note that the files of the last turn that had some are on the medium."""

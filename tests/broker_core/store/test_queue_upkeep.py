@@ -1,8 +1,16 @@
 """Many consume queues at once: written and synced a few at a time, and none forgotten."""
 
-from tests.broker_core.broker_world import BrokerWorld
+import errno
+from typing import Any
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, waiting_pull_header
+
+from reliable_mq.testing.memory_disk import Operation
+from reliable_mq.wire.codes import RequestCode
 
 QUEUES = 100
+DUE = 512  # so many units of a queue are written at once
 
 
 def test_queues_are_written_and_synced_in_slices_and_a_checkpoint_does_the_rest(
@@ -24,3 +32,27 @@ def test_queues_are_written_and_synced_in_slices_and_a_checkpoint_does_the_rest(
     assert (upkeep.unwritten, upkeep.unsynced) == (0, 0)
     synced = [one.path for one in world.disk.operations[operations:] if one.verb == "sync"]
     assert sum(path.startswith("consumequeue/") for path in synced) == QUEUES - 20
+
+
+def test_a_queue_file_that_fails_keeps_no_answer_and_no_pull_back_and_is_told(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operate = world.disk.operate
+
+    def fail_for_queues(operation: Operation, *content: Any) -> None:
+        if operation.path.startswith("consumequeue/") and operation.verb == "write":
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+        operate(operation, *content)
+
+    monkeypatch.setattr(world.disk, "operate", fail_for_queues)
+    for _ in range(DUE - 1):
+        world.send()
+    assert world.begin(RequestCode.PULL_MESSAGE, waiting_pull_header(DUE - 1), of=2) is None
+    with pytest.raises(OSError, match="Input/output"):
+        world.send()
+
+    state = world.state
+    assert state.answers.waiting == 0
+    assert sorted(to for to, _frame in state.answers.take_ready()) == [1, 2]
+    assert state.store.queue(TOPIC, 0).end == DUE
+    state.store.invariants()

@@ -28,14 +28,28 @@ class QueueUpkeep:
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._untrimmed: list[ConsumeQueue] = []
         self._grown: set[ConsumeQueue] = set()
+        self.due: list[ConsumeQueue] = []
 
     def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Note that units were put. They are written by the next `flush`, many of them at once."""
+        """Note that units were put. They are written by the next `flush`, many of them at once.
+
+        Nothing is written here, where an error would come between a message and its answer.
+        """
         for queue in queues:
             self._grown.add(queue)
             self._unwritten[queue] = None
             if queue.is_due:
-                self._flush(queue)
+                self.due.append(queue)
+
+    def flush_due(self) -> None:
+        """Write the units of the queues in `due`, that have gathered many.
+
+        Raises:
+            OSError, StoreError: when the disk fails, other than for want of room.
+        """
+        queues, self.due = self.due, []
+        for queue in queues:
+            self._flush(queue)
 
     def flush(self) -> None:
         """Write the units that were put; for want of room they stay in memory for the next call."""
