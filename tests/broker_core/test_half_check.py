@@ -1,14 +1,18 @@
 """Check-backs: who is asked, when, and how often."""
 
+from collections.abc import Callable
+
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld
 from tests.broker_core.half_world import (
     COMMIT,
     INTERVAL_MS,
+    PRODUCERS,
     answering,
     bodies,
     end,
     ending,
+    half_header,
     prepare,
     produce,
     questions,
@@ -17,9 +21,13 @@ from tests.broker_core.half_world import (
 )
 
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC, HALF_TOPIC
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.errors import MessageRefused
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.message_id import decode_offset_message_id, encode_offset_message_id
+from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, decode_record
 
 
@@ -204,3 +212,90 @@ def test_more_halves_than_one_tick_takes_are_all_asked_for(world: BrokerWorld) -
     world.pass_time(INTERVAL_MS + 1_000)
     assert len({question.ext_fields["msgId"] for question in questions(world)}) == 450
     assert len(world.state.halves) == 450
+
+
+def test_a_half_without_room_for_the_notes_of_check_backs_is_refused(world: BrokerWorld) -> None:
+    produce(world)
+    answer = world.ask(
+        RequestCode.SEND_MESSAGE_V2, half_header(PAD="p" * (32_600 - 54), N="é" * 5), b"half"
+    )
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    for pad in range(32_580, 31_000, -1):
+        header = {**half_header(PAD="p" * pad), "g": world.now_ms}
+        if world.ask(RequestCode.SEND_MESSAGE_V2, header, b"half").code == 0:
+            break
+    for checks in range(1, 16):
+        produce(world)
+        world.pass_time(INTERVAL_MS)
+        (question,) = questions(world)
+        named = decode_record(question.body).property_map()
+        assert named["TRANSACTION_CHECK_TIMES"] == str(checks)
+
+
+def a_full_half(world: BrokerWorld, topic: str = TOPIC, queue_id: str = "3") -> None:
+    """Let another broker take in a half whose properties are as long as a record allows."""
+    named = {
+        "TRAN_MSG": "true",
+        "PGROUP": PRODUCERS,
+        "REAL_TOPIC": topic,
+        "REAL_QID": queue_id,
+        "UNIQ_KEY": "F" * 32,
+    }
+    room = PROPERTIES_SIZE_MAX - len(encode_properties({**named, "PAD": "p"})) + 1
+    world.forge(HALF_TOPIC, 0, **named, PAD="p" * room)
+
+
+@pytest.mark.parametrize("place", [(TOPIC, "3"), ("t" * 300, "3"), (TOPIC, "x"), (TOPIC, "9" * 20)])
+def test_a_half_that_has_no_room_for_notes_does_not_keep_others_from_being_asked_for(
+    world: BrokerWorld, place: tuple[str, str]
+) -> None:
+    a_full_half(world, *place)
+    prepare(world)
+    world = restarted(world)
+    produce(world)
+
+    world.pass_time(INTERVAL_MS)
+    world.pass_time(INTERVAL_MS)
+
+    asked = [question.ext_fields["msgId"] for question in questions(world)]
+    assert asked.count("AB12") == 2
+    assert asked.count("F" * 32) == (2 if place == (TOPIC, "3") else 0)
+    assert len(world.state.halves) == 2
+    world.now_ms += 72 * 3_600_000
+    world.pass_time(2 * INTERVAL_MS)
+    assert len(world.state.halves) == 0
+    assert len(world.records(GIVEN_UP_TOPIC)) == 2
+
+
+def test_a_half_that_no_topic_can_take_is_let_go(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a half that no record of this broker can hold."""
+    produce(world)
+    prepare(world, b"unfit")
+    prepare(world, b"good")
+    append: Callable[[StoredMessage, int], Place] = world.state.append
+
+    def refuse(message: StoredMessage, now_ms: int) -> Place:
+        if message.body == b"unfit":
+            raise MessageRefused("too long")
+        return append(message, now_ms)
+
+    monkeypatch.setattr(world.state, "append", refuse)
+
+    world.pass_time(INTERVAL_MS)
+
+    assert [decode_record(question.body).body for question in questions(world)] == [b"good"]
+    assert len(world.state.halves) == 1
+
+
+def test_a_message_that_is_sent_on_as_a_half_brings_no_notes_of_check_backs(
+    world: BrokerWorld,
+) -> None:
+    produce(world)
+    prepare(world, TRANSACTION_CHECK_TIMES="15", TRAN_PREPARED_QUEUE_OFFSET="9" * 5_000)
+    world = restarted(world)
+    produce(world)
+    world.pass_time(INTERVAL_MS)
+    (question,) = questions(world)
+    assert decode_record(question.body).property_map()["TRANSACTION_CHECK_TIMES"] == "1"

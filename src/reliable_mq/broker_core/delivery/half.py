@@ -41,6 +41,7 @@ LATE_QUEUE = 1
 # A transaction may end long after the broker gave it up; so many of these are remembered.
 _GIVEN_UP_MAX = 10_000
 _READ_AT_ONCE = 1_000
+_DIGITS_MAX = 18  # of an offset
 
 _Identity = tuple[str, int, bytes, int]
 _Latest = dict[_Identity, tuple[int, int]]  # where the last copy is in its queue and in the log
@@ -245,7 +246,7 @@ class HalfMessages:
             self._pending.pop(latest.get(identity, (-1, -1))[0], None)
             self._copies.pop(identity, None)
         latest[identity] = half.queue_offset, half.commit_log_offset
-        if half.queue_offset in settled or (first.isdecimal() and int(first) in settled):
+        if half.queue_offset in settled or _offset(first) in settled:
             return
         self._pending[half.queue_offset] = half.commit_log_offset
         if is_copy:
@@ -272,7 +273,12 @@ def _identity(half: Record) -> _Identity:
 def _named(op: bytes) -> list[int]:
     """Return the offsets that a record of the op topic names."""
     words = op.decode("ascii", "replace").split(OFFSET_SEPARATOR)
-    return [int(word) for word in words if word.isdecimal()]
+    return [offset for offset in map(_offset, words) if offset >= 0]
+
+
+def _offset(word: str) -> int:
+    """Return the offset that a text is; -1 for any other. A client may write what it likes."""
+    return int(word) if word.isdecimal() and len(word) <= _DIGITS_MAX else -1
 
 
 def _settled_late(store: MessageStore) -> Iterator[Record]:

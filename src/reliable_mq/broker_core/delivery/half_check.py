@@ -8,9 +8,12 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
 """
 
+import logging
+
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.headers import CheckTransactionHeader
@@ -25,10 +28,13 @@ from reliable_mq.wire.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from reliable_mq.wire.record import (
-    Record,
-)
+from reliable_mq.wire.record import Record
 from reliable_mq.wire.record_encode import encode_record_fields
+
+log = logging.getLogger(__name__)
+
+CHECK_NOTES_SIZE = 96
+"""What check-backs may add to a half's properties, in bytes: how often, and its first offset."""
 
 # Of one tick, so that many pending halves do not stop everything.
 _CHECKS_MAX = 200
@@ -61,7 +67,7 @@ class HalfCheck:
             half = state.store.read_record(log_offset)
             if half is None:  # the log begins behind it, or has a hole there
                 state.halves.drop(offset)
-            elif not _check(state, offset, half, now_ms):
+            elif not _check_safely(state, offset, half, now_ms):
                 self._end_round(state)
                 return count
             count += 1
@@ -74,6 +80,21 @@ class HalfCheck:
         state.record_settled()
         state.halves.save_when_stored(state.store.log.end)
         state.halves.stored(state.store.log.durable, state.offsets)
+
+
+def _check_safely(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
+    """`_check`, but a half that cannot be put back is given up: the others are looked at, too."""
+    try:
+        return _check(state, offset, half, now_ms)
+    except MessageRefused as error:
+        log.warning("the half at offset %d is given up: %s", half.commit_log_offset, error)
+    try:
+        _give_up(state, offset, half, now_ms)
+    except MessageRefused as error:
+        log.warning("it cannot be kept for people to look at, either: %s", error)
+        state.halves.drop(offset)
+        state.count_half(half.property_map(), -1, now_ms)
+    return True
 
 
 def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
@@ -99,7 +120,10 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
             _put_back(state, offset, half, properties, now_ms)
             return True
     place = _put_back(state, offset, half, properties, now_ms)
-    _ask(state, half, properties, place)
+    try:
+        _ask(state, half, properties, place)
+    except (MessageRefused, ValueError) as error:  # its copy is pending all the same
+        log.warning("the half at offset %d cannot be asked for: %s", place.commit_log_offset, error)
     return True
 
 
@@ -121,7 +145,7 @@ def _put_back(
         topic=HALF_TOPIC,
         queue_id=half.queue_id,
         body=half.body,
-        properties=encode_properties(properties),
+        properties=_noted(half, properties),
         flag=0,
         sys_flag=half.sys_flag,
         born_time_ms=half.born_time_ms,
@@ -130,6 +154,17 @@ def _put_back(
     place = state.append(copy, now_ms)
     state.halves.put_back(offset, half, place)
     return place
+
+
+def _noted(half: Record, properties: dict[str, str]) -> bytes:
+    """Return a half's properties with the notes of check-backs; without them, if there is no room.
+
+    Ours takes in no such half, Apache's does. It is asked for, and given up by its age.
+    """
+    try:
+        return encode_properties(properties)
+    except MessageRefused:
+        return half.properties
 
 
 def _give_up(state: BrokerState, offset: int, half: Record, now_ms: int) -> None:
@@ -168,7 +203,7 @@ def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Pl
     body = encode_record_fields(
         topic=properties.get(REAL_TOPIC, "").encode(),
         body=half.body,
-        properties=encode_properties(properties),
+        properties=_noted(half, properties),
         queue_id=int(properties.get(REAL_QUEUE_ID, "0")),
         flag=half.flag,
         queue_offset=place.queue_offset,

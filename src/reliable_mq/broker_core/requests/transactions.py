@@ -10,11 +10,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reliable_mq.broker_core.delivery.half_check import CHECK_NOTES_SIZE
 from reliable_mq.broker_core.names import HALF_TOPIC
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import Refused, too_large
 from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import EndTransactionHeader
@@ -24,6 +26,8 @@ from reliable_mq.wire.properties import (
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_FIRST_OFFSET,
     TRANSACTION_ID,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
@@ -65,8 +69,9 @@ def append_half(
     """Store a message as a half. Its properties, which hold its id, gain its real place.
 
     Raises:
-        Refused: when the broker takes none, or when the message is delayed too: Apache's broker
-            takes that, and forgets where the message belongs.
+        Refused: when the broker takes none, when the message is delayed too (Apache's broker takes
+            that, and forgets where the message belongs), or when its properties leave no room for
+            what check-backs note (Apache's takes it, and can never ask for it).
     """
     if state.config.reject_transaction_message:
         raise half_refused(state.config.broker_ip)
@@ -74,14 +79,19 @@ def append_half(
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL, "a transactional message cannot be delayed as well"
         )
+    for note in (TRANSACTION_CHECK_TIMES, TRANSACTION_FIRST_OFFSET):
+        properties.pop(note, None)  # of another half, whose message is sent on
     properties[TRANSACTION_ID] = properties[UNIQ_KEY]
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
+    stored_properties = encode_properties(properties)
+    if len(stored_properties) > PROPERTIES_SIZE_MAX - CHECK_NOTES_SIZE:
+        raise too_large(state.config.message_size_max)
     half = msgspec.structs.replace(
         message,
         topic=HALF_TOPIC,
         queue_id=0,
-        properties=encode_properties(properties),
+        properties=stored_properties,
         sys_flag=message.sys_flag & ~TRANSACTION_MASK,
     )
     place = state.append(half, now_ms)
