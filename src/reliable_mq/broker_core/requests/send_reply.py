@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from reliable_mq.broker_core.store.appender import Place
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_head
+from reliable_mq.wire.java_int import I32_MAX
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
 
-_QUEUE_ID, _QUEUE_OFFSET, _OPAQUE = -11, -12, -13
-_LOG_OFFSET = "@log-offset@"
+_FORMS = (b"%016X", b"%d", b"%d", b"%d")  # log offset, queue id, queue offset, opaque
+_FIRST_MARK = 1_000_000_000  # as many digits as an opaque may have, and all the same number of them
 
 
 class SendReply:
@@ -35,13 +37,23 @@ class SendReply:
         self._template = self._cut_template()
 
     def _cut_template(self) -> bytes:
-        message_id = self._host + _LOG_OFFSET
-        sample = self._reply(Command(code=0, opaque=_OPAQUE), message_id, _QUEUE_ID, _QUEUE_OFFSET)
-        template = encode_command(sample)[8:].replace(b"%", b"%%")
-        for mark in (_LOG_OFFSET, _QUEUE_ID, _QUEUE_OFFSET, _OPAQUE):
-            form = b"%016X" if mark == _LOG_OFFSET else b"%d"
-            template = template.replace(str(mark).encode(), form)
-        return template
+        """Return the reply with forms in the place of its four numbers.
+
+        They are found by numbers that the rest of it does not hold: what the broker is called, and
+        where, may look like any of them.
+        """
+        for first in range(_FIRST_MARK, I32_MAX, len(_FORMS)):
+            marks = range(first, first + len(_FORMS))
+            log_offset, queue_id, queue_offset, opaque = marks
+            command = Command(code=0, opaque=opaque)
+            sample = self._reply(command, f"{self._host}{log_offset}", queue_id, queue_offset)
+            template = encode_command(sample)[8:].replace(b"%", b"%%")
+            texts = [b"%d" % mark for mark in marks]
+            if all(template.find(text) == template.rfind(text) >= 0 for text in texts):
+                for text, form in zip(texts, _FORMS, strict=True):
+                    template = template.replace(text, form)
+                return template
+        raise InvariantBroken("the names of the broker hold every number")
 
     def _reply(self, to: Command, message_id: str, queue_id: int, queue_offset: int) -> Command:
         ext = {

@@ -1,0 +1,46 @@
+"""The answer to a send is cut from a template: whatever the broker is called, it is the same."""
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+
+from reliable_mq.broker_core.requests.send_reply import SendReply
+from reliable_mq.broker_core.store.appender import Place
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.command import Command, decode_command
+from reliable_mq.wire.frame import FrameReader
+
+REGIONS = (
+    "DefaultRegion",
+    "eu-west-11",
+    "-12-13-11",
+    "1000000000",
+    "1000000003 1000000004 1000000009",
+    "@log-offset@",
+    "100 %d %s %016X",
+    'a "quoted" \\ one, é',
+    "",
+)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("host", [b"\x7f\0\0\1", b"\x10" * 16, b"\x10\0\0\0" * 4])
+def test_the_answer_names_the_place_whatever_the_region_is_called(region: str, host: bytes) -> None:
+    send_reply = SendReply(host, 10_911, region, trace_on=True)
+
+    frame = send_reply.encode(Command(code=310, opaque=77), 3, Place(0xABC, 4_000_000_000, 0xBCD))
+
+    answer = decode_command(*FrameReader().feed(frame))
+    assert (answer.opaque, answer.ext_fields["queueId"]) == (77, "3")
+    assert answer.ext_fields["queueOffset"] == "4000000000"
+    assert answer.ext_fields["MSG_REGION"] == region
+    assert answer.ext_fields["msgId"] == f"{host.hex()}{10_911:08x}{0xABC:016x}".upper()
+
+
+def test_a_send_in_a_region_with_a_number_is_answered_as_stored() -> None:
+    world = BrokerWorld(regionId="eu-west-11")
+    world.create_topic()
+
+    for offset in range(2):
+        answer = world.ask(Ask.SEND_MESSAGE_V2, send_header(TOPIC, 0), b"hello")
+
+        assert (answer.code, answer.ext_fields["queueOffset"]) == (0, str(offset))
