@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import pytest
+
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, Write
 from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.runtime import log_writer
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import MemoryDisk
 
@@ -212,6 +215,29 @@ def test_files_without_room_are_told_like_a_log_without_room_until_all_is_writte
         return rooms
 
     assert asyncio.run(scenario()) == [False, True]
+
+
+def test_a_writer_that_is_closed_writes_nothing_when_there_is_room_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "_ROOM_SECONDS", 0.01)
+
+    async def scenario() -> tuple[FullSegment, MemoryDisk]:
+        disk, segment = MemoryDisk(), FullSegment()
+        disk.error, disk.fail_at = errno.ENOSPC, 0
+        writer = LogWriter(disk, 0, Reports())
+        writer.take(turn(segment, 0, b"a"))
+        writer.take(Turn(None, [], {"config/topics.json": "{}"}))
+        await writer.drain()
+        writer.close()
+        assert writer.is_waiting_for_room
+        segment.has_room = True
+        await asyncio.sleep(0.03)  # for what must not happen
+        return segment, disk
+
+    segment, disk = asyncio.run(scenario())
+    assert segment.written == []
+    assert disk.read_text("config/topics.json") == ""
 
 
 class RefusingKernel:

@@ -125,6 +125,9 @@ class LogWriter:
         self._end = 0  # how far the log was written
         self._is_syncing = False
         self._sync_later: asyncio.TimerHandle | None = None
+        self._write_later: asyncio.TimerHandle | None = None
+        self._files_later: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._settled = asyncio.Event()
         self._on_broken = on_broken
         self._jobs = jobs or JobThread(self._on_broken)
@@ -159,7 +162,7 @@ class LogWriter:
                 if not self._is_unsaved:
                     self._on_room(False)
             self._roomless.appendleft(batch)
-            self._loop.call_later(_ROOM_SECONDS, self._write_again)
+            self._write_later = self._loop.call_later(_ROOM_SECONDS, self._write_again)
             return False
         self._written(batch)
         return True
@@ -216,8 +219,12 @@ class LogWriter:
                 self._on_room(has_room)
 
     def _save_later(self) -> None:
+        if self._is_closed:
+            return
         self._note_files(has_room=False)
-        self._loop.call_later(_ROOM_SECONDS, self._jobs.put, lambda: self._write_files({}))
+        self._files_later = self._loop.call_later(
+            _ROOM_SECONDS, self._jobs.put, lambda: self._write_files({})
+        )
 
     def _sync_if_idle(self) -> None:
         self._sync_later = None
@@ -281,9 +288,14 @@ class LogWriter:
         await self.run(lambda: None)
 
     def close(self) -> None:
-        """End the thread; `drain` first."""
-        if self._sync_later is not None:
-            self._sync_later.cancel()
+        """End the thread; `drain` first.
+
+        What waits for room is never written: the store may have another owner by then.
+        """
+        self._is_closed = True
+        for later in (self._sync_later, self._write_later, self._files_later):
+            if later is not None:
+                later.cancel()
         if self._syncs is not None:
             self._syncs.close()
         self._jobs.close()
