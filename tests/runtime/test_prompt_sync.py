@@ -12,6 +12,7 @@ from reliable_mq.runtime.prompt_sync import (
     PAUSE_SECONDS_MAX,
     PROMPT_SECONDS,
     SLOW_IN_A_ROW,
+    VERY_SLOW_SECONDS,
     PromptSyncs,
 )
 
@@ -84,6 +85,15 @@ def test_a_few_slow_syncs_in_a_row_send_the_next_ones_elsewhere_for_a_while() ->
 
     assert (world.medium.syncs, world.others.asked) == (SLOW_IN_A_ROW + 5, 7)
     assert world.done == SLOW_IN_A_ROW + 12
+
+
+def test_a_single_very_slow_sync_sends_the_next_ones_elsewhere() -> None:
+    world = World()
+
+    world.sync(2 * VERY_SLOW_SECONDS)
+    world.sync(QUICK, 7)
+
+    assert (world.medium.syncs, world.others.asked) == (1, 7)
 
 
 def test_slow_syncs_among_quick_ones_change_nothing() -> None:

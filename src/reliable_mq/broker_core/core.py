@@ -1,7 +1,7 @@
 """The broker's core: commands and time in, turns out.
 
-The shell calls `receive` for each command of a loop turn, then `take_turn`. It writes the turn's
-batch in another thread and reports with `stored`; `tick` does what is due by the clock.
+The shell calls `receive` for each command of a loop turn, then `take_turn`. It writes and syncs the
+turn's batch and reports with `stored`, at once or later; `tick` does what is due by the clock.
 B1: a request that is refused changes nothing. S2: a reply leaves only when its record is stored as
 the flush type promises.
 """

@@ -1,7 +1,8 @@
 """The bundled broker over sockets, a disk and the clock.
 
-One event loop, and one thread that writes and syncs (`log_writer`). All commands of a loop turn
-make one batch and one write to each connection.
+One event loop, which writes the log, and syncs it while the medium is quick; one thread for what
+takes long (`log_writer`). All commands of a loop turn make one batch and one write to each
+connection; where one or two clients speak, those of one read.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Syncs of files by the kernel's own threads, told through the event loop (Linux AIO).
 
-Receives descriptors; hands back when their data is on the medium. A thread of ours would do the
-same, but each of its syncs makes two threads wait for Python's global lock: at 10,000 messages a
-second that costs as much as parsing and storing them.
+Receives descriptors; hands back when their data is on the medium. It serves media that are too slow
+to be waited for on the loop (`prompt_sync`), and ASYNC_FLUSH. A thread of ours would do the same,
+but each of its syncs makes two threads wait for Python's global lock: at 10,000 messages a second
+that costs as much as parsing and storing them.
 Source: Linux `io_submit(2)`, `include/uapi/linux/aio_abi.h`; IOCB_CMD_FDSYNC since Linux 4.18.
 """
 

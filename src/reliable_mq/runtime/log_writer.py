@@ -1,9 +1,10 @@
-"""Writes what a broker's turns want written, and syncs without making the event loop wait.
+"""Writes what a broker's turns want written, and has it synced.
 
 Receives turns; hands back how far the log was written, and made durable. The loop itself hands a
-batch to the system, which keeps it in memory; what takes long, the sync, runs elsewhere: in the
-kernel where it offers that, else in a thread. Whatever comes while one sync runs shares the next:
-the slower the disk, the more messages share a sync. Configuration files and jobs go to a thread.
+batch to the system, which keeps it in memory. Who syncs is given: the loop as well, while the
+medium is quick (`prompt_sync`), the kernel where it offers that, else a thread. Whatever comes
+while a sync runs elsewhere shares the next: the slower the disk, the more messages share a sync.
+Configuration files and jobs go to a thread.
 Invariant L5: batches are written in the order in which they came.
 """
 
@@ -30,10 +31,13 @@ _ROOM_SECONDS = 0.5  # between two tries to write on a disk that is full
 
 
 class Syncs(Protocol):
-    """What syncs files while the loop goes on."""
+    """What syncs files: at once, or while the loop goes on."""
 
     def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
-        """Begin to sync `files`; `done` is called on the loop. False: it cannot be done here."""
+        """Begin to sync `files`; `done` is called on the loop, perhaps before this returns.
+
+        False: it cannot be done here.
+        """
         ...
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 On a drive that syncs in 50 us, handing a sync to another thread, or to the kernel's, costs more
 than the sync, and on busy processors it waits for its turn. What takes longer belongs elsewhere:
 after a few slow syncs in a row the next ones go there, for a second, then for longer if nothing
-has become better. One alone says little: the processors may have been busy.
+has become better. One alone says little, the processors may have been busy, unless it is very slow:
+of those nobody is to wait for two more.
 """
 
 import time
@@ -15,6 +16,7 @@ from reliable_mq.runtime.log_writer import Syncs
 
 PROMPT_SECONDS = 0.002  # the loop waits no longer than a turn with many messages takes
 SLOW_IN_A_ROW = 3
+VERY_SLOW_SECONDS = 0.05  # a disk that turns, or one that is overloaded: one is enough
 PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 64.0
 
@@ -63,7 +65,8 @@ class PromptSyncs:
             self._slow_in_a_row = 0
             self._pause = PAUSE_SECONDS
             return
-        self._slow_in_a_row += 1
+        is_very_slow = ended - began > VERY_SLOW_SECONDS
+        self._slow_in_a_row = SLOW_IN_A_ROW if is_very_slow else self._slow_in_a_row + 1
         if self._slow_in_a_row >= SLOW_IN_A_ROW:
             self._slow_in_a_row -= 1  # after the pause one more is enough
             self._slow_until = ended + self._pause

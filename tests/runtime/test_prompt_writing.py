@@ -1,0 +1,138 @@
+"""The writer over syncs on the loop: what it reports while the medium is quick, slow and broken."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import pytest
+from tests.runtime.test_log_writer import GatedSegment, Reports, turn
+
+from reliable_mq.broker_core.store.disk import DiskFile
+from reliable_mq.runtime.log_writer import LogWriter
+from reliable_mq.runtime.prompt_sync import PAUSE_SECONDS, VERY_SLOW_SECONDS, PromptSyncs
+from reliable_mq.testing.memory_disk import MemoryDisk
+
+
+class Elsewhere:
+    """Syncs that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[Callable[[], None]] = []
+        self.is_closed = False
+
+    def start(self, files: Sequence[DiskFile], done: Callable[[], None]) -> bool:
+        def end() -> None:
+            for file in files:
+                file.sync()
+            done()
+
+        self.begun.append(end)
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Seconds:
+    """A clock that goes on by `step` with every look: each sync takes so long."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_a_prompt_sync_that_fails_breaks_the_writer_and_reports_nothing() -> None:
+    class Ended(Exception):
+        pass
+
+    class Failing(GatedSegment):
+        def sync(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    causes: list[Exception] = []
+
+    def broken(cause: Exception) -> NoReturn:
+        causes.append(cause)
+        raise Ended
+
+    async def scenario() -> Reports:
+        reports = Reports()
+        syncs = PromptSyncs(None, on_broken=broken)
+        writer = LogWriter(MemoryDisk(), 0, reports, syncs, on_broken=broken)
+        with pytest.raises(Ended):
+            writer.take(turn(Failing(), 0, b"a"))
+        writer.close()
+        return reports
+
+    assert asyncio.run(scenario()).ends == []
+    assert [str(cause) for cause in causes] == ["[Errno 5] Input/output error"]
+
+
+def test_turns_that_a_prompt_report_brings_are_synced_and_reported_each_in_order() -> None:
+    async def scenario() -> tuple[GatedSegment, list[tuple[int, bool]]]:
+        segment, ends = GatedSegment(), list[tuple[int, bool]]()
+
+        def stored(end: int, is_durable: bool) -> None:
+            ends.append((end, is_durable))
+            if end < 4:  # within `start`: what was released asks for more
+                writer.take(turn(segment, end, b"x"))
+
+        writer = LogWriter(MemoryDisk(), 0, stored, PromptSyncs(None, Seconds(0.0)))
+        writer.take(turn(segment, 0, b"x"))
+        assert ends == [(end, True) for end in (1, 2, 3, 4)]
+        await writer.drain()
+        writer.close()
+        return segment, ends
+
+    segment, ends = asyncio.run(scenario())
+    assert (segment.syncs, len(ends)) == (4, 4)
+
+
+def test_a_medium_that_becomes_slow_is_synced_elsewhere_and_at_once_when_it_is_quick_again() -> (
+    None
+):
+    async def scenario() -> None:
+        segment, reports, others = GatedSegment(), Reports(), Elsewhere()
+        clock = Seconds(2 * VERY_SLOW_SECONDS)
+        writer = LogWriter(MemoryDisk(), 0, reports, PromptSyncs(others, clock))
+        writer.take(turn(segment, 0, b"a"))
+        for at in (1, 2, 3):
+            writer.take(turn(segment, at, b"b"))
+        assert (reports.ends, len(others.begun)) == ([(1, True)], 1)
+
+        others.begun.pop()()
+        assert reports.ends == [(1, True), (2, True)]
+        others.begun.pop()()  # what came meanwhile shared this one
+        assert reports.ends[2:] == [(4, True)]
+
+        clock.now, clock.step = clock.now + PAUSE_SECONDS, 0.0
+        writer.take(turn(segment, 4, b"c"))
+        assert (reports.ends[3:], others.begun) == ([(5, True)], [])
+        await writer.drain()
+        writer.close()
+        assert others.is_closed
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_is_drained_only_when_a_sync_elsewhere_has_ended() -> None:
+    async def scenario() -> None:
+        segment, reports, others = GatedSegment(), Reports(), Elsewhere()
+        clock = Seconds(2 * VERY_SLOW_SECONDS)
+        writer = LogWriter(MemoryDisk(), 0, reports, PromptSyncs(others, clock))
+        writer.take(turn(segment, 0, b"a"))
+        writer.take(turn(segment, 1, b"b"))
+        drained = asyncio.create_task(writer.drain())
+        await asyncio.sleep(0)
+        assert not drained.done()
+
+        others.begun.pop()()
+        await drained
+        writer.close()
+        assert (reports.ends[-1], segment.syncs) == ((2, True), 2)
+
+    asyncio.run(scenario())
