@@ -228,6 +228,21 @@ def test_a_broker_without_an_index_finds_nothing_and_writes_none() -> None:
     assert index_files(world) == []
 
 
+@pytest.mark.parametrize("count", [0x7F000043, 2**31 - 1])
+def test_an_index_file_whose_head_cannot_be_right_is_built_again(count: int) -> None:
+    world = filled_world()
+    find(world, "order-9")
+    world.stop()
+    (path,) = [path for path in world.disk.paths() if path.startswith(FOLDER)]
+    content = bytearray(world.disk.files()[path])
+    content[36:40] = count.to_bytes(4)
+    world.disk.put(path, bytes(content))
+
+    world.start()
+
+    assert find(world, "order-9") == [b"9"]
+
+
 def test_an_index_file_of_another_size_is_left_alone_and_another_name_is_taken() -> None:
     world = filled_world()
     world.stop()

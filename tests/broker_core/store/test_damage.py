@@ -18,6 +18,7 @@ from tests.broker_core.store.store_life import (
     new_store,
 )
 
+from reliable_mq.broker_core.store.checkpoint import PATH as CHECKPOINT_PATH
 from reliable_mq.broker_core.store.message_store import ABORT_PATH
 from reliable_mq.broker_core.store.progress import FORMAT
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
@@ -234,6 +235,15 @@ def test_a_store_whose_note_is_garbage_opens_without_it() -> None:
             life, _records = grown_store(is_closed=is_closed)
             life.disk.put(PROGRESS_PATH, garbage)
             life.check().close()
+
+
+def test_a_checkpoint_that_is_cut_short_says_nothing_and_is_written_anew() -> None:
+    life, _records = grown_store(is_closed=True)
+    life.disk.put(CHECKPOINT_PATH, life.disk.files()[CHECKPOINT_PATH][:24])
+
+    life.check().close()
+
+    assert len(life.disk.files()[CHECKPOINT_PATH]) == 4096
 
 
 def test_a_refused_store_opens_again_when_the_segment_is_restored() -> None:

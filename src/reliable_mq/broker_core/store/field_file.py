@@ -29,6 +29,8 @@ def load_fields(disk: Disk, path: str, fields: type[_Fields]) -> _Fields:
 
 def save_fields(disk: Disk, path: str, fields: msgspec.Struct) -> None:
     """Write the file and sync it. What it claims must be synced before."""
+    if disk.size_of(path) not in (-1, FILE_SIZE):  # cut short: it said nothing
+        disk.remove(path)
     file = disk.open(path, FILE_SIZE)
     file.write(0, (_form_of(type(fields)).pack(*msgspec.structs.astuple(fields)),))
     file.sync()

@@ -57,8 +57,13 @@ class IndexFile:
 
     def invariants(self) -> None:
         """I1, as far as it can be seen without reading."""
-        if not 1 <= self.next <= self._capacity:
+        if not self.is_sound:
             raise InvariantBroken(f"I1: next entry {self.next} of {self._capacity}")
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the head can be right, as far as it can be seen without reading."""
+        return 1 <= self.next <= self._capacity
 
     @property
     def is_full(self) -> bool:

@@ -79,7 +79,7 @@ class MessageIndex:
                 log.warning("%s: no index file of this size, it is left alone", path)
                 continue
             file = IndexFile(self._disk.open(path, size), *self._sizes)
-            is_safe = is_whole or file.end_time_ms <= safe_time_ms
+            is_safe = file.is_sound and (is_whole or file.end_time_ms <= safe_time_ms)
             if not is_safe or not kept_end <= file.last_offset < self._log.end:
                 file.close()
                 self._disk.remove(path)
