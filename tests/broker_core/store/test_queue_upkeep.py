@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, waiting_pull_header
 
+from reliable_mq.broker_core.store import queue_upkeep
+from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
+from reliable_mq.broker_core.store.progress import QueueExtent
 from reliable_mq.testing.memory_disk import Operation
 from reliable_mq.wire.codes import RequestCode
 
@@ -32,6 +35,34 @@ def test_queues_are_written_and_synced_in_slices_and_a_checkpoint_does_the_rest(
     assert (upkeep.unwritten, upkeep.unsynced) == (0, 0)
     synced = [one.path for one in world.disk.operations[operations:] if one.verb == "sync"]
     assert sum(path.startswith("consumequeue/") for path in synced) == QUEUES - 20
+
+
+def test_a_checkpoint_asks_no_queue_that_did_not_change_and_what_it_notes_stays_as_it_was(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.state.store
+    for number in range(QUEUES):
+        world.send(topic=f"topic-{number}")
+    store.begin_checkpoint()()
+    asked: list[QueueExtent] = []
+
+    def counted(*fields: int) -> QueueExtent:
+        asked.append(QueueExtent(*fields))
+        return asked[-1]
+
+    monkeypatch.setattr(queue_upkeep, "QueueExtent", counted)
+    world.send(topic="topic-7")
+    earlier = store.begin_checkpoint()
+    world.send(topic="topic-7")
+    world.send(topic="topic-8")
+    later = store.begin_checkpoint()
+
+    assert len(asked) == 3
+    for work, ends in ((earlier, (2, 1)), (later, (3, 2))):
+        work()
+        queues = world.file(NOTE_PATH)["queues"]
+        assert (queues["topic-7"]["0"][1], queues["topic-8"]["0"][1]) == ends
+        assert len(queues) == QUEUES
 
 
 def test_a_queue_file_that_fails_keeps_no_answer_and_no_pull_back_and_is_told(

@@ -26,7 +26,6 @@ from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.broker_core.store.message_index import IndexSizes, MessageIndex
 from reliable_mq.broker_core.store.progress import (
     Progress,
-    QueueExtent,
     load_progress,
     save_progress,
 )
@@ -139,7 +138,7 @@ class MessageStore:
             for file, path in queue.trim(self.log.start):
                 file.close()
                 self._disk.remove(path)
-        self.upkeep.note_all_unsynced()
+        self.upkeep.note_recovered()
         self.checkpoint()
 
     def _load_queues(self) -> None:
@@ -278,11 +277,6 @@ class MessageStore:
         save_checkpoint(self._disk, checkpoint)
 
     def _progress(self) -> Progress:
-        queues: dict[str, dict[int, QueueExtent]] = {}
-        for (topic, queue_id), queue in self._queues.items():
-            if queue.end > 0:  # also one whose messages have all expired: it goes on counting
-                noted = QueueExtent(queue.first, queue.end, queue.last_log_offset)
-                queues.setdefault(topic, {})[queue_id] = noted
         return Progress(
             boot_id=self._disk.boot_id,
             is_sync_flush=self._is_sync_flush,
@@ -290,7 +284,7 @@ class MessageStore:
             log_end=self._dispatched.end,
             last_record=self._dispatched.last_record,
             last_time_ms=self._dispatched.time_ms,
-            queues=queues,
+            queues=self.upkeep.extents.taken(),
         )
 
     def _noted_but_its_start(self) -> Progress:

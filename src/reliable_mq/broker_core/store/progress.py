@@ -33,6 +33,40 @@ class QueueExtent(msgspec.Struct, frozen=True, array_like=True):
     last_log_offset: int
 
 
+class Extents:
+    """What all queues hold, kept up queue by queue: a checkpoint asks none of them.
+
+    What `taken` returned never changes: another thread writes it.
+    """
+
+    def __init__(self) -> None:
+        self._of_topics: dict[str, dict[int, QueueExtent]] = {}
+        self._own: set[str] = set()  # topics whose part no taken one shares
+
+    def _part(self, topic: str) -> dict[int, QueueExtent]:
+        if topic not in self._own:
+            self._own.add(topic)
+            self._of_topics[topic] = {**self._of_topics.get(topic, {})}
+        return self._of_topics[topic]
+
+    def note(self, topic: str, queue_id: int, extent: QueueExtent) -> None:
+        """Note what a queue holds now."""
+        self._part(topic)[queue_id] = extent
+
+    def drop(self, topic: str, queue_id: int) -> None:
+        """Forget a queue."""
+        part = self._part(topic)
+        part.pop(queue_id, None)
+        if not part:
+            del self._of_topics[topic]
+            self._own.discard(topic)
+
+    def taken(self) -> dict[str, dict[int, QueueExtent]]:
+        """Return what the queues hold, by topic and number."""
+        self._own.clear()
+        return self._of_topics.copy()
+
+
 class Progress(msgspec.Struct, kw_only=True, rename="camel"):
     """What was on the medium when this was written.
 

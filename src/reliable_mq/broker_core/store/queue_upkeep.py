@@ -9,6 +9,7 @@ from itertools import islice
 from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
+from reliable_mq.broker_core.store.progress import Extents, QueueExtent
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import StoreError
 
@@ -29,6 +30,7 @@ class QueueUpkeep:
         self._untrimmed: list[ConsumeQueue] = []
         self._grown: set[ConsumeQueue] = set()
         self.due: list[ConsumeQueue] = []
+        self.extents = Extents()  # of the queues that are not in `unwritten`
 
     def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
         """Note that units were put. They are written by the next `flush`, many of them at once.
@@ -63,9 +65,16 @@ class QueueUpkeep:
             del self._unwritten[queue]
             self._flush(queue)
 
-    def note_all_unsynced(self) -> None:
-        """Note that any queue may have files that are not synced, as after a recovery."""
+    def note_recovered(self) -> None:
+        """Note that any queue may have changed, and have files that are not synced."""
         self._unsynced = dict.fromkeys(self._queues.values())
+        for queue in self._unsynced:
+            self._note_extent(queue)
+
+    def _note_extent(self, queue: ConsumeQueue) -> None:
+        if queue.end > 0:  # also one whose messages have all expired: it goes on counting
+            extent = QueueExtent(queue.first, queue.end, queue.last_log_offset)
+            self.extents.note(queue.topic, queue.queue_id, extent)
 
     def take_unsynced(self, count: int) -> list[DiskFile]:
         """Return files of `count` queues that must be synced before a checkpoint can name them."""
@@ -88,6 +97,7 @@ class QueueUpkeep:
         try:
             self._unsynced[queue] = None
             queue.flush()
+            self._note_extent(queue)
         except (OSError, StoreError) as error:
             if not is_out_of_room(error):
                 raise
@@ -106,7 +116,11 @@ class QueueUpkeep:
         """Let some more queues begin where the log begins; return files that may be removed."""
         gone: _Files = []
         for _ in range(min(count, len(self._untrimmed))):
-            gone += self._untrimmed.pop().trim(log_start)
+            queue = self._untrimmed.pop()
+            first = queue.first
+            gone += queue.trim(log_start)
+            if queue.first != first:
+                self._note_extent(queue)
         return gone
 
     def drop_unused(self, log_start: int, is_used: Callable[[str], bool]) -> _Files:
@@ -116,6 +130,7 @@ class QueueUpkeep:
             if queue.log_end <= log_start and not is_used(key[0]):
                 gone += queue.take_files()
                 del self._queues[key]
+                self.extents.drop(*key)
                 self._lanes.pop(key, None)
                 self._unwritten.pop(queue, None)
                 self._unsynced.pop(queue, None)
