@@ -52,10 +52,13 @@ from reliable_mq.wire.properties import (
     decode_properties,
     encode_properties,
 )
-from reliable_mq.wire.record import TRANSACTION_MASK
+from reliable_mq.wire.record import HOSTLESS_SIZE, TRANSACTION_MASK
 
 _END = PROPERTY_SEPARATOR.encode()
 _UNIQ_KEY = f"{UNIQ_KEY}\x01".encode()
+# A batch of next to nothing but heads is many times as long in the log; nobody else is served while
+# its records are made. A full one passes if its bodies are some bytes longer than the topic's name.
+_BATCH_GROWTH_MAX = 2  # of `maxMessageSize`
 _OWN_SIZE = len(_END) + len(_UNIQ_KEY) + 32 + len(_END)  # what the broker may add to properties
 _END_CODE = _END[0]
 _PREPARED = f"{TRANSACTION_PREPARED}\x01".encode()
@@ -336,8 +339,15 @@ def _append_rewritten(
 def _append_batch(
     state: BrokerState, like: StoredMessage, body: bytes, now_ms: int
 ) -> tuple[Place, list[int]]:
-    """Store the messages of a batch; all of it is read before anything is stored."""
+    """Store the messages of a batch; all of it is read before anything is stored.
+
+    Raises:
+        Refused: when its messages are so many and small that their records would take too long.
+    """
     flags, bodies, properties = decode_columns(body)
+    size_max = state.config.message_size_max
+    if len(body) + len(flags) * (HOSTLESS_SIZE + len(like.topic)) > _BATCH_GROWTH_MAX * size_max:
+        raise too_large(size_max)
     has_ids = min(map(bytes.find, properties, repeat(_UNIQ_KEY))) >= 0
     if not (has_ids and all(map(bytes.endswith, properties, repeat(_END)))):
         properties = [_identified(state, own, now_ms) for own in properties]

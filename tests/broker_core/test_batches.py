@@ -1,0 +1,58 @@
+"""Batches: whole or not at all, and none that keeps everybody else waiting."""
+
+import pytest
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, send_header
+
+from reliable_mq.broker_core.requests import send as sends
+from reliable_mq.wire.batch_body import BatchItem, encode_batch
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Answer
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.properties import encode_properties
+
+SIZE_MAX = 65_536  # of a body in this world
+ITEM = BatchItem(0, b"x" * (len(TOPIC) + 11), encode_properties({"UNIQ_KEY": "A" * 32}))
+
+
+@pytest.fixture
+def world() -> BrokerWorld:
+    world = BrokerWorld()
+    world.create_topic()
+    return world
+
+
+def send(world: BrokerWorld, items: list[BatchItem]) -> Command:
+    header = {**send_header(TOPIC, 0), "m": "true"}
+    return world.ask(Ask.SEND_BATCH_MESSAGE, header, encode_batch(items))
+
+
+def filled(item: BatchItem) -> list[BatchItem]:
+    return [item] * (SIZE_MAX // len(encode_batch([item])))
+
+
+@pytest.mark.parametrize("items", [filled(BatchItem(0, b"", b"")), filled(BatchItem(0, b"1", b""))])
+@pytest.mark.parametrize("last", [[], [BatchItem(0, b"of another length", b"")]])
+def test_a_batch_of_next_to_nothing_is_refused_before_its_records_are_made(
+    world: BrokerWorld,
+    items: list[BatchItem],
+    last: list[BatchItem],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    identified: list[bytes] = []
+    monkeypatch.setattr(sends, "_identified", lambda _state, own, _now_ms: identified.append(own))
+    end = world.state.store.log.end
+
+    answer = send(world, items[3:] + last)
+
+    assert answer.code == Answer.MESSAGE_ILLEGAL
+    assert (answer.remark or "").startswith("the message is illegal, maybe msg body or properties")
+    assert identified == []
+    assert world.state.store.log.end == end
+
+
+def test_a_full_batch_of_small_messages_is_stored(world: BrokerWorld) -> None:
+    items = filled(ITEM)
+
+    assert send(world, items).code == Answer.SUCCESS
+
+    assert len(world.records(TOPIC)) == len(items)
