@@ -11,8 +11,9 @@ from reliable_mq.broker_core.delivery.topic_counts import TIMERS_PATH
 from reliable_mq.broker_core.store.message_store import ABORT_PATH
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
 from reliable_mq.broker_core.store.retention import Survey
+from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import StoreError
-from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation
+from reliable_mq.testing.memory_disk import MemoryDisk, MemoryFile, Operation, _Content
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
@@ -182,3 +183,42 @@ def test_old_files_go_although_new_units_find_no_room() -> None:
     disk.is_full = False
     found = bodies(BrokerWorld(disk), TOPIC, 0)
     assert found[-1] == b"last"
+
+
+class FullFromTheStart(MemoryDisk):
+    """A disk that takes new names, and no byte of the store."""
+
+    is_full = False
+
+    def operate(
+        self, operation: Operation, content: _Content | None = None, data: bytes = b""
+    ) -> None:
+        super().operate(operation, content, data)
+        is_table = operation.path == TOPICS_PATH  # the writer's, who tries again
+        if self.is_full and operation.verb in ("write", "text") and not is_table:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_broker_starts_on_a_full_disk_serves_reads_and_knows_a_kill_that_follows(
+    was_killed: bool,
+) -> None:
+    disk = FullFromTheStart()
+    world = BrokerWorld(disk)
+    world.create_topic(queues=1)
+    world.send(b"kept")
+    if was_killed:  # the units of the queue must be built again
+        disk.put("consumequeue/orders/0/" + "0" * 20, bytes(20_000))
+    else:
+        world.stop()
+    disk.is_full = True
+
+    world.start()
+
+    assert bodies(world, TOPIC, 0) == [b"kept"]
+    assert disk.size_of("abort") >= 0
+    disk.is_full = False
+    world.stop()
+    assert disk.size_of("abort") == -1
+    world.start()
+    assert bodies(world, TOPIC, 0) == [b"kept"]

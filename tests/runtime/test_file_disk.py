@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,20 @@ def test_no_path_leads_out_of_the_store(tmp_path: Path, path: str) -> None:
     disk.close()
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_looks_at_holes_take_no_room_where_files_are_kept_in_memory() -> None:
+    """A look through a map would, and without room it would end the process."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        disk = FileDisk(Path(folder))
+        file = disk.open("sparse", 8 << 20)
+        file.write(4 << 20, [b"needle"])
+
+        assert file.read(0, 8 << 20).count(b"\0") == (8 << 20) - 6
+        assert file.find(b"needle", 0) == 4 << 20
+        assert file.find(b"needle\1", 0) == -1
+
+        assert (Path(folder) / "sparse").stat().st_blocks * 512 < 1 << 20
+        file.close()
+        disk.close()

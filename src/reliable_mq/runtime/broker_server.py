@@ -111,6 +111,14 @@ class BrokerServer:
                 raise
             # The store knows its files by their names within the folder.
             raise type(error)(f"store {folder}: {error}") from error
+        except OSError as error:
+            await self._abandon()
+            if not is_out_of_room(error):
+                raise
+            raise StoreError(
+                f"store {self._options.store}: the disk has no room for what a start must write; "
+                "make room"
+            ) from error
         except BaseException:
             await self._abandon()
             raise

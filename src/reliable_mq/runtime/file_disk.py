@@ -1,22 +1,19 @@
 """Files of a store on a real disk.
 
-Invariant: one `FileDisk` at a time holds a folder, in this process and in all others. The lock is
-Apache RocketMQ's (the first byte of the file `lock`), so that its broker keeps out too.
+Invariant: one `FileDisk` at a time holds a folder; see `folder_lock`.
 """
 
 import errno
-import fcntl
 import mmap
 import os
 import sys
-import threading
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, path_inside
-from reliable_mq.errors import StoreError, StoreInUse
+from reliable_mq.errors import StoreError
+from reliable_mq.runtime.folder_lock import FolderLock
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
@@ -25,21 +22,22 @@ _AHEAD = 512 * 1024
 _AHEAD_MIN = 128 * 1024
 _TOUCHED_MAX = 16_384
 _IS_LITTLE = sys.byteorder == "little"  # files hold numbers the other way round
-_LOCK_TEXT = "lock"
+_MOUNTS = Path("/proc/self/mountinfo")
+_MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-_held: set[tuple[int, int]] = set()  # device and inode of the lock files this process holds
-_held_guard = threading.Lock()
 
 
 class FileDiskFile:
     """A file of fixed size: written by `pwritev`, read through a memory map.
 
-    Both go through the page cache, so a read sees what was written before it.
+    Both go through the page cache, so a read sees what was written before it. Where the page cache
+    is all there is (tmpfs), a look through a map at a hole takes room, and without any it would end
+    the process (SIGBUS): there `is_mapped` is False, and `pread` reads.
     """
 
     __slots__ = (
         "_descriptor",
+        "_is_mapped",
         "_map",
         "_numbers",
         "_reserved",
@@ -49,7 +47,15 @@ class FileDiskFile:
         "size",
     )
 
-    def __init__(self, path: Path, size: int, unsynced_folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        unsynced_folders: Sequence[Path] = (),
+        *,
+        is_mapped: bool = True,
+    ) -> None:
+        self._is_mapped = is_mapped
         self._unsynced_folders = unsynced_folders
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
@@ -64,7 +70,9 @@ class FileDiskFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from `at`; fewer at the end of the file."""
-        return self._mapped()[at : at + size]
+        if self._is_mapped:
+            return self._mapped()[at : at + size]
+        return os.pread(self._descriptor, size, at)
 
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
@@ -108,11 +116,23 @@ class FileDiskFile:
 
     def find(self, needle: bytes, at: int) -> int:
         """Return where `needle` is found at or after `at`, or -1; holes are skipped."""
-        for begin, end in self._written_extents(at):
+        for begin, extent_end in self._written_extents(at):
             # A needle may begin in one extent and end in the next.
-            found = self._mapped().find(needle, begin, min(end + len(needle) - 1, self.size))
+            end = min(extent_end + len(needle) - 1, self.size)
+            if self._is_mapped:
+                found = self._mapped().find(needle, begin, end)
+            else:
+                found = self._find_piecewise(needle, begin, end)
             if found >= 0:
                 return found
+        return -1
+
+    def _find_piecewise(self, needle: bytes, begin: int, end: int) -> int:
+        for place in range(begin, end, _CHUNK):
+            size = min(_CHUNK + len(needle) - 1, end - place)
+            found = self.read(place, size).find(needle)
+            if found >= 0:
+                return place + found
         return -1
 
     def write(self, at: int, parts: Sequence[bytes]) -> None:
@@ -188,7 +208,8 @@ class FileDiskFile:
 
     def read_ahead(self, *, is_wanted: bool) -> None:
         """Let the system read what lies behind what it is asked for, or not."""
-        self._mapped().madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
+        if self._is_mapped:
+            self._mapped().madvise(mmap.MADV_NORMAL if is_wanted else mmap.MADV_RANDOM)
 
     def release(self) -> None:
         """Let go of the pages that are mapped: the system counts them as this process's own.
@@ -236,7 +257,8 @@ class FileDisk:
         self._root = root
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._lock, self._lock_key = _lock(root / "lock")
+            self._lock = FolderLock(root / "lock")
+            self._is_mapped = not _is_in_memory(root)
         except OSError as error:
             raise StoreError(f"{root}: {error.strerror}; choose a folder you can write") from error
 
@@ -282,7 +304,7 @@ class FileDisk:
         try:
             new_folders = [] if full.exists() else self._folders_of(full)
             full.parent.mkdir(parents=True, exist_ok=True)
-            return FileDiskFile(full, size, new_folders)
+            return FileDiskFile(full, size, new_folders, is_mapped=self._is_mapped)
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror}") from error
 
@@ -312,11 +334,16 @@ class FileDisk:
         folders = [full.parent] if full.parent.exists() else self._folders_of(full)
         full.parent.mkdir(parents=True, exist_ok=True)
         new = full.with_name(full.name + ".tmp")
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(full)
+        try:
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(full)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            error.filename = error.filename or str(full)
+            raise
         for folder in folders:
             _sync_folder(folder)
 
@@ -332,42 +359,19 @@ class FileDisk:
 
     def close(self) -> None:
         """Let others have the folder."""
-        with _held_guard:
-            _held.discard(self._lock_key)
-            self._lock.close()
+        self._lock.close()
 
 
-def _lock(path: Path) -> tuple[IO[str], tuple[int, int]]:
-    """Lock a file; return it and what names it.
-
-    A process does not see its own locks of this kind, and closing any descriptor of the file would
-    give them up: what this process holds is looked up before the file is touched.
-    """
-    with _held_guard:
-        if path.exists() and _key(path.stat()) in _held:
-            raise StoreInUse(f"{path}: this process has opened the store already; close it first")
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
-            file.close()
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            raise StoreInUse(
-                f"{path}: another process uses this store; stop it or choose another folder"
-            ) from error
-        file.seek(0)
-        if file.read() != _LOCK_TEXT:
-            file.truncate(0)
-            file.write(_LOCK_TEXT)
-            file.flush()
-        key = _key(os.fstat(file.fileno()))
-        _held.add(key)
-    return file, key
-
-
-def _key(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+def _is_in_memory(folder: Path) -> bool:
+    """Whether files of a folder are kept in memory only, as tmpfs does."""
+    status = folder.stat()
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    try:
+        mounts = _MOUNTS.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    kinds = [mount.partition(" - ")[2].split(" ")[0] for mount in mounts if f" {device} " in mount]
+    return bool(kinds) and kinds[0] in _MEMORY_KINDS
 
 
 def _sync_folder(folder: Path) -> None:

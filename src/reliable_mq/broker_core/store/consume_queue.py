@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from reliable_mq.broker_core.store.disk import Disk, DiskFile
-from reliable_mq.errors import InvariantBroken, StoreCorrupt
+from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
 from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
 
 FOLDER = "consumequeue"
@@ -220,17 +220,35 @@ class ConsumeQueue:
         return count, size
 
     def extend(self, index: int, units: bytes) -> None:
-        """Add and write many units at once, the first of which is that of message `index`."""
+        """Add and write many units at once, the first of which is that of message `index`.
+
+        Those that find no room wait for `flush`, as with `put`; see `is_waiting`.
+        """
         if index != self.end:
             self._begin_at(index)
         while units:
             number, at = self._place(index)
             group = units[: self._file_size - at]
-            self._file(number).write(at, (group,))
+            try:
+                self._file(number).write(at, (group,))
+            except (OSError, StoreError) as error:
+                if not is_out_of_room(error):
+                    raise
+                break
             self._dirty.add(number)
             index += len(group) // CONSUME_QUEUE_UNIT_SIZE
             units = units[len(group) :]
-        self._set_end(index)
+        self.end = index
+        self._gathered = [
+            units[at : at + CONSUME_QUEUE_UNIT_SIZE]
+            for at in range(0, len(units), CONSUME_QUEUE_UNIT_SIZE)
+        ]
+        self._set_end(index + len(self._gathered))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether units wait for `flush`."""
+        return bool(self._gathered)
 
     def _begin_at(self, index: int) -> None:
         """Let an empty queue begin at `index`: the units before it in its first file are blank."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.index_entries import Columns, IndexEntries
 from reliable_mq.broker_core.store.index_file import IndexFile, file_size
 from reliable_mq.broker_core.store.log_walk import next_record
@@ -73,12 +73,17 @@ class MessageIndex:
         """
         size = file_size(*self._sizes)
         kept_end = 0
+        is_full = False
         for name in self._disk.names(FOLDER):
             path = f"{FOLDER}/{name}"
             if not name.isdecimal() or self._disk.size_of(path) != size:
                 log.warning("%s: no index file of this size, it is left alone", path)
                 continue
-            file = IndexFile(self._disk.open(path, size), *self._sizes)
+            file = None if is_full else self._opened(path, size)
+            if file is None:  # with one that is missing, the later ones would hide what it listed
+                is_full = True
+                self._disk.remove(path)
+                continue
             is_safe = file.is_sound and (is_whole or file.end_time_ms <= safe_time_ms)
             if not is_safe or not kept_end <= file.last_offset < self._log.end:
                 file.close()
@@ -89,6 +94,18 @@ class MessageIndex:
             kept_end = file.last_offset
             self._files[name] = file
         self.indexed = max(self._log.start, self._end_of_record(kept_end))
+
+    def _opened(self, path: str, size: int) -> IndexFile | None:
+        """Open a file; None when there is no room for what it lacks, as with one of Apache's."""
+        opened = self._disk.open(path, size)
+        try:
+            return IndexFile(opened, *self._sizes)
+        except OSError as error:
+            opened.close()
+            if not is_out_of_room(error):
+                raise
+            log.warning("%s: no room for it, the index is built again when there is some", path)
+            return None
 
     def _end_of_record(self, offset: int) -> int:
         if not self._files or offset < self._log.start:

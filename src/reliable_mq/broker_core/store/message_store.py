@@ -112,7 +112,7 @@ class MessageStore:
         plan = recovery.plan(evidence)
         plan.tell(self.log)
         self.log.damage.sought_from = plan.verified_from
-        self._disk.write_text(ABORT_PATH, str(self._process_id))
+        self._mark_use()
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
         plan.carry_out(self.log, self._queues)
@@ -140,6 +140,20 @@ class MessageStore:
                 self._disk.remove(path)
         self.upkeep.note_recovered()
         self.checkpoint()
+
+    def _mark_use(self) -> None:
+        """Write `abort`: without it the next start takes a kill for a stop.
+
+        That it is there says all; on a full disk it is a name, without a block of data.
+        """
+        try:
+            self._disk.write_text(ABORT_PATH, str(self._process_id))
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            mark = self._disk.open(ABORT_PATH, 1)
+            mark.sync()
+            mark.close()
 
     def _load_queues(self) -> None:
         for topic in self._disk.names(consume_queue.FOLDER):

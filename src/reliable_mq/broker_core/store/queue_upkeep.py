@@ -66,9 +66,13 @@ class QueueUpkeep:
             self._flush(queue)
 
     def note_recovered(self) -> None:
-        """Note that any queue may have changed, and have files that are not synced."""
+        """Note that any queue may have changed, and have files that are not synced.
+
+        One that found no room for its units is written when there is some.
+        """
         self._unsynced = dict.fromkeys(self._queues.values())
-        for queue in self._unsynced:
+        self._unwritten = {queue: None for queue in self._unsynced if queue.is_waiting}
+        for queue in self._unsynced.keys() - self._unwritten.keys():
             self._note_extent(queue)
 
     def _note_extent(self, queue: ConsumeQueue) -> None:

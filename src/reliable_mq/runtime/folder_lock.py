@@ -1,0 +1,79 @@
+"""The lock of a store's folder: one holder at a time, in this process and in all others.
+
+It is Apache RocketMQ's (the first byte of the file `lock`), so that its broker keeps out too.
+"""
+
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import IO
+
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.errors import StoreInUse
+
+_TEXT = "lock"
+
+_held: set[tuple[int, int]] = set()  # device and inode of the lock files this process holds
+_held_guard = threading.Lock()
+
+
+class FolderLock:
+    """A lock file, held until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock the file; it is made when it is not there.
+
+        A process does not see its own locks of this kind, and closing any descriptor of the file
+        would give them up: what this process holds is looked up before the file is touched.
+
+        Raises:
+            StoreInUse: when another process, or another part of this one, holds it.
+            OSError: when it cannot be made or written.
+        """
+        with _held_guard:
+            if path.exists() and _key(path.stat()) in _held:
+                raise StoreInUse(
+                    f"{path}: this process has opened the store already; close it first"
+                )
+            self._file = _locked(path)
+            self._key = _key(os.fstat(self._file.fileno()))
+            _held.add(self._key)
+
+    def close(self) -> None:
+        """Let others have it."""
+        with _held_guard:
+            _held.discard(self._key)
+            self._file.close()
+
+
+def _locked(path: Path) -> IO[str]:
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError as error:
+        file.close()
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        raise StoreInUse(
+            f"{path}: another process uses this store; stop it or choose another folder"
+        ) from error
+    file.seek(0)
+    if file.read() != _TEXT:
+        _write_text(file)
+    return file
+
+
+def _write_text(file: IO[str]) -> None:
+    """Write what Apache's broker writes. Nobody reads it: on a full disk the file stays empty."""
+    file.truncate(0)
+    try:
+        os.write(file.fileno(), _TEXT.encode())
+    except OSError as error:
+        if not is_out_of_room(error):
+            raise
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
