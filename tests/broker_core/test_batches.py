@@ -56,3 +56,19 @@ def test_a_full_batch_of_small_messages_is_stored(world: BrokerWorld) -> None:
     assert send(world, items).code == Answer.SUCCESS
 
     assert len(world.records(TOPIC)) == len(items)
+
+
+def test_a_batch_that_no_file_of_the_log_can_hold_is_refused_whole() -> None:
+    """Part of it would be there after a crash between two files."""
+    sizes = {"maxMessageSize": str(2 * SIZE_MAX), "mappedFileSizeCommitLog": str(3 * SIZE_MAX)}
+    world = BrokerWorld(None, **sizes)
+    world.create_topic()
+    items = filled(ITEM) * 2
+    end = world.state.store.log.end
+
+    answer = send(world, items)
+
+    assert answer.code == Answer.MESSAGE_ILLEGAL
+    assert "a file of the log holds" in (answer.remark or "")
+    assert world.state.store.log.end == end
+    assert send(world, items[1:100]).ext_fields["queueOffset"] == "0"

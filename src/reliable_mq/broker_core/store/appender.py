@@ -12,6 +12,7 @@ import msgspec
 from reliable_mq.broker_core.dispatch import UNQUEUED, queue_tags_code, queue_tags_codes
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import Arrivals, pack_unit
+from reliable_mq.errors import MessageRefused
 from reliable_mq.wire.record import BLANK_SIZE, TRANSACTION_MASK
 from reliable_mq.wire.record_encode import (
     RecordRun,
@@ -180,14 +181,17 @@ class Appender:
         Return the place of the first, with the end of the last, and where each begins.
 
         Raises:
-            MessageRefused: when one would break a limit of the format; nothing was changed then.
+            MessageRefused: when one would break a limit of the format, or all of them are longer
+                than a file of the log; nothing was changed then.
         """
         lane = self.lane(like.topic, like.queue_id)
         store_host, topic = self._store_host, lane.topic_part
         sizes = record_sizes(topic, bodies, properties, like.born_host, store_host)
         total = sum(sizes)
         if total + BLANK_SIZE > self._log.segment_size:
-            return self._append_each(lane, like, flags, bodies, properties, now_ms)
+            raise MessageRefused(
+                f"a batch of {total} bytes; a file of the log holds {self._log.segment_size}"
+            )
         time_ms = self.last_time_ms = max(now_ms, self.last_time_ms)
         begin = self._log.room_for(total)
         offsets = list(accumulate(sizes[:-1], initial=begin))
@@ -214,35 +218,6 @@ class Appender:
         arrivals.log_end = begin + total
         arrivals.size += total
         return Place(begin, first, begin + total), offsets
-
-    def _append_each(
-        self,
-        lane: Lane,
-        like: StoredMessage,
-        flags: Sequence[int],
-        bodies: Sequence[bytes],
-        properties: Sequence[bytes],
-        now_ms: int,
-    ) -> tuple[Place, list[int]]:
-        """Append a batch that is longer than a segment."""
-        places = [
-            self.append_fields(
-                lane,
-                body,
-                own,
-                flag,
-                like.sys_flag,
-                like.born_time_ms,
-                like.born_host,
-                like.reconsume_times,
-                0,
-                now_ms,
-            )
-            for flag, body, own in zip(flags, bodies, properties, strict=True)
-        ]
-        first, last = places[0], places[-1]
-        offsets = [place.commit_log_offset for place in places]
-        return Place(first.commit_log_offset, first.queue_offset, last.end), offsets
 
     def _open(self, lane: Lane, first: int) -> Arrivals:
         arrivals = Arrivals(lane.topic, lane.queue_id, first, [], set(), 0, 0, 0)
