@@ -191,3 +191,31 @@ def test_how_full_the_disk_is_comes_from_the_last_look_at_it() -> None:
     table = runtime(world)
     assert table["commitLogDiskRatio"] == "0.5"
     assert table["commitLogDirCapacity"] == "Total : 1.0 GiB, Free : 512.0 MiB."
+
+
+def test_many_queues_are_counted_a_few_at_a_tick_and_at_once_for_who_asks() -> None:
+    world = BrokerWorld()
+    world.pass_time(1_000)
+    store, count = world.state.store, 1_000
+    queues = [ConsumeQueue(world.disk, f"topic-{number}", 0, 20_000) for number in range(count)]
+    for queue in queues:
+        queue.put(Arrivals(queue.topic, 0, 0, [pack_unit(0, 100, 0)], {0}, 0, 100, 100))
+    store.upkeep.note_growth(queues)
+    seen = []
+    world.now_ms += 1_000
+    for _ in range(6):
+        world.core.tick(world.now_ms)
+        seen.append(world.state.statistics.totals.put)
+    steps = [after - before for before, after in zip([0, *seen], seen, strict=False)]
+    assert max(steps) < count / 3
+    assert seen[-1] == count
+
+    for queue in queues:
+        queue.put(Arrivals(queue.topic, 0, 1, [pack_unit(100, 100, 0)], {0}, 100, 200, 100))
+    store.upkeep.note_growth(queues)
+    world.now_ms += 1_000
+    world.core.tick(world.now_ms)
+    assert world.state.statistics.totals.put < 2 * count
+    found = stats(world, "TOPIC_PUT_NUMS", f"topic-{count - 1}")["statsMinute"]
+    assert found["sum"] == 2
+    assert world.state.statistics.totals.put == 2 * count

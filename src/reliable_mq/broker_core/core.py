@@ -240,9 +240,10 @@ class BrokerCore:
         """Do what is due: delays, held pulls, silent clients, files."""
         state, config = self.state, self.state.config
         state.note_pressure(now_ms)
-        if self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
-            state.collect_statistics(now_ms)
-            state.statistics.sample(now_ms)
+        statistics = state.statistics
+        if not statistics.is_under_way and self._is_due("statistics", now_ms, _SAMPLE_INTERVAL_MS):
+            statistics.begin_second(state.store.upkeep.take_grown(), now_ms)
+        statistics.run_some()
         self.housekeeping.run_some()
         self._answer_woken()
         for pull in state.pulls.due(now_ms):

@@ -7,9 +7,10 @@ Source: Apache RocketMQ `BrokerStatsManager`, `StatsItem`, `BrokerStats`, `Store
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple, TypeVar
 
 from reliable_mq.broker_core.names import DEAD_LETTER_PREFIX, GIVEN_UP_TOPIC, OP_TOPIC
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -32,6 +33,11 @@ WINDOWS = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE = 0
 _RATE_SECONDS = (10, 60, 600)
 _SECOND_MS = 1_000
+# What one slice takes on, of queues or pulls, and of counters: a millisecond or two of the loop.
+_QUEUES_AT_ONCE = 256
+_ITEMS_AT_ONCE = 2_048
+_NOTHING = object()
+_T = TypeVar("_T")
 
 
 class Sum(NamedTuple):
@@ -114,13 +120,16 @@ class Statistics:
         self._cluster = cluster
         self._is_system = is_system
         self._items: dict[tuple[str, str], StatsItem] = {}
-        self._touched: tuple[set[StatsItem], ...] = tuple(set() for _ in WINDOWS)
+        self._touched: list[set[StatsItem]] = [set() for _ in WINDOWS]
         self._sampled_ms = [0] * len(WINDOWS)
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
         self._batched: dict[str, int] = {}  # messages that came with another one, by topic
         self._handed: deque[tuple[int, int]] = deque()  # log end and begin of turns not stored yet
         self._put_time = _Time()
         self._get_time = _Time()
+        self._shared_put, self._shared_get = self._put_time, self._get_time  # what is counted now
+        self._under_way: Iterator[None] = iter(())
+        self.is_under_way = False
         self.turn_pulls = 0  # those that found messages since the last turn
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=max(_RATE_SECONDS) + 1)
         self._day: date | None = None
@@ -184,19 +193,48 @@ class Statistics:
             grown: the queues that have grown since.
             now_ms: the time.
         """
-        put = sum(self._count_growth(queue, now_ms) for queue in grown)
+        self._finish(self._under_way)
+        self._finish(self._counting(grown, now_ms))
+
+    def begin_second(self, grown: Iterable[ConsumeQueue], now_ms: int) -> None:
+        """Begin to `collect` and then to `sample`, in slices: `run_some` does the next one.
+
+        Call it when none is under way.
+        """
+        self._under_way = chain(self._counting(grown, now_ms), self._sampling(now_ms))
+        self.is_under_way = True
+
+    def run_some(self) -> None:
+        """Do a slice of what is under way."""
+        self.is_under_way = next(self._under_way, _NOTHING) is not _NOTHING
+
+    def _finish(self, work: Iterator[None]) -> None:
+        for _ in work:
+            pass
+
+    def _counting(self, grown: Iterable[ConsumeQueue], now_ms: int) -> Iterator[None]:
+        """Count what was put and pulled, and rest after each slice."""
         pulls, self._pulls = self._pulls, {}
-        for (topic, group, queue_id), counts in pulls.items():
-            self._count_pulls(topic, group, queue_id, counts, now_ms)
-        put_before, found_before, missed_before, given_before = self.totals
-        self.totals = Totals(
-            put_before + put,
-            found_before + sum(times for _count, _size, times in pulls.values()),
-            missed_before + self._missed,
-            given_before + sum(count for count, _size, _times in pulls.values()),
-        )
-        self._missed = 0
-        self._put_time, self._get_time = _Time(), _Time()
+        missed, self._missed = self._missed, 0
+        self._shared_put, self._put_time = self._put_time, _Time()
+        self._shared_get, self._get_time = self._get_time, _Time()
+        self._add_to_totals(Totals(missed=missed))
+        for queues in _slices(grown, _QUEUES_AT_ONCE):
+            put = sum(self._count_growth(queue, now_ms) for queue in queues)
+            self._add_to_totals(Totals(put=put))
+            if len(queues) == _QUEUES_AT_ONCE:
+                yield
+        for some in _slices(pulls.items(), _QUEUES_AT_ONCE):
+            for (topic, group, queue_id), counts in some:
+                self._count_pulls(topic, group, queue_id, counts, now_ms)
+            found = sum(times for _key, (_count, _size, times) in some)
+            given = sum(count for _key, (count, _size, _times) in some)
+            self._add_to_totals(Totals(found=found, given=given))
+            if len(some) == _QUEUES_AT_ONCE:
+                yield
+
+    def _add_to_totals(self, more: Totals) -> None:
+        self.totals = Totals(*(a + b for a, b in zip(self.totals, more, strict=True)))
 
     def _count_growth(self, queue: ConsumeQueue, now_ms: int) -> int:
         """Count what came into a queue; return how many messages that is."""
@@ -214,7 +252,7 @@ class Statistics:
         times = count - together
         self._add(TOPIC_PUT_NUMS, topic, count, times, now_ms)
         self._add(TOPIC_PUT_SIZE, topic, size, times, now_ms)
-        taken_ms = self._put_time.of(times)
+        taken_ms = self._shared_put.of(times)
         self._add(TOPIC_PUT_LATENCY, f"{queue.queue_id}@{topic}", taken_ms, times, now_ms)
         self._add_of_broker(BROKER_PUT_NUMS, topic, count, now_ms)
         return count
@@ -226,7 +264,7 @@ class Statistics:
         key = f"{topic}@{group}"
         self._add(GROUP_GET_NUMS, key, count, times, now_ms)
         self._add(GROUP_GET_SIZE, key, size, times, now_ms)
-        taken_ms = self._get_time.of(times)
+        taken_ms = self._shared_get.of(times)
         self._add(GROUP_GET_LATENCY, f"{queue_id}@{key}", taken_ms, times, now_ms)
         self._add_of_broker(BROKER_GET_NUMS, topic, count, now_ms)
 
@@ -246,17 +284,23 @@ class Statistics:
 
     def sample(self, now_ms: int) -> None:
         """Keep how the counters are. Call it once a second, after `collect`."""
+        self._finish(self._sampling(now_ms))
+
+    def _sampling(self, now_ms: int) -> Iterator[None]:
+        """Keep how the counters are, and rest after each slice."""
         self._seconds.append((now_ms, self.totals))
         for window, (interval_ms, _count) in enumerate(WINDOWS):
             if self._sampled_ms[window] <= now_ms < self._sampled_ms[window] + interval_ms:
                 break  # the longer ones are not due either
             self._sampled_ms[window] = now_ms
-            touched = self._touched[window]
-            for item in touched:
-                item.sample(window, now_ms)
-            if window + 1 < len(WINDOWS):
-                self._touched[window + 1].update(touched)
-            touched.clear()
+            touched, self._touched[window] = self._touched[window], set()
+            for items in _slices(touched, _ITEMS_AT_ONCE):
+                for item in items:
+                    item.sample(window, now_ms)
+                if window + 1 < len(WINDOWS):
+                    self._touched[window + 1].update(items)
+                if len(items) == _ITEMS_AT_ONCE:
+                    yield
         today = datetime.fromtimestamp(now_ms / 1000).date()  # noqa: DTZ006 - midnight here
         if today != self._day:
             if self._day is not None:
@@ -308,3 +352,10 @@ class Statistics:
             )
             rates.append(Totals(*millis))
         return rates
+
+
+def _slices(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Yield the items, so many at a time."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
