@@ -14,6 +14,7 @@ from typing import NamedTuple
 from isal.isal_zlib import crc32
 
 from reliable_mq.errors import RecordError
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire.record import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -156,6 +157,16 @@ def holds_records_of(buffer: bytes, sizes: tuple[int, ...]) -> bool:
     begins = b"".join([buffer[at : at + 8] for at in accumulate(sizes[:-1], initial=0)])
     fields = _sizes_and_magics(count).unpack(begins)
     return fields[::2] == sizes and _MAGICS.issuperset(fields[1::2])
+
+
+def is_record_size(size: int) -> bool:
+    """Whether a record may have this size, which something else names."""
+    return RECORD_SIZE_MIN <= size <= FRAME_SIZE_MAX
+
+
+def is_message(record: bytes, queue_id: int, number: int) -> bool:
+    """Whether a record says that it is message `number` of a queue of this id."""
+    return record[12:16] == queue_id.to_bytes(4) and record[20:28] == number.to_bytes(8)
 
 
 def are_valid(buffer: bytes, begins: Sequence[int], sizes: Sequence[int]) -> bool:

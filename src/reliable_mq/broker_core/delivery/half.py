@@ -22,7 +22,6 @@ from reliable_mq.broker_core.offsets import OffsetTable
 from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.broker_core.store.log_walk import sound_records
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.properties import (
     TAGS,
@@ -301,8 +300,8 @@ def _records(store: MessageStore, topic: str, begin: int, queue_id: int = 0) -> 
         return
     offset = max(begin, queue.first)
     while units := queue.units(offset, _READ_AT_ONCE):
-        for unit in units:
-            record = read_unit(store.log, unit)
+        for number in range(offset, offset + len(units)):
+            record = store.reader.message(queue, number)
             if record and record.topic == topic:
                 yield record
         offset += len(units)

@@ -18,7 +18,6 @@ from reliable_mq.broker_core.names import SCHEDULE_TOPIC, can_wait
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.wire import fastjson
@@ -117,7 +116,7 @@ class DelaySchedule:
                 break
             if size > _SIZE_MAX:
                 break
-            record = read_unit(store.log, unit)
+            record = store.reader.message(queue, offset)
             place = self._deliver(store, record, now_ms) if record else None  # may find no room
             offset += 1
             self._next[level] = offset

@@ -141,8 +141,8 @@ class Timers:
         """Give the messages that came an entry and a slot."""
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
-        for unit in queue.units(files.queue_offset, _MESSAGES_MAX):
-            record = read_unit(self._store.log, unit)
+        for _unit in queue.units(files.queue_offset, _MESSAGES_MAX):
+            record = self._store.reader.message(queue, files.queue_offset)
             timed = read_timed(record, self._precision_ms)
             if record is None:
                 pass  # damaged, and named

@@ -9,17 +9,16 @@ from typing import NamedTuple
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.broker_core.store.unit_reading import sound_record
 from reliable_mq.errors import RecordError
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
+    decode_record,
     properties_behind_body,
 )
-from reliable_mq.wire.record_scan import holds_records
+from reliable_mq.wire.record_scan import holds_records, is_message, is_record_size
 
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at
@@ -49,6 +48,7 @@ def scan(
     records that are not wanted too.
     """
     offset, end, total = begin, begin + scan_max, 0
+    known_until = store.log.start
     records: list[bytes] = []
     status = "NO_MATCHED_MESSAGE"
     while units := queue.units(offset, min(_UNITS_AT_ONCE, end - offset)):
@@ -57,35 +57,48 @@ def scan(
                 return Scan(offset, records, status)
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
-            elif _is_wanted(store.log, wanted, unit):
-                record = _sound(store.log, unit)
-                if record:
-                    records.append(record)
-                    total += unit.size
+            is_next = unit.commit_log_offset >= known_until and is_record_size(unit.size)
+            record = (_plain if is_next else _sought)(store, queue, offset, unit, wanted)
+            if record:
+                records.append(record)
+                total += len(record)
+            known_until = unit.commit_log_offset + unit.size
             offset += 1
     return Scan(offset, records, status)
 
 
-def _is_wanted(commit_log: CommitLog, wanted: Filter, unit: Unit) -> bool:
-    """Judge a record by its properties; its body, which may be large, is not read for that."""
-    begin = unit.commit_log_offset
+def _plain(
+    store: MessageStore, queue: ConsumeQueue, number: int, unit: Unit, wanted: Filter
+) -> bytes | None:
+    """Return a record if it is wanted, judged by its properties.
+
+    Its body, which may be large, is not read for that.
+    """
+    commit_log = store.log
+    begin, size = unit.commit_log_offset, unit.size
     try:
-        head = commit_log.read(begin, min(RECORD_HEAD_SIZE_MAX, unit.size))
+        head = commit_log.read(begin, min(RECORD_HEAD_SIZE_MAX, size))
         body_end = body_end_in(head)
-        tail = commit_log.read(begin + body_end, max(0, unit.size - body_end))
-        return wanted.matches(properties_behind_body(head, tail))
+        tail = commit_log.read(begin + body_end, max(0, size - body_end))
+        if is_message(head, queue.queue_id, number):
+            if not wanted.matches(properties_behind_body(head, tail)):
+                return None
+            record = commit_log.read(begin, size)
+            if holds_records(record, 1) and commit_log.damage.is_excluded(begin, begin + size):
+                return record
     except RecordError:
-        sound_record(commit_log, begin, unit.size)  # it is none, and is named
-        return False
+        pass  # it is none, and is named below
+    return _sought(store, queue, number, unit, wanted)
 
 
-def _sound(commit_log: CommitLog, unit: Unit) -> bytes:
-    """Return a record as it is stored; nothing when it is damaged, as far as that can be seen."""
-    offset, size = unit.commit_log_offset, unit.size
-    record = commit_log.read(offset, size)
-    if holds_records(record, 1) and commit_log.damage.is_excluded(offset, offset + size):
+def _sought(
+    store: MessageStore, queue: ConsumeQueue, number: int, _unit: Unit, wanted: Filter
+) -> bytes | None:
+    """Return the record of a message if it can be read and is wanted, whatever its unit says."""
+    record = store.reader.record(queue, number)
+    if record and wanted.matches(decode_record(record).property_map()):
         return record
-    return record if sound_record(commit_log, offset, size) else b""
+    return None
 
 
 def wake_filtered(state: BrokerState, topic: str, queue_id: int) -> list[WaitingPull]:

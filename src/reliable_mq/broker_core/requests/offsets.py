@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
-from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import (
@@ -134,7 +133,7 @@ def offset_at_time(
 
 def store_time_ms(state: BrokerState, queue: ConsumeQueue, offset: int) -> int:
     """Return when the message at a queue offset was stored, in ms; -1 when it is gone."""
-    record = read_unit(state.store.log, queue.unit(offset))
+    record = state.store.reader.message(queue, offset)
     return record.store_time_ms if record else -1
 
 
@@ -147,6 +146,7 @@ class _StoreTimes:
 
     def __init__(self, state: BrokerState, queue: ConsumeQueue) -> None:
         self._log = state.store.log
+        self._reader = state.store.reader
         self._queue = queue
 
     def __len__(self) -> int:
@@ -157,11 +157,11 @@ class _StoreTimes:
         offset = queue.first + index
         while offset < queue.end:
             unit = queue.unit(offset)
-            if unit.commit_log_offset < log.start:
-                return -1
-            record = read_unit(log, unit)
+            record = self._reader.message(queue, offset)
             if record:
                 return record.store_time_ms
+            if unit.commit_log_offset < log.start:
+                return -1
             damage_end = log.damage.end_at(unit.commit_log_offset)
             offset = max(offset + 1, queue.index_of(damage_end))
         return _LAST_MS

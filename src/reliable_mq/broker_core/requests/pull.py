@@ -6,6 +6,7 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 
 import logging
 from collections.abc import Iterator
+from operator import lt
 from typing import NamedTuple
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull, Wanted
@@ -24,7 +25,13 @@ from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.headers import PullMessageHeader
-from reliable_mq.wire.record_scan import are_valid, holds_records, holds_records_of
+from reliable_mq.wire.record_scan import (
+    are_valid,
+    holds_records,
+    holds_records_of,
+    is_message,
+    is_record_size,
+)
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +177,13 @@ def _read_all(state: BrokerState, queue: ConsumeQueue, header: PullMessageHeader
     if not is_sound and not are_valid(body, begins, sizes):
         return None
     count = len(sizes)
+    last = body[-sizes[-1] :]
+    if not (
+        all(map(lt, begins, begins[1:]))
+        and is_message(body, header.queue_id, header.queue_offset)
+        and is_message(last, header.queue_id, header.queue_offset + count - 1)
+    ):
+        return None
     return _Found(ResponseCode.SUCCESS, FOUND, header.queue_offset + count, body, count)
 
 
@@ -193,10 +207,15 @@ def _read(
         return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", header.queue_offset)
     next_offset = header.queue_offset
     spans: list[tuple[int, int]] = []
-    begin = end = total = count = 0
+    begin = end = total = count = last = 0
+    numbers: list[int] = []
     status = "NO_MATCHED_MESSAGE"
+    is_odd, known_until = False, log_start
     wanted = units if tags is None else _more_units(queue, header, units)
     for unit in wanted:
+        if unit.commit_log_offset < known_until or not is_record_size(unit.size):
+            is_odd = True  # it expired, or it or the one before it is damaged
+        known_until = unit.commit_log_offset + unit.size
         if tags is None or unit.tags_code in tags:
             if count == count_max or (count and total + unit.size > size_max):
                 break
@@ -210,25 +229,38 @@ def _read(
                 end = unit.commit_log_offset + unit.size
                 total += unit.size
                 count += 1
+                numbers.append(next_offset)
+                last = unit.size
         next_offset += 1
+    if is_odd:
+        return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
     if not count:
         return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset)
     spans.append((begin, end))
     body = b"".join([log.read(begin, end - begin) for begin, end in spans])
-    if not holds_records(body, count) or not all(log.damage.is_excluded(*span) for span in spans):
-        return _around_damage(state, queue, header.queue_offset, next_offset, tags)
+    is_sound = (
+        holds_records(body, count)
+        and all(log.damage.is_excluded(*span) for span in spans)
+        and is_message(body, header.queue_id, numbers[0])
+        and is_message(body[-last:], header.queue_id, numbers[-1])
+    )
+    if not is_sound:
+        return _around_damage(state, queue, header.queue_offset, next_offset, tags, status)
     return _Found(ResponseCode.SUCCESS, FOUND, next_offset, body, count)
 
 
 def _around_damage(
-    state: BrokerState, queue: ConsumeQueue, begin: int, end: int, tags: frozenset[int] | None
+    state: BrokerState,
+    queue: ConsumeQueue,
+    begin: int,
+    end: int,
+    tags: frozenset[int] | None,
+    status: str,
 ) -> _Found:
     """Read once more, record by record, between two offsets of the queue."""
-    units = [queue.unit(index) for index in range(begin, end)]
-    wanted = (unit for unit in units if tags is None or unit.tags_code in tags)
-    records = sound_records(state.store.log, wanted)
+    records = sound_records(state.store, queue, begin, end, tags)
     if not records:
-        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", end)
+        return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, status, end)
     return _Found(ResponseCode.SUCCESS, FOUND, end, b"".join(records), len(records))
 
 

@@ -284,6 +284,18 @@ class ConsumeQueue:
         number, at = self._place(index)
         return Unit(*_UNIT.unpack(self._files[number].copy(at, CONSUME_QUEUE_UNIT_SIZE)))
 
+    def path_of(self, index: int) -> str:
+        """Return the path of the file that holds the unit of message `index`."""
+        return self._path(index // self._per_file)
+
+    def mend(self, index: int, unit: Unit) -> None:
+        """Write the unit of a message that has one already."""
+        number, at = self._place(index)
+        self._file(number).write(at, (pack_unit(*unit),))
+        self._dirty.add(number)
+        if index == self.end - 1:
+            self._set_end(self.end)
+
     def units(self, index: int, count: int) -> list[Unit]:
         """Return up to `count` units from message `index`, as many as one file holds."""
         return [Unit(*unit) for unit in _UNIT.iter_unpack(self._packed(index, count))]

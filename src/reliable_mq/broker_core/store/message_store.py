@@ -29,6 +29,7 @@ from reliable_mq.broker_core.store.progress import (
     load_progress,
     save_progress,
 )
+from reliable_mq.broker_core.store.queue_reading import QueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
@@ -80,6 +81,7 @@ class MessageStore:
         self._noted = Progress(log_start=-1, log_end=-1)  # what is on the medium
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
+        self.reader = QueueReader(self.log, delays_ms)
         self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
         self.on_dispatch: Callable[[Arrivals], None] | None = None
