@@ -4,7 +4,8 @@ import asyncio
 import errno
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,20 +80,28 @@ class Peer:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic), b"x")
 
 
+async def started(folder: Path, watch: Watch, **properties: str) -> tuple[BrokerServer, Peer]:
+    options = BrokerOptions(store=folder, port=0, name_server_port=0, properties=properties)
+    server = BrokerServer(options, watch)
+    await server.start()
+    return server, Peer(*await asyncio.open_connection(*server.address.split(":")))
+
+
 @asynccontextmanager
 async def serving(
     folder: Path, watch: Watch, **properties: str
 ) -> AsyncIterator[tuple[BrokerServer, Peer]]:
     """Run a broker, and a client of it."""
-    options = BrokerOptions(store=folder, port=0, name_server_port=0, properties=properties)
-    server = BrokerServer(options, watch)
-    await server.start()
-    peer = Peer(*await asyncio.open_connection(*server.address.split(":")))
+    server, peer = await started(folder, watch, **properties)
     try:
         yield server, peer
     finally:
         peer.writer.close()
-        await server.close()
+        if watch.causes:  # the process would be gone
+            server._log_writer.close()
+            await server._abandon()
+        else:
+            await server.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -281,5 +290,39 @@ def test_a_table_of_topics_without_room_refuses_sends_instead_of_keeping_their_a
                 assert first not in peer.answers
             assert (await peer.answer_to(first)).code == ResponseCode.SUCCESS
             assert (await peer.send("new")).code == ResponseCode.SUCCESS
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_configuration_files_is_answered_before_the_broker_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, is_writing, write_text = threading.Event(), threading.Event(), FileDisk.write_text
+
+    def slowly(disk: FileDisk, path: str, text: str) -> None:
+        is_writing.set()
+        assert gate.wait(DEADLINE_SECONDS)
+        write_text(disk, path, text)
+
+    def drain_and_open(drain: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        def opened() -> Awaitable[None]:
+            asyncio.get_running_loop().call_soon(gate.set)  # the first drain has begun by then
+            return drain()
+
+        return opened
+
+    async def scenario() -> None:
+        server, peer = await started(tmp_path, Watch())
+        monkeypatch.setattr(FileDisk, "write_text", slowly)
+        asked = [peer.put(RequestCode.SEND_MESSAGE_V2, send_header("one"), b"x")]
+        await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
+        asked.append(peer.put(RequestCode.SEND_MESSAGE_V2, send_header("two"), b"x"))
+        await until(lambda: server._core.state.topics.get("two") is not None)
+        monkeypatch.setattr(server._log_writer, "drain", drain_and_open(server._log_writer.drain))
+        closing = asyncio.create_task(server.close())
+        answers = [await peer.answer_to(opaque) for opaque in asked]
+        assert [answer.code for answer in answers] == [ResponseCode.SUCCESS] * 2
+        peer.writer.close()
+        await closing
 
     asyncio.run(scenario())

@@ -155,3 +155,14 @@ def test_a_topic_can_be_told_without_a_registration_of_the_broker() -> None:
     scene = played(act)
     assert len(scene.server.told) == 1
     assert Ask.REGISTER_TOPIC_IN_NAMESRV in scene.server.codes
+
+
+def test_a_broker_that_takes_its_leave_keeps_nobodys_reply() -> None:
+    async def act(scene: Scene) -> None:
+        scene.create("under way", b"first")
+        await asyncio.sleep(0)
+        scene.create("next", b"second")
+        await scene.registrar.unregister()
+        scene.create("late", b"third")
+
+    assert played(act).sent == [(1, b"first"), (1, b"second"), (1, b"third")]

@@ -28,6 +28,11 @@ class ConfigFiles:
         """Whether a table changed that is not being written."""
         return bool(self._changed)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether files are being written."""
+        return bool(self._under_way)
+
     def change(self, path: str, dump: _Dump) -> None:
         """Note that a table changed; its file is written soon."""
         self._changed[path] = dump

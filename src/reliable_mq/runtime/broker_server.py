@@ -336,8 +336,7 @@ class BrokerServer:
         await asyncio.gather(*self._timers, return_exceptions=True)
         await self._registrar.unregister()
         self._listener.stop_reading()
-        self._run_turn()
-        await self._log_writer.drain()
+        await self._finish()
         await self._listener.close()
         self._log_writer.close()
         if not self._log_writer.is_waiting_for_room:  # else the next start takes it for a crash
@@ -347,6 +346,16 @@ class BrokerServer:
         await self._registrar.close()
         if self._name_server:
             await self._name_server.close()
+
+    async def _finish(self) -> None:
+        """Store and answer what was taken; what finds no room is left."""
+        while True:
+            self._run_turn()
+            await self._log_writer.drain()
+            state = self._core.state
+            is_done = not (state.is_turn_due or state.files.is_under_way)
+            if is_done or state.pressure.is_disk_full:
+                return
 
     def _close_core(self) -> None:
         try:

@@ -71,10 +71,14 @@ class Registrar:
     def note(self, replies: Replies) -> None:
         """Tell the topics that changed, if there are any, and let `replies` go after that.
 
-        What is under way is waited for first; when all is told, they go at once.
+        What is under way is waited for first; when all is told, they go at once, and so they do
+        when the broker has taken its leave.
         """
+        if self._is_closed:
+            self._send(replies)
+            return
         self._waiting += replies
-        if (self._waiting or self._state.needs_registration) and not self._is_closed:
+        if self._waiting or self._state.needs_registration:
             self._begin()
 
     async def register(self) -> None:
@@ -94,9 +98,13 @@ class Registrar:
                 self._is_all_due = False
                 self._informed.clear()
             names = self._state.take_unregistered()
-            if names or len(self._informed) < len(self._addresses):
-                await asyncio.gather(*(self._tell(address, names) for address in self._addresses))
-            self._send(replies)
+            try:
+                if names or len(self._informed) < len(self._addresses):
+                    await asyncio.gather(
+                        *(self._tell(address, names) for address in self._addresses)
+                    )
+            finally:  # also when the broker takes its leave meanwhile
+                self._send(replies)
 
     async def _tell(self, address: str, names: list[str]) -> None:
         """Tell one name server of the topics `names`, or of all if it may not know the others."""
@@ -128,11 +136,16 @@ class Registrar:
         return True
 
     async def unregister(self) -> None:
-        """End what is under way, and tell every name server that the broker goes."""
+        """End what is under way, and tell every name server that the broker goes.
+
+        Who waited is answered: the topics are saved, and nobody will be told of them now.
+        """
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        replies, self._waiting = self._waiting, []
+        self._send(replies)
         for address in self._addresses:
             try:
                 await self._links.call(address, farewell(self._state), _FAREWELL_TIMEOUT)
