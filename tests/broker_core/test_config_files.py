@@ -139,3 +139,48 @@ def test_an_empty_file_says_nothing() -> None:
         disk.write_text(path, "")
 
     BrokerWorld(disk)
+
+
+@pytest.mark.parametrize("text", ["", "{", "\0\0\0\0", None])
+@pytest.mark.parametrize("path", APACHES)
+def test_an_empty_broken_or_missing_file_is_taken_from_apaches_copy_with_a_warning(
+    path: str, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    for other, good in APACHES.items():
+        disk.write_text(f"{other}.bak" if other == path else other, good)
+    if text is not None:
+        disk.write_text(path, text)
+
+    state = BrokerWorld(disk).state
+
+    assert state.topics.get(TOPIC).read_queue_nums == 3
+    assert state.groups.get(GROUP).retry_max_times == 3
+    assert state.offsets.groups_of(TOPIC) == [GROUP]
+    (warning,) = caplog.messages
+    assert f"{path} is" in warning
+    assert warning.endswith(f"{path}.bak")
+
+
+def test_a_broken_file_whose_copy_is_broken_too_is_refused() -> None:
+    disk = MemoryDisk()
+    disk.write_text("config/topics.json", "{")
+    disk.write_text("config/topics.json.bak", "")
+
+    with pytest.raises(StoreCorrupt, match="restore it from a copy"):
+        BrokerCore(BrokerConfig(), disk).open(START_MS)
+
+
+def test_tables_that_are_missing_beside_a_log_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = BrokerWorld()
+    world.send(b"kept")
+    world.stop()
+    assert not caplog.messages
+    for name in world.disk.names("config"):
+        world.disk.remove(f"config/{name}")
+
+    BrokerWorld(world.disk)
+
+    assert any("config/topics.json is missing beside a log" in text for text in caplog.messages)

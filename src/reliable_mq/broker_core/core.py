@@ -10,9 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
+from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
@@ -32,7 +31,7 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
-from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
+from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
 from reliable_mq.wire.record import pack_host
 
@@ -108,13 +107,8 @@ class BrokerCore:
             schedule.PATH: state.schedule.load,
             topic_counts.TIMERS_PATH: state.timers.counts.load,
         }
-        for path, load in loaders.items():
-            try:
-                text = self._disk.read_text(path)
-                if text:
-                    load(text)
-            except (ValueError, msgspec.ValidationError) as error:
-                raise StoreCorrupt(f"{path}: {error}; restore it from a copy") from error
+        load_tables(self._disk, loaders)
+        warn_of_missing(self._disk, TOPICS_PATH)
         state.topics.create_system_topics(
             config.broker_cluster_name,
             config.broker_name,
