@@ -1,9 +1,12 @@
 """Request and reply: the broker brings a reply to the client that asked."""
 
+import errno
+
 import pytest
 from tests.broker_core.broker_world import BrokerWorld, connection, send_header
 from tests.broker_core.half_world import produce
 
+from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.properties import decode_properties
@@ -139,3 +142,35 @@ def test_a_client_is_found_as_long_as_one_of_its_producers_is_registered(
     world.core.disconnected(ASKER)
     assert clients.find_producer("client-1") is None
     clients.invariants()
+
+
+@pytest.mark.parametrize("how", ["answered", "late", "gone"])
+@pytest.mark.parametrize(
+    "fault", [MessageRefused("too long"), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_who_replied_is_told_how_it_went_though_the_reply_cannot_be_kept(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, how: str, fault: Exception
+) -> None:
+    assert respond(world, replying()) is None
+    opaque = world.last_opaque
+    push = pushed(world)
+
+    def refuse(_message: object, _now_ms: int) -> None:
+        if isinstance(fault, OSError):
+            raise StoreError("commitlog") from fault
+        raise fault
+
+    monkeypatch.setattr(world.state, "append", refuse)
+
+    if how == "answered":
+        take(world, push)
+    elif how == "late":
+        world.pass_time(20_000)
+    else:
+        world.core.disconnected(ASKER)
+        world.finish_turn()
+
+    answer = world.reply_to(opaque, of=RESPONDER)
+    assert answer is not None
+    assert (answer.code == ResponseCode.SUCCESS) == (how == "answered")
+    assert world.records(TOPIC) == []

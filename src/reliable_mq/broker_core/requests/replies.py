@@ -6,12 +6,15 @@ reply's. The reply is pushed over the asker's connection, kept in `<cluster>_REP
 Source: Apache RocketMQ `ReplyMessageProcessor`.
 """
 
+import logging
 from functools import partial
 
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
 from reliable_mq.broker_core.requests.send import topic_for
 from reliable_mq.broker_core.state import BrokerState, Request
-from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.store.appender import Place, StoredMessage
+from reliable_mq.broker_core.store.disk import is_out_of_room
+from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply, request
@@ -26,6 +29,8 @@ from reliable_mq.wire.properties import (
     encode_properties,
 )
 from reliable_mq.wire.record import TRANSACTION_MASK
+
+log = logging.getLogger(__name__)
 
 
 def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
@@ -114,14 +119,14 @@ def _finish(
     ext = {MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
     code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
     queue_id = str(message.queue_id)
-    if not config.store_reply_message or state.pressure.is_disk_full:
+    place = _keep(state, message, now_ms)
+    if place is None:
         if fault is None:
             ext |= {"msgId": "0", "queueId": queue_id, "queueOffset": "0"}
         frame = encode_command(reply(asked.command, code, fault, ext))
         if not asked.command.is_oneway:
             state.reply(asked.connection.id, frame)
         return
-    place = state.append(message, now_ms)
     ip, port = state.host[:-4], int.from_bytes(state.host[-4:])
     ext |= {
         "msgId": encode_offset_message_id(ip, port, place.commit_log_offset),
@@ -131,3 +136,22 @@ def _finish(
     if not asked.command.is_oneway:
         frame = encode_command(reply(asked.command, code, fault, ext))
         state.reply_when_stored(asked.connection.id, place.end, frame)
+
+
+def _keep(state: BrokerState, message: StoredMessage, now_ms: int) -> Place | None:
+    """Store a reply, unless that is not wanted or not possible.
+
+    Whatever happens, the one who replied hears how it went: this runs in the asker's answer, at the
+    end of its connection and in the broker's ticks, where nobody else could be told.
+    """
+    if not state.config.store_reply_message or state.pressure.is_disk_full:
+        return None
+    try:
+        return state.append(message, now_ms)
+    except MessageRefused as error:
+        log.warning("a reply in %s is not kept: %s", message.topic, error)
+    except StoreError as error:
+        if not is_out_of_room(error):
+            raise
+        state.pressure.note_no_file(now_ms)
+    return None
