@@ -1,5 +1,7 @@
 """Commands in both header forms. W1: decode after encode is the identity."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from reliable_mq.wire.command import (
     VERSION,
     Command,
     decode_command,
+    decode_request,
     encode_command,
     reply,
     request,
@@ -236,7 +239,6 @@ def test_bytes_behind_the_ext_fields_of_the_compact_form_are_left_alone() -> Non
         b'{"code":1,"opaque":2147483648}',  # could not be answered
         b'{"code":1,"opaque":99999999999999999999999}',
         b'{"code":1,"extFields":[1]}',
-        b'{"code":1,"extFields":{"a":"\\ud834"}}',  # half a character
         b'{"code":1,"extFields":{"a":"\xff"}}',
         b'{"code":1,"extFields":' + b"[" * 100_000,
         b'{"code":1,"x":' + b'{"a":' * 100_000,
@@ -304,3 +306,30 @@ def test_any_json_in_any_field_gives_a_command_that_can_be_answered_or_a_frame_e
     except (FrameError, OverflowError):  # OverflowError: msgspec cannot write the number
         return
     assert decoded(encode_command(reply(command))).opaque == command.opaque
+
+
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (rb"\ud800", "?"),
+        (rb"a\uDFFFb", "a?b"),
+        (rb"\ud83d\ude00\ud83d", "😀?"),
+        (rb"\ud800\ud83d\ude00", "?😀"),
+        (rb"\\ud800\ud800", "\\ud800?"),
+    ],
+)
+@pytest.mark.parametrize("decode", [decode_command, decode_request])
+def test_half_a_pair_of_surrogates_is_read_as_java_writes_it(
+    decode: Callable[[Frame], Command], escaped: bytes, text: str
+) -> None:
+    header = b'{"code":310,"extFields":{"i":"' + escaped + b'"},"opaque":7}'
+
+    command = decode(Frame(JSON, header, b"body"))
+
+    assert (command.opaque, command.ext_fields) == (7, {"i": text})
+
+
+@pytest.mark.parametrize("header", [rb'{"code":\ud800}', rb'{"code":1,"remark":"\ud800', rb"\ud8"])
+def test_half_a_pair_makes_no_header_of_what_is_none(header: bytes) -> None:
+    with pytest.raises(FrameError):
+        of_json(header)

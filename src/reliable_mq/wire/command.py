@@ -12,6 +12,7 @@ Flag bit 0 marks a reply, bit 1 a request that wants none. `opaque` ties a reply
 is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSerializable`.
 """
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -236,15 +237,29 @@ def _encode_json_header(command: Command) -> bytes:
 
 
 def _decode_json_of_any_shape(header: bytes) -> Command:
-    """Decode what other clients send: null or numeric ext values, null fields."""
+    """Decode what other clients send: null or numeric ext values, null fields, half characters."""
     try:
-        fields = msgspec.json.decode(header, type=dict[str, object])
+        readable = _ESCAPE.sub(_without_half, header)
+        fields = msgspec.json.decode(readable, type=dict[str, object])
         known = {name: fields[name] for name in _NAMES if fields.get(name) is not None}
         ext = msgspec.convert(fields.get("extFields") or {}, dict[str, object])
         known["extFields"] = {key: _as_text(ext[key]) for key in ext if ext[key] is not None}
         return msgspec.convert(known, Command, strict=False)
     except _UNREADABLE as error:
         raise FrameError(f"the header is no command: {header[:80]!r}") from error
+
+
+# An escape, a pair of surrogates as one; the group is half a pair, which is no character.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    """Return an escape, `?` for half a pair: Java writes that when it makes bytes of the text."""
+    return b"?" if escape[1] else escape[0]
 
 
 _NAMES = ("code", "opaque", "flag", "language", "version", "remark")
