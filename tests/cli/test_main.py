@@ -1,14 +1,20 @@
 """The command line as a whole: quick to start, one line for a failure, the right exit code."""
 
+import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from reliable_mq.cli.main import BAD_USAGE, EXTRA_OF_MODULE, FAILED, VERBS, build_app, explain
 from reliable_mq.errors import ConfigurationError, ConnectionLost
 
+ROOT = Path(__file__).parents[2]
 HEAVY = ("pyspark", "sqlalchemy", "pandas", "pyarrow", "redis")
 
 
@@ -74,6 +80,26 @@ def test_a_missing_extra_is_named() -> None:
 @pytest.mark.parametrize("module", EXTRA_OF_MODULE)
 def test_every_module_of_an_extra_exists(module: str) -> None:
     assert importlib.util.find_spec(module) is not None
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """Yield the top-level names of the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_every_import_that_a_plain_install_lacks_names_its_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {re.split(r"[\[>=<]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    ours = {"reliable_mq", "examples"}
+    files = (ROOT / "src/reliable_mq").rglob("*.py")
+    imported = {name for path in files for name in imported_by(path)}
+
+    assert imported - sys.stdlib_module_names - core - ours <= EXTRA_OF_MODULE.keys()
+    assert set(EXTRA_OF_MODULE.values()) <= project["optional-dependencies"].keys()
 
 
 def test_a_database_that_is_down_is_told_in_the_drivers_words(postgres_url: str) -> None:

