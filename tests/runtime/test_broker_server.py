@@ -18,12 +18,13 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.requests import table
-from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.state import BrokerState, Connection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.runtime import broker_server
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.file_disk import FileDisk
+from reliable_mq.runtime.listener import now_ms
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
@@ -326,3 +327,38 @@ def test_what_waits_for_configuration_files_is_answered_before_the_broker_closes
         await closing
 
     asyncio.run(scenario())
+
+
+def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_turn, later_ms = BrokerCore.take_turn, 0
+    took_ms: list[int] = []
+
+    def noted(core: BrokerCore, began_ms: int = 0, now_ms: int = 0) -> Turn:
+        took_ms.append(now_ms - began_ms)
+        return take_turn(core, began_ms, now_ms)
+
+    async def scenario() -> None:
+        nonlocal later_ms
+        async with serving(tmp_path, Watch()) as (server, peer):
+            assert (await peer.send()).code == ResponseCode.SUCCESS
+            monkeypatch.setattr(broker_server, "now_ms", lambda: now_ms() + later_ms)
+            later_ms = 3_600_000
+            took_ms.clear()
+            monkeypatch.setattr(BrokerCore, "take_turn", noted)
+            gone: list[Connection] = []
+            disconnected = server.disconnected
+
+            def noted_disconnected(connection: Connection) -> None:
+                disconnected(connection)
+                gone.append(connection)
+
+            monkeypatch.setattr(server, "disconnected", noted_disconnected)
+            peer.writer.close()
+            await until(lambda: bool(gone))
+            turns = len(took_ms)
+            await until(lambda: len(took_ms) > turns)
+
+    asyncio.run(scenario())
+    assert max(took_ms) < 3_600_000 / 2

@@ -203,7 +203,7 @@ class BrokerServer:
             self._turn_is_due = True
             self._run_turn()
         else:
-            self._schedule_turn()
+            self._schedule_turn(now)
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -211,11 +211,12 @@ class BrokerServer:
             self._core.disconnected(connection.id)
         except Exception as error:  # noqa: BLE001 - told there
             self._on_broken(error)
-        self._schedule_turn()
+        self._schedule_turn(now_ms())
 
-    def _schedule_turn(self) -> None:
+    def _schedule_turn(self, began_ms: int) -> None:
         if not self._turn_is_due:
             self._turn_is_due = True
+            self._turn_began_ms = began_ms
             self._loop.call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
@@ -242,7 +243,7 @@ class BrokerServer:
             self._core.stored(end, durable=is_durable, now_ms=now_ms())
             self._send(self._core.state.answers.take_ready())
             if self._core.state.is_turn_due:
-                self._schedule_turn()
+                self._schedule_turn(now_ms())
         except Exception as error:  # noqa: BLE001 - told there
             self._on_broken(error)
 
@@ -290,7 +291,7 @@ class BrokerServer:
                 if self._core.index_some(now_ms()):
                     pause = 0 if is_wanted else _INDEX_PAUSE_SECONDS
                 else:
-                    self._schedule_turn()
+                    self._schedule_turn(now_ms())
 
     async def _checkpoint_forever(self) -> None:
         """Note how far the store is safe: what lies behind the note, a start after a kill reads."""
