@@ -38,9 +38,12 @@ class Answers:
         self._held_end = max(self._held_end, end)
 
     def release(self, end: int) -> int:
-        """Let the answers go that waited for log offsets up to `end`; return how many."""
+        """Let the answers go that waited for log offsets up to `end`; return how many.
+
+        With ASYNC_FLUSH an older end comes again, when it is durable: it lets nobody go anew.
+        """
         withheld, count = self._withheld, 0
-        self.released = end
+        self.released = max(self.released, end)
         while withheld and withheld[0][0] <= end:
             answers = withheld.popleft()[1]
             count += len(answers)
