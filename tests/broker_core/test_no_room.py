@@ -222,3 +222,45 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_knows_a_kill_that_follo
     assert disk.size_of("abort") == -1
     world.start()
     assert bodies(world, TOPIC, 0) == [b"kept"]
+
+
+GROUP_BODY = b'{"groupName":"payments","retryMaxTimes":3}'
+CHANGES: list[tuple[int, dict[str, object], bytes]] = [
+    (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        {"topic": "new", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6},
+        b"",
+    ),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}, b""),
+    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP_BODY),
+    (
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        {},
+        b'{"groupConfigList":[%s]}' % GROUP_BODY,
+    ),
+    (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "old", "cleanOffset": "true"}, b""),
+]
+
+
+@pytest.mark.parametrize(("code", "header", "body"), CHANGES)
+@pytest.mark.parametrize("is_noticed_by_a_look", [True, False])
+def test_what_changes_a_table_is_refused_without_a_change_while_its_file_has_no_room(
+    code: int, header: dict[str, object], body: bytes, is_noticed_by_a_look: bool
+) -> None:
+    world = BrokerWorld()
+    world.create_topic(queues=4)
+    pressure = world.state.pressure
+    before = world.disk.files()
+    if is_noticed_by_a_look:
+        pressure.note_disk(1.0, is_full=True, free_size=4096)
+    else:
+        pressure.note_room(has_room=False)
+
+    answer = world.ask(code, header, body)
+
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "disk is full" in (answer.remark or "")
+    assert world.disk.files() == before
+    pressure.note_disk(0.92, is_full=True, free_size=1 << 30)  # for tables there is room
+    pressure.note_room(has_room=True)
+    assert world.ask(code, header, body).code == 0

@@ -184,3 +184,15 @@ def test_a_message_without_an_id_gets_one_that_its_retries_keep(world: BrokerWor
     world.send(UNIQ_KEY="MINE")
     first, second, *_ = (record.property_map()["UNIQ_KEY"] for record in world.records(TOPIC, 0))
     assert (len(first), second) == (32, "MINE")
+
+
+def test_without_room_the_answer_says_so_and_no_topic_is_made(
+    world: BrokerWorld, failed: int
+) -> None:
+    world.state.pressure.note_disk(0.99, is_full=True)
+
+    answer = send_back(world, failed)
+
+    assert answer.code == Code.SYSTEM_ERROR
+    assert answer.remark == "SERVICE_NOT_AVAILABLE: the broker's disk is full"
+    assert world.state.topics.get(RETRY) is None

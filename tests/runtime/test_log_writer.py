@@ -194,6 +194,25 @@ def test_a_configuration_file_that_found_no_room_is_written_with_the_next_one() 
     assert (disk.read_text("first"), disk.read_text("second")) == ("1", "2")
 
 
+def test_a_configuration_file_that_finds_no_room_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        disk.error = errno.ENOSPC
+        writer = LogWriter(disk, 0, Reports())
+        for number in range(3):
+            disk.fail_at = len(disk.operations)
+            writer.take(Turn(None, [], {"first": f"{number}"}))
+            await writer.drain()
+        writer.close()
+
+    asyncio.run(scenario())
+    assert [text for text in caplog.messages if text.startswith("first: no room")] == [
+        "first: no room for it, it is written later"
+    ]
+
+
 def test_files_without_room_are_told_like_a_log_without_room_until_all_is_written() -> None:
     async def scenario() -> list[bool]:
         disk, segment, rooms = MemoryDisk(), FullSegment(), list[bool]()

@@ -38,7 +38,8 @@ class Housekeeping:
         state, retention = self._state, self._state.retention
         was_full = retention.is_full
         count = retention.judge(found, now_ms)
-        state.pressure.note_disk(found.used, is_full=retention.is_full)
+        _all, free_size = found.capacity
+        state.pressure.note_disk(found.used, is_full=retention.is_full, free_size=free_size)
         if retention.is_full != was_full:
             told = "sends are refused until there is room" if not was_full else "sends go on"
             log.warning("the disk is %.0f %% full, %s", found.used * 100, told)

@@ -16,6 +16,7 @@ _DISK_FULL = (
 )
 _BUSY = "[{}]broker busy, start flow control for a while, period in queue: {}ms, size of queue: {}"
 _RETRY_MS = 500  # between two tries to give the log its next file
+_TABLES_SIZE = 1024 * 1024  # bytes: with less left, a configuration file may find no room
 # So many sends go into the log together, however slow it is: they are no queue.
 _TOGETHER = 64
 
@@ -37,6 +38,7 @@ class Pressure:
         self.refusal: tuple[ResponseCode, str] | None = None
         self._used = 0.0
         self._is_full = False
+        self._has_bytes = True
         self._has_room = True
         self._retry_ms = 0  # until when the log is without its next file; 0: it is not
         self.refused = 0  # how many sends, since the start
@@ -50,10 +52,11 @@ class Pressure:
         """Whether nothing is to be written for want of room."""
         return self._is_full or not self._has_room or self._retry_ms > 0
 
-    def note_disk(self, used: float, *, is_full: bool) -> None:
-        """Note how full the disk is, and whether it is too full to write."""
+    def note_disk(self, used: float, *, is_full: bool, free_size: int = _TABLES_SIZE) -> None:
+        """Note how full the disk is, whether that is too full for messages, and the bytes left."""
         self._used = used
         self._is_full = is_full
+        self._has_bytes = free_size >= _TABLES_SIZE
         self._judge()
 
     def note_room(self, *, has_room: bool) -> None:
@@ -87,6 +90,20 @@ class Pressure:
         if self.refusal is not None:
             self.refused += 1
             raise Refused(*self.refusal)
+
+    def check_tables(self) -> None:
+        """Refuse what changes a table whose file would find no room: it would wait for its answer.
+
+        Above a mark of the retention messages are refused, and tables still have room.
+
+        Raises:
+            Refused: when there is none.
+        """
+        if not self._has_room or self._retry_ms > 0 or not self._has_bytes:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "the broker's disk is full, nothing was changed: make room and ask again",
+            )
 
     def _judge(self) -> None:
         limits, wait_ms, waiting = self.limits, self.wait_ms, self.waiting

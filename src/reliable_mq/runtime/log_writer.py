@@ -198,14 +198,15 @@ class LogWriter:
         self._on_stored(batch.end, False)
 
     def _write_files(self, files: dict[str, str]) -> None:
-        waiting, self._unsaved = {**self._unsaved, **files}, {}
+        told, waiting, self._unsaved = self._unsaved, {**self._unsaved, **files}, {}
         for path, text in waiting.items():
             try:
                 self._disk.write_text(path, text)
             except OSError as error:
                 if not is_out_of_room(error):
                     raise
-                log.warning("%s: no room for it, it is written later", path)
+                if path not in told:
+                    log.warning("%s: no room for it, it is written later", path)
                 self._unsaved[path] = text
         if self._unsaved:
             self._loop.call_soon_threadsafe(self._save_later)

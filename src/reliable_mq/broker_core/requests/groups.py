@@ -148,6 +148,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     if body:
         group = msgspec.convert(fastjson.loads(body), GroupConfig)
         _refuse_faulty(group)
+        state.pressure.check_tables()
         state.groups.put(group, request.now_ms)
         state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
@@ -162,6 +163,7 @@ def update_and_create_subscription_group_list(state: BrokerState, request: Reque
     listed = msgspec.convert(fastjson.loads(request.command.body), _GroupList).groups
     for group in listed:
         _refuse_faulty(group)
+    state.pressure.check_tables()
     for group in listed:
         state.groups.put(group, request.now_ms)
     state.groups_changed()
@@ -182,6 +184,7 @@ def _refuse_faulty(group: GroupConfig) -> None:
 def delete_subscription_group(state: BrokerState, request: Request) -> None:
     """DELETE_SUBSCRIPTIONGROUP: its settings go, there or not, and its offsets if so asked."""
     header = DeleteGroupHeader.decode(request.command.ext_fields)
+    state.pressure.check_tables()
     if state.groups.remove(header.group_name, request.now_ms):
         state.groups_changed()
     state.statistics.forget_group(header.group_name)

@@ -41,6 +41,8 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     record = state.store.read_record(header.offset) if header.offset >= 0 else None
     if record is None or not is_queued(record.sys_flag):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    if state.pressure.is_disk_full:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE: the broker's disk is full")
     retry_topic = state.ensure_retry_topic(header.group, group.retry_queue_nums, request.now_ms)
     if not retry_topic.perm & WRITE:
         raise Refused(
@@ -53,8 +55,6 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     else:
         topic, queue_id = retry_topic.topic_name, request.now_ms % group.retry_queue_nums
         level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-    if state.pressure.is_disk_full:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
     message = _again(state, record, topic, queue_id, level)
     place = state.append(message, request.now_ms)
     origin = record.property_map().get(RETRY_TOPIC, record.topic)

@@ -53,6 +53,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
     _refuse_queue_count(topic)
     if topic == known and topic.topic_name not in state.new_topics:
         return reply(request.command)
+    state.pressure.check_tables()
     if topic != known:
         state.put_topic(topic, request.now_ms)
     state.reply_when_registered(request, reply(request.command))
@@ -83,6 +84,7 @@ def update_and_create_topic_list(state: BrokerState, request: Request) -> None:
         )
         attributes = _changed_attributes(state, state.topics.get(wanted.topic_name), changes)
         topics.append(msgspec.structs.replace(wanted, attributes=attributes))
+    state.pressure.check_tables()
     for topic in topics:
         state.topics.put(topic, request.now_ms)
     state.topics_changed([topic.topic_name for topic in topics])
@@ -160,6 +162,7 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
     if not name.strip():
         raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     _refuse_system_topic(state, name)
+    state.pressure.check_tables()
     if state.topics.remove(name, request.now_ms):
         state.topics_changed()
     state.offsets.remove_topic(name)
