@@ -311,12 +311,17 @@ class BrokerServer:
         Between two syncs the thread writes what else there is, for example a topic that is new.
         """
         upkeep = self._core.state.store.upkeep
-        for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
-            upkeep.flush_some(_QUEUES_AT_ONCE)
-            await asyncio.sleep(0)
+        await self._write_queues()
         for _ in range(upkeep.unsynced // _QUEUES_AT_ONCE):
             files = upkeep.take_unsynced(_QUEUES_AT_ONCE)
             await self._log_writer.run(partial(_sync, files))
+        await self._write_queues()  # while those were synced others have grown
+
+    async def _write_queues(self) -> None:
+        upkeep = self._core.state.store.upkeep
+        for _ in range(upkeep.unwritten // _QUEUES_AT_ONCE):
+            upkeep.flush_some(_QUEUES_AT_ONCE)
+            await asyncio.sleep(0)
 
     async def _checkpoint_timers_forever(self) -> None:
         while True:
