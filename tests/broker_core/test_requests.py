@@ -166,3 +166,31 @@ def test_nobody_makes_more_queues_than_a_broker_can_count(world: BrokerWorld) ->
     assert world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header).code == Code.INVALID_PARAMETER
     answer = world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
     assert answer.code == Code.INVALID_PARAMETER
+
+
+def test_one_request_stops_nobody_with_all_that_it_names(world: BrokerWorld) -> None:
+    data = [{"groupName": f"group-{number}"} for number in range(1_001)]
+    beat = {"clientID": "c", "producerDataSet": data, "consumerDataSet": []}
+    queues = [{"topic": "t", "brokerName": "b", "queueId": n} for n in range(10_001)]
+    lock = {"consumerGroup": "g", "clientId": "c", "mqSet": queues}
+    world.create_topic("wide", queues=10_001)
+
+    for code, ext, body in (
+        (Ask.HEART_BEAT, {}, fastjson.dumps(beat)),
+        (Ask.LOCK_BATCH_MQ, {}, fastjson.dumps(lock)),
+        (Ask.UNLOCK_BATCH_MQ, {}, fastjson.dumps(lock)),
+        (Ask.GET_TOPIC_STATS_INFO, {"topic": "wide"}, b""),
+        (Ask.GET_CONSUME_STATS, {"topic": "wide", "consumerGroup": "g"}, b""),
+    ):
+        answer = world.ask(code, ext, body)
+        assert answer.code == Code.INVALID_PARAMETER
+        assert "are allowed" in str(answer.remark)
+    beat["producerDataSet"] = data[:1_000]
+    assert world.ask(Ask.HEART_BEAT, {}, fastjson.dumps(beat)).code == Code.SUCCESS
+    lock["mqSet"] = queues[:10_000]
+    assert world.ask(Ask.LOCK_BATCH_MQ, {}, fastjson.dumps(lock)).code == Code.SUCCESS
+
+
+@pytest.mark.parametrize("code", [Ask.HEART_BEAT, Ask.LOCK_BATCH_MQ, Ask.UNLOCK_BATCH_MQ])
+def test_a_request_without_its_body_is_told_so(world: BrokerWorld, code: int) -> None:
+    assert world.ask(code).remark == "the request's body is missing"

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from reliable_mq.errors import ProtocolError
 from reliable_mq.name_server.core import NameServerCore
+from reliable_mq.name_server.registration import decode_registration
 from reliable_mq.name_server.routes import EXPIRY_MS
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -323,3 +325,10 @@ def test_an_unknown_request_is_answered_as_apache_does(world: World) -> None:
     answer = world.ask(9_999)
 
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+def test_a_registration_that_unpacks_beyond_all_reason_is_refused() -> None:
+    bomb = zlib.compress(bytes(65 * 1024 * 1024))
+
+    with pytest.raises(ProtocolError, match="more than 67108864 bytes"):
+        decode_registration(bomb, compressed=True)

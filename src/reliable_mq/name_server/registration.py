@@ -11,6 +11,8 @@ import msgspec
 from reliable_mq.errors import ProtocolError
 from reliable_mq.wire import fastjson
 
+UNPACKED_SIZE_MAX = 64 * 1024 * 1024  # a hundred times what 10,000 topics need
+
 
 class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
     """What a route needs to know of a topic."""
@@ -51,10 +53,21 @@ def decode_registration(body: bytes, *, compressed: bool) -> Registration:
         if not body:
             return Registration()
         if compressed:
-            return _decode_compressed(zlib.decompress(body))
+            return _decode_compressed(_decompressed(body))
         return fastjson.decode(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the body is no registration: {error}") from error
+
+
+def _decompressed(body: bytes) -> bytes:
+    """Return what a body holds; one that grows beyond all reason is none."""
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(body, UNPACKED_SIZE_MAX)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"it holds more than {UNPACKED_SIZE_MAX} bytes")
+    if not unpacking.eof:
+        raise ValueError("it is cut short")
+    return data
 
 
 def _decode_compressed(data: bytes) -> Registration:

@@ -9,7 +9,7 @@ from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionDa
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, body_of, refuse_above
 from reliable_mq.broker_core.requests.subscription import check_filter
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -41,7 +41,8 @@ class _Heartbeat(msgspec.Struct):
 def heart_beat(state: BrokerState, request: Request) -> Command:
     """HEART_BEAT."""
     command = request.command
-    beat = msgspec.convert(fastjson.loads(command.body), _Heartbeat, strict=False)
+    beat = msgspec.convert(fastjson.loads(body_of(command)), _Heartbeat, strict=False)
+    refuse_above(len(beat.consumers or ()) + len(beat.producers or ()), GROUPS_MAX, "groups")
     member = Member(
         request.connection.id,
         beat.client_id,

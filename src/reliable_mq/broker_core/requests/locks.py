@@ -5,6 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `LockBatchRequestBody`.
 
 import msgspec
 
+from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, body_of, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
@@ -54,4 +55,6 @@ def unlock_batch_mq(state: BrokerState, request: Request) -> Command:
 
 
 def _body(request: Request) -> _LockBody:
-    return msgspec.convert(fastjson.loads(request.command.body), _LockBody)
+    body = msgspec.convert(fastjson.loads(body_of(request.command)), _LockBody)
+    refuse_above(len(body.mq_set), QUEUES_ASKED_MAX, "queues")
+    return body

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command
 
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -27,6 +28,35 @@ class Refused(ReliableMQError):
         self.code = code
         self.remark = remark
         self.ext = ext
+
+
+# What one request may name: real clients stay far below, and more would stop everybody's broker.
+GROUPS_MAX = 1_000  # in a heartbeat
+QUEUES_ASKED_MAX = 10_000  # in a request for locks or numbers
+
+
+def body_of(command: Command) -> bytes:
+    """Return the body of a request that means nothing without one.
+
+    Raises:
+        Refused: when there is none.
+    """
+    if not command.body:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the request's body is missing")
+    return command.body
+
+
+def refuse_above(count: int, count_max: int, what: str) -> None:
+    """Refuse a request that names too much.
+
+    Raises:
+        Refused: when `count` is more than `count_max`.
+    """
+    if count > count_max:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the request is about {count} {what}, at most {count_max} are allowed",
+        )
 
 
 def no_such_topic(topic: str, *, after: str = "") -> Refused:

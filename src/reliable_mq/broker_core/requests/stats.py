@@ -4,7 +4,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `ScheduleMessageService.buildRun
 """
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.statistics import GROUP_GET_NUMS, MINUTE, TOPIC_PUT_NUMS
 from reliable_mq.wire import fastjson
@@ -20,6 +20,7 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
     topic = state.topics.get(name)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+    refuse_above(topic.queue_count, QUEUES_ASKED_MAX, "queues")
     table: dict[QueueKey, dict[str, int]] = {}
     for queue_id in range(topic.queue_count):
         queue = state.store.queue(name, queue_id)
@@ -43,7 +44,9 @@ def get_consume_stats(state: BrokerState, request: Request) -> Command:
     tps = 0.0
     for name in _topics_of(state, group, ext.get("topicList", ""), ext.get("topic", "")):
         topic = state.topics.get(name)
-        for queue_id in range(topic.read_queue_nums if topic else 0):
+        count = topic.read_queue_nums if topic else 0
+        refuse_above(len(table) + count, QUEUES_ASKED_MAX, "queues")
+        for queue_id in range(count):
             queue = state.store.queue(name, queue_id)
             consumed = state.offsets.get(group, name, queue_id) or 0
             is_kept = queue is not None and queue.first < consumed <= queue.end
