@@ -1,11 +1,11 @@
 """A broker's core on a disk in memory, driven by hand: no sockets, no clock, no threads."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.state import Connection, Turn
+from reliable_mq.broker_core.state import BrokerState, Connection, Turn
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -34,9 +34,17 @@ START_MS = 1_700_000_000_000
 TOPIC = "orders"
 GROUP = "payments"
 
+_T = TypeVar("_T")
+
 
 def connection(number: int) -> Connection:
     return Connection(number, pack_host("10.0.0.1", number), f"10.0.0.1:{number}")
+
+
+def there(thing: _T | None) -> _T:
+    """Return what must be there."""
+    assert thing is not None
+    return thing
 
 
 class BrokerWorld:
@@ -69,7 +77,7 @@ class BrokerWorld:
         self.core.close()
 
     @property
-    def state(self) -> Any:
+    def state(self) -> BrokerState:
         return self.core.state
 
     def ask(
@@ -219,7 +227,7 @@ class BrokerWorld:
         if queue is None:
             return []
         units = [queue.unit(n) for n in range(queue.first, queue.end)]
-        return [self.state.store.read_record(unit.commit_log_offset) for unit in units]
+        return [there(self.state.store.read_record(unit.commit_log_offset)) for unit in units]
 
     def file(self, path: str) -> Any:
         """Return what a configuration file says."""

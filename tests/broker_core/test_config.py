@@ -1,7 +1,7 @@
 """Properties: Apache's names and defaults, one clear line for what is wrong."""
 
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, there
 
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.errors import ConfigurationError
@@ -98,7 +98,7 @@ def test_topics_are_made_only_when_that_is_allowed() -> None:
 
     few = BrokerWorld(defaultTopicQueueNums="2")
     few.send(topic="fresh")
-    assert few.state.topics.get("fresh").write_queue_nums == 2
+    assert there(few.state.topics.get("fresh")).write_queue_nums == 2
 
 
 def test_a_lock_lives_as_long_as_it_is_set_to() -> None:

@@ -1,7 +1,7 @@
 """The files under config/: Apache's form, Apache's own files, and files that are broken."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, there
 
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.core import BrokerCore
@@ -73,12 +73,12 @@ def test_the_files_of_an_apache_broker_are_read() -> None:
 
     state = BrokerWorld(disk).state
 
-    topic = state.topics.get(TOPIC)
+    topic = there(state.topics.get(TOPIC))
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.order) == (3, 2, True)
     assert topic.attributes == {"message.type": "FIFO"}
-    assert state.topics.get("old").perm == 4
+    assert there(state.topics.get("old")).perm == 4
     assert state.topics.version.counter > 4
-    assert state.groups.get(GROUP).retry_max_times == 3
+    assert there(state.groups.get(GROUP)).retry_max_times == 3
     assert state.groups.is_read_forbidden(GROUP, "old")
     offsets = OffsetTable()
     offsets.load(APACHES["config/consumerOffset.json"])
@@ -154,8 +154,8 @@ def test_an_empty_broken_or_missing_file_is_taken_from_apaches_copy_with_a_warni
 
     state = BrokerWorld(disk).state
 
-    assert state.topics.get(TOPIC).read_queue_nums == 3
-    assert state.groups.get(GROUP).retry_max_times == 3
+    assert there(state.topics.get(TOPIC)).read_queue_nums == 3
+    assert there(state.groups.get(GROUP)).retry_max_times == 3
     assert state.offsets.groups_of(TOPIC) == [GROUP]
     (warning,) = caplog.messages
     assert f"{path} is" in warning

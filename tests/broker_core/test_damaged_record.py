@@ -1,7 +1,7 @@
 """A record that is damaged while the broker runs is skipped and named; the rest is served."""
 
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld, pull_header
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, pull_header, there
 
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.record import iter_records
@@ -9,7 +9,7 @@ from reliable_mq.wire.record import iter_records
 
 def damage(world: BrokerWorld, number: int, at: int, size: int = 4) -> int:
     """Overwrite a part of a message's record; return where it is in the log."""
-    offset: int = world.state.store.queue(TOPIC, 0).unit(number).commit_log_offset
+    offset: int = there(world.state.store.queue(TOPIC, 0)).unit(number).commit_log_offset
     _first, segment = world.state.store.log.segment_at(offset)
     segment.write(offset + at, (b"\xff" * size,))
     return offset
@@ -51,7 +51,7 @@ def test_the_index_goes_on_behind_a_damaged_record() -> None:
     damage(world, 1, 0, 60)
     world.pass_time(100)
     assert world.state.store.is_indexed
-    found = world.state.store.index.select(TOPIC, "key-2", 10, 0, 2**62)
+    found = there(world.state.store.index).select(TOPIC, "key-2", 10, 0, 2**62)
     assert len(found.offsets) == 1
 
 
@@ -84,4 +84,4 @@ def test_the_last_record_may_be_damaged_and_what_comes_behind_it_is_not_suspecte
     answer = world.ask(RequestCode.PULL_MESSAGE, pull_header(0))
     assert [record.body for record in iter_records(answer.body)] == [b"0", b"1", b"3", b"4", b"5"]
     log = world.state.store.log
-    assert log.damage.is_excluded(world.state.store.queue(TOPIC, 0).unit(3)[0], log.end)
+    assert log.damage.is_excluded(there(world.state.store.queue(TOPIC, 0)).unit(3)[0], log.end)

@@ -8,6 +8,7 @@ from tests.broker_core.broker_world import (
     TOPIC,
     BrokerWorld,
     pull_header,
+    there,
     waiting_pull_header,
 )
 
@@ -190,7 +191,7 @@ def test_a_record_that_cannot_be_read_is_stepped_over(
 ) -> None:
     world.create_topic()
     send_prices(world, 60, 70)
-    first = world.state.store.queue(TOPIC, 0).unit(0)
+    first = there(world.state.store.queue(TOPIC, 0)).unit(0)
     _, segment = world.state.store.log.segment_at(first.commit_log_offset)
     segment.write(first.commit_log_offset, [bytes(first.size)])
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Heartbeats: who is a member, what the group wants, and who is told when that changes."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, heartbeat
+from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, heartbeat, there
 
 from reliable_mq.broker_core.clients import EXPIRY_MS
 from reliable_mq.wire import fastjson
@@ -58,14 +58,14 @@ def test_a_topic_that_comes_or_goes_is_told_and_a_new_version_is_not(world: Brok
     assert told(world, 1, 2) == [1, 2]
     world.subscribe(TOPIC, of=2)  # members of one group with different topics overwrite each other
     assert told(world, 1, 2) == [1, 2]
-    assert world.state.clients.consumer_group(GROUP).subscriptions.keys() == {TOPIC}
+    assert there(world.state.clients.consumer_group(GROUP)).subscriptions.keys() == {TOPIC}
 
 
 def test_an_older_version_of_a_subscription_changes_nothing(world: BrokerWorld) -> None:
     world.subscribe(TOPIC, sub_version=5)
     world.subscribe(TOPIC, sub_version=4)
 
-    assert world.state.clients.consumer_group(GROUP).subscriptions[TOPIC].sub_version == 5
+    assert there(world.state.clients.consumer_group(GROUP)).subscriptions[TOPIC].sub_version == 5
 
 
 @pytest.mark.parametrize("how", ["goodbye", "close", "silence"])
@@ -126,7 +126,7 @@ def test_a_new_group_is_saved_with_its_retry_topic(world: BrokerWorld) -> None:
     world.subscribe(TOPIC)
 
     assert GROUP in world.file("config/subscriptionGroup.json")["subscriptionGroupTable"]
-    assert world.state.topics.get(f"%RETRY%{GROUP}").write_queue_nums == 1
+    assert there(world.state.topics.get(f"%RETRY%{GROUP}")).write_queue_nums == 1
 
 
 def test_without_auto_creation_an_unknown_group_has_no_members() -> None:
@@ -145,7 +145,7 @@ def test_a_fingerprint_spares_the_subscriptions_until_it_changes(world: BrokerWo
 
     changes = [answer.ext_fields["IS_SUB_CHANGE"] for answer in (first, same, other)]
     assert changes == ["false", "false", "true"]
-    assert world.state.clients.consumer_group(GROUP).subscriptions.keys() == {TOPIC}
+    assert there(world.state.clients.consumer_group(GROUP)).subscriptions.keys() == {TOPIC}
     assert first.ext_fields["IS_SUPPORT_HEART_BEAT_V2"] == "true"
 
 
@@ -183,4 +183,4 @@ def test_the_retry_topic_of_a_group_with_an_ordered_topic_is_ordered(order: str)
     header = {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": order}
     world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header)
     world.subscribe(TOPIC)
-    assert world.state.topics.get(f"%RETRY%{GROUP}").order is (order == "true")
+    assert there(world.state.topics.get(f"%RETRY%{GROUP}")).order is (order == "true")

@@ -3,7 +3,7 @@
 import errno
 from datetime import datetime
 
-from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header
+from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header, there
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
@@ -77,7 +77,7 @@ def test_old_files_go_at_four_with_queue_and_index_and_an_old_pull_is_led_on() -
     before = [len(world.disk.names(folder)) for folder in FOLLOWERS]
     files = len(log_files(world))
     clean(world)
-    first = world.state.store.queue(TOPIC, 0).first
+    first = there(world.state.store.queue(TOPIC, 0)).first
     for folder, count in zip(FOLLOWERS, before, strict=True):
         assert 0 < len(world.disk.names(folder)) < count
     assert len(log_files(world)) == files - 2
@@ -100,13 +100,13 @@ def test_a_store_whose_old_files_went_opens_again_after_a_stop_and_after_a_kill(
         world = world_with(200, deleteWhen="12")
         age(world, 2, 73)
         clean(world)
-        first = world.state.store.queue(TOPIC, 0).first
+        first = there(world.state.store.queue(TOPIC, 0)).first
         if is_killed:
             world.disk.kill()
         else:
             world.stop()
         world.start()
-        queue = world.state.store.queue(TOPIC, 0)
+        queue = there(world.state.store.queue(TOPIC, 0))
         assert (queue.first, queue.end) == (first, 200)
         assert world.send().ext_fields["queueOffset"] == "200"
 
@@ -127,7 +127,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_counting_after_a_stop_and_a
             world.disk.modified[path] = world.now_ms
         age(world, 3, 73)
         clean(world)
-        queue = world.state.store.queue("early", 0)
+        queue = there(world.state.store.queue("early", 0))
         assert (queue.first, queue.end) == (25, 25)
         if is_killed:
             world.disk.kill()
@@ -153,7 +153,7 @@ def test_a_crash_between_forgetting_and_removing_leaves_a_store_that_opens() -> 
             break
         world.disk.kill()
         world.start()
-        assert world.state.store.queue(TOPIC, 0).end == 100
+        assert there(world.state.store.queue(TOPIC, 0)).end == 100
         steps += 1
     assert steps > 3
 
@@ -181,7 +181,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_number() -> None:
     age(world, 100, 73)
     for _ in range(3):
         clean(world)
-    queue = world.state.store.queue("other", 0)
+    queue = there(world.state.store.queue("other", 0))
     assert (queue.first, queue.end) == (1, 1)
     world.stop()
     world.start()

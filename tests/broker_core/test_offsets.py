@@ -1,7 +1,7 @@
 """Offsets of groups and queues, by number and by time."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld
+from tests.broker_core.broker_world import GROUP, START_MS, TOPIC, BrokerWorld, there
 
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
@@ -50,7 +50,7 @@ def test_a_new_group_is_not_sent_to_the_begin_of_an_old_queue(timed: BrokerWorld
     if why == "the log went on":
         timed.state.store.log.end += 5 * 1024**3
     else:
-        timed.state.store.queue(TOPIC, 0).first = 1
+        there(timed.state.store.queue(TOPIC, 0)).first = 1
 
     answer = timed.ask(Ask.QUERY_CONSUMER_OFFSET, {"consumerGroup": "new", **QUEUE})
 

@@ -1,7 +1,7 @@
 """Delayed messages: on time, in order, none lost and none skipped over stops and crashes."""
 
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld, waiting_pull_header
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, there, waiting_pull_header
 
 from reliable_mq.broker_core.delivery.schedule import PATH
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
@@ -167,7 +167,7 @@ def test_one_check_delivers_no_more_than_a_share(world: BrokerWorld) -> None:
 def test_a_delayed_message_that_is_gone_is_passed_over(world: BrokerWorld) -> None:
     world.send(b"gone", DELAY="1")
     world.send(b"kept", DELAY="1")
-    unit = world.state.store.queue(SCHEDULE_TOPIC, 0).unit(0)
+    unit = there(world.state.store.queue(SCHEDULE_TOPIC, 0)).unit(0)
     _, segment = world.state.store.log.segment_at(unit.commit_log_offset)
     segment.write(unit.commit_log_offset, [bytes(unit.size)])
 

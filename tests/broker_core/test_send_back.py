@@ -1,7 +1,7 @@
 """Failed messages: again later, then to the dead."""
 
 import pytest
-from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, send_header
+from tests.broker_core.broker_world import GROUP, TOPIC, BrokerWorld, send_header, there
 from tests.broker_core.probes.asking import locking, queue
 
 from reliable_mq.broker_core.names import SCHEDULE_TOPIC
@@ -88,7 +88,7 @@ def test_what_is_given_up_goes_to_the_dead_at_once(
     (dead,) = world.records(DEAD)
     assert dead.body == b"body"
     assert dead.property_map()["RETRY_TOPIC"] == TOPIC
-    topic = world.state.topics.get(DEAD)
+    topic = there(world.state.topics.get(DEAD))
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
 

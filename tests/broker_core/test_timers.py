@@ -4,7 +4,7 @@ import base64
 import errno
 
 import pytest
-from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_header
+from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, send_header, there
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
 from reliable_mq.broker_core.store.timer_store import TimerStore
@@ -320,7 +320,7 @@ def test_a_clean_stop_leaves_nothing_in_a_slot_that_was_delivered(world: BrokerW
 
     assert files.read_ms == START_MS + 5_000
     bodies = [
-        store.read_record(entry.commit_log_offset).body
+        there(store.read_record(entry.commit_log_offset)).body
         for _, entry in files.chain(START_MS + 5_000)
     ]
     assert bodies == [b"5900", b"5700"]

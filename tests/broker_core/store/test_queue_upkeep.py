@@ -4,7 +4,7 @@ import errno
 from typing import Any
 
 import pytest
-from tests.broker_core.broker_world import TOPIC, BrokerWorld, waiting_pull_header
+from tests.broker_core.broker_world import TOPIC, BrokerWorld, there, waiting_pull_header
 
 from reliable_mq.broker_core.store import queue_upkeep
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
@@ -85,5 +85,5 @@ def test_a_queue_file_that_fails_keeps_no_answer_and_no_pull_back_and_is_told(
     state = world.state
     assert state.answers.waiting == 0
     assert sorted(to for to, _frame in state.answers.take_ready()) == [1, 2]
-    assert state.store.queue(TOPIC, 0).end == DUE
+    assert there(state.store.queue(TOPIC, 0)).end == DUE
     state.store.invariants()
