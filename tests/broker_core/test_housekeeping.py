@@ -3,6 +3,7 @@
 import errno
 from datetime import datetime
 
+import pytest
 from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_header, there
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
@@ -299,3 +300,32 @@ def test_the_rules_can_be_changed_while_the_broker_runs() -> None:
     assert world.ask(RequestCode.UPDATE_BROKER_CONFIG, body=settings).code == 0
     clean(world)
     assert len(log_files(world)) == count - 2
+
+
+def test_files_that_go_before_their_time_for_want_of_space_are_warned_of_and_others_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = world_with(200)
+    age(world, 2, 73)
+    world.disk.used = 0.76  # the old ones go at any hour
+    clean(world)
+    assert not caplog.messages
+    world.disk.used = 0.91
+    kept, start = len(log_files(world)), world.state.store.log.start
+    for _ in range(3):  # what is said is said once
+        clean(world)
+    world.disk.used = 0.5
+    for _ in range(3):
+        clean(world)
+
+    gone, size = kept - len(log_files(world)), world.state.store.log.start - start
+    assert gone > 0
+    told = (
+        f"the disk is 91 % full: {gone} files of the log go ({size} bytes), {gone} of them before "
+        "their fileReservedTime of 72 h; whoever has not read their messages misses them"
+    )
+    assert caplog.messages == [
+        "the disk is 91 % full, sends are refused until there is room",
+        told,
+        "the disk is 50 % full, sends go on",
+    ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from reliable_mq.broker_core.names import is_system_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.broker_core.store.retention import Closeable, Removal, Survey, survey
+from reliable_mq.broker_core.store.retention import Closeable, Removal, Survey, hours_ms, survey
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ class Housekeeping:
             told = "sends are refused until there is room" if not was_full else "sends go on"
             log.warning("the disk is %.0f %% full, %s", found.used * 100, told)
         if count:
-            self._forget(state.store.expire(count))
-            log.info("the log now begins at %d", state.store.log.start)
+            self._expire(count, found.used)
         if state.wants_unused_dropped:
             state.wants_unused_dropped = False
             self._drop_unused()
@@ -64,6 +63,25 @@ class Housekeeping:
                 self._gone[:0] = gone
 
         return work
+
+    def _expire(self, count: int, used: float) -> None:
+        store, retention = self._state.store, self._state.retention
+        before = store.log.start
+        self._forget(store.expire(count))
+        size = store.log.start - before
+        files = size // store.log.segment_size
+        young = files - retention.old_count
+        if young > 0:
+            log.warning(
+                "the disk is %.0f %% full: %d files of the log go (%d bytes), %d of them before "
+                "their fileReservedTime of %d h; whoever has not read their messages misses them",
+                used * 100,
+                files,
+                size,
+                young,
+                retention.rules.reserved_ms // hours_ms(1),
+            )
+        log.info("the log now begins at %d", store.log.start)
 
     def run_some(self) -> None:
         """Let a few queues follow the log."""

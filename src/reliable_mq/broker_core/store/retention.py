@@ -71,6 +71,7 @@ class Retention:
     def __init__(self, rules: RetentionRules) -> None:
         self.rules = rules
         self.manual_rounds = 0
+        self.old_count = 0  # how many of the files that went last were older than `reserved_ms`
         self.is_full = False
         self.used = 0.0
         self.capacity = (0, 0)
@@ -90,14 +91,14 @@ class Retention:
             return 0
         self.manual_rounds = max(0, self.manual_rounds - 1)
         candidates = found.modified_ms[: rules.batch_max]
-        if rules.may_force and found.used > rules.forcibly:
-            return len(candidates)
-        count = 0
+        self.old_count = 0
         for modified_ms in candidates:
             if modified_ms + rules.reserved_ms > now_ms:
                 break
-            count += 1
-        return count
+            self.old_count += 1
+        if rules.may_force and found.used > rules.forcibly:
+            return len(candidates)
+        return self.old_count
 
 
 class Closeable(Protocol):
