@@ -106,3 +106,8 @@ def test_a_lock_lives_as_long_as_it_is_set_to() -> None:
     world = BrokerWorld(None, **properties)
 
     assert world.state.locks._lifetime_ms == 5
+
+
+def test_a_name_with_other_characters_is_told_which_it_may_have() -> None:
+    with pytest.raises(ConfigurationError, match=r"^brokerName=a b: letters a-z A-Z, digits and"):
+        broker_config({"brokerName": "a b"})

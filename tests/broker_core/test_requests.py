@@ -194,3 +194,29 @@ def test_one_request_stops_nobody_with_all_that_it_names(world: BrokerWorld) -> 
 @pytest.mark.parametrize("code", [Ask.HEART_BEAT, Ask.LOCK_BATCH_MQ, Ask.UNLOCK_BATCH_MQ])
 def test_a_request_without_its_body_is_told_so(world: BrokerWorld, code: int) -> None:
     assert world.ask(code).remark == "the request's body is missing"
+
+
+@pytest.mark.parametrize("code", [Ask.UPDATE_CONSUMER_OFFSET, Ask.VIEW_MESSAGE_BY_ID])
+def test_a_field_that_is_missing_is_named_in_words(world: BrokerWorld, code: int) -> None:
+    remark = world.ask(code).remark or ""
+
+    assert "KeyError" not in remark
+    assert "missing required field `" in remark
+
+
+def test_a_delay_level_that_is_no_number_is_named_with_its_property(world: BrokerWorld) -> None:
+    answer = world.ask(Ask.SEND_MESSAGE_V2, send_header(TOPIC, 0, DELAY="x"), b"body")
+
+    assert "property DELAY=x: a delay level is a whole number" in str(answer.remark)
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_a_message_type_that_is_refused_names_those_that_may_be_set(is_mixed: bool) -> None:
+    world = BrokerWorld(enableMixedMessageType=str(is_mixed).lower())
+    header = {"topic": "t", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    header |= {"attributes": "+message.type=NOPE"}
+
+    remark = world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header).remark or ""
+
+    assert "FIFO" in remark
+    assert ("MIXED" in remark) == is_mixed

@@ -14,7 +14,7 @@ from tests.broker_core.probes.asking import pulling, sending
 from tests.broker_core.raw_client import NoAnswer, RawClient
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run
-from reliable_mq.runtime.addresses import advertised_ip
+from reliable_mq.runtime.addresses import address_of, advertised_ip
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.record import Record, iter_records
@@ -308,3 +308,14 @@ def test_a_broker_on_every_address_tells_clients_one_they_can_reach() -> None:
     assert advertised_ip("localhost") in ("127.0.0.1", "::1")
     assert advertised_ip("0.0.0.0") not in ("", "0.0.0.0")
     assert advertised_ip("::") not in ("", "::")
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        *(("::1", "[::1]:9"), ("[::1]", "[::1]:9")),
+        *(("127.0.0.1", "127.0.0.1:9"), ("localhost", "localhost:9")),
+    ],
+)
+def test_an_address_that_has_colons_is_told_in_brackets(host: str, address: str) -> None:
+    assert address_of(host, 9) == address

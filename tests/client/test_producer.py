@@ -12,7 +12,7 @@ from tests.client.script import (
 )
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.outgoing import read_batch_results
+from reliable_mq.client.outgoing import check_message, read_batch_results
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.queue_choice import Turns, queue_of_key
 from reliable_mq.client.settings import ClientSettings
@@ -302,3 +302,10 @@ def test_a_one_way_message_asks_for_no_reply() -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         ClientSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_body_of_text_is_refused_with_the_type_that_is_needed() -> None:
+    message = Message(topic="t", body="text")  # type: ignore[arg-type]
+
+    with pytest.raises(MessageRefused, match="of type str, it must be bytes"):
+        check_message(message)

@@ -236,7 +236,13 @@ def _unsupported(name: str, known: list[str]) -> str:
 
 def _invalid(properties: Mapping[str, str], reason: str) -> str:
     name = reason.rpartition("$.")[2].rstrip("`")
-    return f"{name}={properties.get(name, '')}: {reason.partition(' - at')[0]}"
+    what = reason.partition(" - at")[0]
+    if "matching regex" in what:
+        what = _CHARACTERS.get(name, "letters a-z A-Z, digits and % | _ . - only, at least one")
+    return f"{name}={properties.get(name, '')}: {what}"
+
+
+_CHARACTERS = {"regionId": "no control characters"}
 
 
 def _check(config: BrokerConfig) -> None:

@@ -57,6 +57,8 @@ def check_message(message: Message) -> None:
         raise MessageRefused(
             f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
     if not message.body:
         raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
     if len(message.body) > MESSAGE_BODY_SIZE_MAX:

@@ -17,7 +17,7 @@ from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
-from reliable_mq.wire.headers import RegisterBrokerHeader
+from reliable_mq.wire.headers import RegisterBrokerHeader, fault_of
 from reliable_mq.wire.java_properties import format_properties, parse_properties
 
 _STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients from here on read standard JSON
@@ -73,7 +73,7 @@ class NameServerCore:
         try:
             return handler(connection, command, now_ms)
         except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-            return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
 
     def _register_broker(self, connection: int, command: Command, now_ms: int) -> Command:
         header = RegisterBrokerHeader.decode(command.ext_fields)

@@ -20,6 +20,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
+from reliable_mq.runtime.addresses import address_of
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -85,14 +86,14 @@ class BrokerServer:
     @property
     def address(self) -> str:
         """Where clients find the broker, "host:port"."""
-        return f"{self._options.host}:{self._listener.port}"
+        return address_of(self._options.host, self._listener.port)
 
     @property
     def name_server_address(self) -> str:
         """Where clients find the route to it, "host:port" or a list of these."""
         if self._name_server is None:
             return self._options.name_servers
-        return f"{self._options.host}:{self._name_server.port}"
+        return address_of(self._options.host, self._name_server.port)
 
     async def start(self) -> None:
         """Recover the store, listen, and register; returns when a client can find the broker.

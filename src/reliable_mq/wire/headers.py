@@ -19,6 +19,13 @@ class HeaderInvalid(ProtocolError):
     """A header lacks a required field, or a value does not read."""
 
 
+def fault_of(error: Exception) -> str:
+    """Return what a remark says of a request that does not read; `KeyError` is a missing field."""
+    if isinstance(error, KeyError) and isinstance(error.args[0], str):
+        return f"{HeaderInvalid.__name__}: missing required field `{error.args[0]}`"
+    return f"{type(error).__name__}: {error}"
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Encodes itself to, and decodes itself from, the ext fields of a command."""
 

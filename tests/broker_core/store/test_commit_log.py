@@ -6,7 +6,7 @@ import pytest
 from tests.broker_core.store.store_life import Life, flush, message, new_store
 
 from reliable_mq.broker_core.store.commit_log import CommitLog
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, StoreCorrupt
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
@@ -204,3 +204,23 @@ def test_nothing_is_dispatched_before_it_is_safe(sync: bool) -> None:
 
     with pytest.raises(InvariantBroken, match="D1"):
         store.dispatch_up_to(place.end)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "advice"),
+    [
+        ([512, 200], "the file is cut short; restore it from a copy"),
+        ([100], "the file is cut short; restore it from a copy"),
+        ([4096], "set mappedFileSizeCommitLog as it was"),
+        ([1024, 1024], "set mappedFileSizeCommitLog as it was"),
+    ],
+)
+def test_a_file_of_another_size_is_told_apart_from_another_setting(
+    sizes: list[int], advice: str
+) -> None:
+    disk = MemoryDisk()
+    for number, size in enumerate(sizes):
+        disk.put(f"commitlog/{number * sizes[0]:020d}", bytes(size))
+
+    with pytest.raises(StoreCorrupt, match=advice):
+        CommitLog(disk, 8192 if sizes == [4096] else SEGMENT)

@@ -316,12 +316,19 @@ def _identified(state: BrokerState, properties: bytes, now_ms: int) -> bytes:
     return properties
 
 
+def _delay_level(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"property {DELAY}={text}: a delay level is a whole number") from error
+
+
 def _append_rewritten(
     state: BrokerState, message: StoredMessage, stored_properties: bytes, now_ms: int
 ) -> Place:
     """Store a message whose properties name what the broker itself decides."""
     properties = decode_properties(stored_properties + state.broker_properties)
-    level = int(properties.get(DELAY, "0"))
+    level = _delay_level(properties.get(DELAY, "0"))
     is_dead = message.topic == dead_letter_topic(message.topic.partition("%DLQ%")[2])
     if is_dead:
         properties.pop(DELAY, None)

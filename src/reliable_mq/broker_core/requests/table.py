@@ -36,6 +36,7 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import fault_of
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
     except MessageRefused as refused:
         return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(refused))
     except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        return reply(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
     except StoreError as error:
         if not is_out_of_room(error):
             return _failed(command, request, error)

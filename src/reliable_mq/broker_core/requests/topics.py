@@ -134,7 +134,10 @@ def _changed_attributes(
         if is_mixed and not state.config.mixed_message_type:
             raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         if value not in _ATTRIBUTE_VALUES[name]:
-            raise _attribute_fault(f"value is not in set: {sorted(_ATTRIBUTE_VALUES[name])}")
+            allowed = _ATTRIBUTE_VALUES[name]
+            if not state.config.mixed_message_type:
+                allowed -= {message_type.MIXED}
+            raise _attribute_fault(f"value is not in set: {sorted(allowed)}")
         attributes[name] = value
     return attributes
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "commitlog"
 
+_PAGE = 4096  # the size of a segment is a multiple of it, as a rule
 _GAP = 16 * 1024  # bytes that are read sooner than a read of its own begins
 
 
@@ -86,7 +87,7 @@ class CommitLog:
             if size != self._segment_size:
                 raise StoreCorrupt(
                     f"{path}: {size} bytes instead of {self._segment_size}; "
-                    "set mappedFileSizeCommitLog as it was when the log was written"
+                    f"{self._advice_on_size(size, names)}"
                 )
             if first != expected:
                 raise StoreCorrupt(
@@ -95,6 +96,14 @@ class CommitLog:
                 )
             self._keep(first, self._disk.open(path, self._segment_size))
         self.reset_end(self.start)
+
+    def _advice_on_size(self, size: int, names: list[str]) -> str:
+        """Say what may help when a segment has not the size that is set."""
+        others = (self._disk.size_of(f"{FOLDER}/{name}") for name in names)
+        is_cut = size % _PAGE or self._segment_size in others
+        if size < self._segment_size and is_cut:
+            return "the file is cut short; restore it from a copy"
+        return "set mappedFileSizeCommitLog as it was when the log was written"
 
     def _keep(self, first: int, segment: DiskFile) -> None:
         self._firsts.append(first)
