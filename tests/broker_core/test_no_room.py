@@ -264,3 +264,29 @@ def test_what_changes_a_table_is_refused_without_a_change_while_its_file_has_no_
     pressure.note_disk(0.92, is_full=True, free_size=1 << 30)  # for tables there is room
     pressure.note_room(has_room=True)
     assert world.ask(code, header, body).code == 0
+
+
+def test_an_index_file_that_lacks_room_is_built_again_when_there_is_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Apache's files have holes where ours have taken their room."""
+
+    def full(_file: MemoryFile, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world = BrokerWorld()
+    world.send(b"kept", KEYS="key")
+    while world.core.index_some(world.now_ms):
+        pass
+    world.stop()
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFile, "reserve", full)
+        world.start()
+        world.core.index_some(world.now_ms)
+        assert bodies(world, TOPIC, 0) == [b"kept"]
+        assert world.state.is_index_stuck
+    while world.core.index_some(world.now_ms):
+        pass
+    index = world.state.store.index
+    assert index
+    assert len(index.select(TOPIC, "key", 9, 0, 1 << 62).offsets) == 1
