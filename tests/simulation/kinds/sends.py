@@ -261,7 +261,7 @@ class SendBack:
         header = SendBackHeader.decode(asked.command.ext_fields)
         model.tables.groups.add(header.group)
         entry = model.readable(header.offset)
-        if entry is None:
+        if entry is None or not model.has_room:
             return []
         model.tables.topics.setdefault(retry_topic(header.group), 1)
         attempts_max = header.max_reconsume_times
@@ -270,11 +270,10 @@ class SendBack:
         if header.delay_level < 0 or entry.reconsume_times >= attempts_max:
             dead = dead_letter_topic(header.group)
             model.tables.topics.setdefault(dead, 1)
-            return [Expected(dead, 0, entry.body, entry.tag, 0, times)][: model.has_room]
+            return [Expected(dead, 0, entry.body, entry.tag, 0, times)]
         level = min(header.delay_level or 3 + entry.reconsume_times, _LEVEL_MAX)
         retry = retry_topic(header.group)
-        again = Expected(retry, 0, entry.body, entry.tag, level, times, SCHEDULE_TOPIC)
-        return [again][: model.has_room]
+        return [Expected(retry, 0, entry.body, entry.tag, level, times, SCHEDULE_TOPIC)]
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
         wanted = ResponseCode.SUCCESS if asked.expected_count else ResponseCode.SYSTEM_ERROR
