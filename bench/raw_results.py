@@ -48,6 +48,15 @@ def newest(name: str) -> dict[str, Any] | None:
     return read(paths[-1]) if paths else None
 
 
+def newest_figures(name: str) -> dict[str, Any] | None:
+    """The last of each figure over all measurements of that name, in the frame of the newest."""
+    measured = [read(path) for path in sorted(RESULTS.glob(f"{name}-????????-??????.json"))]
+    if not measured:
+        return None
+    figures = {(each["what"], each["broker"]): each for one in measured for each in one["rounds"]}
+    return {**measured[-1], "rounds": list(figures.values())}
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read one measurement."""
     content = json.loads(path.read_text())
