@@ -35,7 +35,7 @@ LANDMARKS = tuple(
         ("3 wire", "wire.command:encode_command"),
         ("4 name_server", "name_server.routes:RouteTable.route"),
         ("5 broker_core.requests", "broker_core.requests.send:send_message"),
-        ("6 broker_core.store", "broker_core.store.message_store:MessageStore.append"),
+        ("6 broker_core.store", "broker_core.store.appender:Appender.append_fields"),
         ("6 broker_core.store", "runtime.log_writer:LogWriter.sync"),
         ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
         ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.wire.java_hash import tags_code
@@ -58,10 +59,8 @@ def delete_message(store: Path, message: StoredMessage) -> int:
     """
     queue = store / "consumequeue" / message.topic / str(message.queue_id)
     queue_file, at = _file_and_place(queue, message.queue_offset * _UNIT.size)
+    log_offset, size = _unit_at(queue_file, at)
     with queue_file.open("r+b") as units:
-        units.seek(at)
-        log_offset: int
-        log_offset, size, _tag = _UNIT.unpack(units.read(_UNIT.size))
         log_file, place = _file_and_place(store / "commitlog", log_offset)
         with log_file.open("r+b") as log:
             log.seek(place)
@@ -73,6 +72,22 @@ def delete_message(store: Path, message: StoredMessage) -> int:
         units.seek(at)
         units.write(_UNIT.pack(log_offset, size, tags_code(FILLER_TAG)))
     return log_offset
+
+
+@retry(
+    retry=retry_if_exception_type(DemoFailed),
+    wait=wait_fixed(0.05),
+    stop=stop_after_delay(10),
+    reraise=True,
+)
+def _unit_at(queue_file: Path, at: int) -> tuple[int, int]:
+    """Return log offset and size of a unit; the broker writes it some moments after it answered."""
+    with queue_file.open("rb") as units:
+        units.seek(at)
+        log_offset, size, _tag = _UNIT.unpack(units.read(_UNIT.size).ljust(_UNIT.size, b"\0"))
+    if not size:
+        raise DemoFailed(f"{queue_file}: no unit is written at {at}")
+    return log_offset, size
 
 
 def filler_for(record: Record) -> bytes:
