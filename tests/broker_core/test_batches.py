@@ -72,3 +72,16 @@ def test_a_batch_that_no_file_of_the_log_can_hold_is_refused_whole() -> None:
     assert "a file of the log holds" in (answer.remark or "")
     assert world.state.store.log.end == end
     assert send(world, items[1:100]).ext_fields["queueOffset"] == "0"
+
+
+def test_a_message_without_a_queue_is_refused_where_the_topic_has_none_to_write_to(
+    world: BrokerWorld,
+) -> None:
+    world.create_topic("closed", queues=0)
+
+    answer = world.ask(Ask.SEND_MESSAGE_V2, send_header("closed", -1), b"x")
+
+    assert (answer.code, answer.remark) == (
+        Answer.SYSTEM_ERROR,
+        "topic[closed] has no queue to write to",
+    )

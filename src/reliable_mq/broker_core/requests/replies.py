@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
-from reliable_mq.broker_core.requests.send import topic_for
+from reliable_mq.broker_core.requests.send import any_queue, topic_for
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.disk import is_out_of_room
@@ -46,7 +46,7 @@ def send_reply_message(state: BrokerState, asked: Request) -> Command | None:
         raise too_large(state.config.message_size_max)
     queue_id = header.queue_id
     if queue_id < 0:
-        queue_id = state.store.log.end % topic.write_queue_nums
+        queue_id = any_queue(state, topic)
     message = StoredMessage(
         topic=topic.topic_name,
         queue_id=queue_id,

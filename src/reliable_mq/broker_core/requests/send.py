@@ -257,7 +257,7 @@ def _message(
     if topic.topic_name != header.topic:
         queue_id = 0  # the dead-letter topic has one queue
     elif queue_id < 0:
-        queue_id = state.store.log.end % topic.write_queue_nums
+        queue_id = any_queue(state, topic)
     return StoredMessage(
         topic=topic.topic_name,
         queue_id=queue_id,
@@ -269,6 +269,19 @@ def _message(
         born_host=request.connection.host,
         reconsume_times=header.reconsume_times or 0,
     )
+
+
+def any_queue(state: BrokerState, topic: TopicConfig) -> int:
+    """Return a queue for a message that names none.
+
+    Raises:
+        Refused: when the topic has none to write to.
+    """
+    if not topic.write_queue_nums:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no queue to write to"
+        )
+    return state.store.log.end % topic.write_queue_nums
 
 
 def _append_one(
