@@ -31,68 +31,28 @@ def encode_record(record: Record) -> bytes:
     """Return the stored bytes; size, checksum and address bits are computed, not taken.
 
     Raises:
-        MessageRefused: when it would break a limit of the format.
-    """
-    return encode_record_fields(
-        topic=record.topic.encode(),
-        body=record.body,
-        properties=record.properties,
-        queue_id=record.queue_id,
-        flag=record.flag,
-        queue_offset=record.queue_offset,
-        commit_log_offset=record.commit_log_offset,
-        sys_flag=record.sys_flag,
-        born_time_ms=record.born_time_ms,
-        born_host=record.born_host,
-        store_time_ms=record.store_time_ms,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-        prepared_transaction_offset=record.prepared_transaction_offset,
-    )
-
-
-def encode_record_fields(
-    *,
-    topic: bytes,
-    body: bytes,
-    properties: bytes,
-    queue_id: int,
-    flag: int,
-    queue_offset: int,
-    commit_log_offset: int,
-    sys_flag: int,
-    born_time_ms: int,
-    born_host: bytes,
-    store_time_ms: int,
-    store_host: bytes,
-    reconsume_times: int,
-    prepared_transaction_offset: int,
-) -> bytes:
-    """Return the stored bytes of a record given by its fields (the broker's hot path).
-
-    Raises:
         MessageRefused: when the record would break a limit of the format, so that no reader
             could take it back.
         UsageError: when a host is not packed.
     """
-    magic, topic = topic_part(topic)
+    magic, topic = topic_part(record.topic.encode())
     return encode_stored(
         magic,
         topic,
-        record_size(topic, body, properties, born_host, store_host),
-        body,
-        properties,
-        queue_id,
-        flag,
-        queue_offset,
-        commit_log_offset,
-        sys_flag,
-        born_time_ms,
-        born_host,
-        store_time_ms,
-        store_host,
-        reconsume_times,
-        prepared_transaction_offset,
+        record_size(topic, record.body, record.properties, record.born_host, record.store_host),
+        record.body,
+        record.properties,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.commit_log_offset,
+        record.sys_flag,
+        record.born_time_ms,
+        record.born_host,
+        record.store_time_ms,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
     )
 
 
@@ -168,7 +128,7 @@ def encode_stored(
     reconsume_times: int,
     prepared_transaction_offset: int,
 ) -> bytes:
-    """`encode_record_fields` for who knows `topic_part` and `record_size` (the broker's hot path).
+    """`encode_record` for who knows `topic_part` and `record_size` (the broker's hot path).
 
     Raises:
         MessageRefused: when a number does not fit into its bytes.
@@ -200,7 +160,7 @@ def encode_stored(
     return b"".join((head, body, topic, _I16.pack(len(properties)), properties))
 
 
-def shared_fields(
+def _shared_fields(
     sys_flag: int,
     born_time_ms: int,
     born_host: bytes,
@@ -241,7 +201,7 @@ class RecordRun:
 
     Args:
         magic: of the topic's records.
-        topic: length and name, as `record.topic_part` has them.
+        topic: length and name, as `topic_part` has them.
         queue_id: the queue.
         sys_flag: see `record`.
         born_time_ms: when the producer made the messages.
@@ -266,7 +226,7 @@ class RecordRun:
         self._magic = magic
         self._topic = topic
         self._queue_id = queue_id
-        self._shared = shared_fields(
+        self._shared = _shared_fields(
             sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times
         )
         self._head = struct.Struct(f">iIIiiqq{len(self._shared)}si")
@@ -283,7 +243,7 @@ class RecordRun:
         """Return the records, one behind the other.
 
         Args:
-            sizes: of each record, as `record.record_size` has them.
+            sizes: of each record, as `record_sizes` has them.
             offsets: where in the log each begins.
             queue_offset: of the first; the others follow.
             flags: of each message.

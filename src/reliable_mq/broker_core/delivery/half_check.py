@@ -10,6 +10,8 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 
 import logging
 
+import msgspec
+
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
@@ -29,7 +31,7 @@ from reliable_mq.wire.properties import (
     encode_properties,
 )
 from reliable_mq.wire.record import Record
-from reliable_mq.wire.record_encode import encode_record_fields
+from reliable_mq.wire.record_encode import encode_record
 
 log = logging.getLogger(__name__)
 
@@ -200,21 +202,14 @@ def _ask(state: BrokerState, half: Record, properties: dict[str, str], place: Pl
         offset_msg_id=encode_offset_message_id(ip, port, place.commit_log_offset),
         broker_name=state.config.broker_name,
     )
-    body = encode_record_fields(
-        topic=properties.get(REAL_TOPIC, "").encode(),
-        body=half.body,
+    asked = msgspec.structs.replace(
+        half,
+        topic=properties.get(REAL_TOPIC, ""),
         properties=_noted(half, properties),
         queue_id=int(properties.get(REAL_QUEUE_ID, "0")),
-        flag=half.flag,
         queue_offset=place.queue_offset,
         commit_log_offset=place.commit_log_offset,
-        sys_flag=half.sys_flag,
-        born_time_ms=half.born_time_ms,
-        born_host=half.born_host,
-        store_time_ms=half.store_time_ms,
-        store_host=half.store_host,
-        reconsume_times=half.reconsume_times,
-        prepared_transaction_offset=half.prepared_transaction_offset,
     )
+    body = encode_record(asked)
     question = request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
     state.reply_when_stored(producer, place.end, encode_command(question))
