@@ -9,15 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.asyncio_producer import Producer
-from reliable_mq.app.consumer import DEFAULT_CONCURRENCY, Consumer, plan_of
+from reliable_mq.app.consumer import DEFAULT_CONCURRENCY
+from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.app.thread_signals import run_until_signal
-from reliable_mq.client.subscription import check_name, tags_of
-from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.client.subscription import check_name
+from reliable_mq.errors import UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
@@ -84,8 +85,7 @@ class ReliableMQ:
         self._database: Database | None = None
         self._outbox: SqlOutbox | None = None
         self._producer: Producer | None = None
-        self._topics: dict[str, tuple[str, ...]] = {}
-        self._consumers: dict[str, Consumer] = {}
+        self._declared = Declarations(self.settings)
         call_in_child(self._forget_parent)
 
     def _forget_parent(self) -> None:
@@ -95,7 +95,7 @@ class ReliableMQ:
     def database(self) -> Database:
         """The database; its engine, sessions and our tables."""
         if self._database is None:
-            handlers = sum(each.concurrency for each in self._consumers.values())
+            handlers = sum(each.concurrency for each in self._declared.consumers)
             wanted = max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
             self._database = Database(
                 self.settings.database,
@@ -113,12 +113,7 @@ class ReliableMQ:
         Raises:
             ConfigurationError: when a name is not legal.
         """
-        check_name("topic", name, TOPIC_LENGTH_MAX)
-        if isinstance(groups, str):
-            raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
-        for group in groups:
-            check_name("consumer group", group, GROUP_LENGTH_MAX)
-        self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *groups}))
+        self._declared.topic(name, groups)
         return name
 
     def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
@@ -127,13 +122,7 @@ class ReliableMQ:
         A consumer whose tags leave the message out is not asked for. The topic is a managed one
         from now on.
         """
-        self._topics.setdefault(topic, ())
-        own = {
-            each.group
-            for each in self._consumers.values()
-            if each.topic == topic and (not (tags := tags_of(each.tag)) or tag in tags)
-        }
-        return tuple(sorted(own.union(self._topics.get(topic, ()))))
+        return self._declared.groups_of(topic, tag)
 
     def consumer(
         self,
@@ -182,13 +171,8 @@ class ReliableMQ:
         """
 
         def register(function: F) -> F:
-            if group in self._consumers:
-                raise UsageError(f"consumer group {group} has a handler already")
-            seconds = self.settings.claim_lease if lease is None else lease
-            if seconds >= (window := self.settings.duplicate_window):
-                raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
-            self._consumers[group] = Consumer(
-                plan=plan_of(function),
+            self._declared.consumer(
+                function,
                 topic=topic,
                 group=group,
                 tag=tag,
@@ -196,7 +180,7 @@ class ReliableMQ:
                 batch=batch,
                 max_attempts=max_attempts,
                 log_receipt=log_receipt,
-                lease=seconds,
+                lease=lease,
                 concurrency=concurrency,
             )
             return function
@@ -239,13 +223,8 @@ class ReliableMQ:
         """
         if self._producer is None:
             policy = self.settings.send_outside_transaction
-            self._producer = Producer(self._connections, self._is_managed, policy)
+            self._producer = Producer(self._connections, self._declared.is_managed, policy)
         return self._producer
-
-    def _is_managed(self, topic: str) -> bool:
-        return topic in self._topics or any(
-            each.topic == topic for each in self._consumers.values()
-        )
 
     def scheduler(self, notifier: Notifier | None = None) -> Scheduler:
         """Return a resend scheduler of this application, under a name of its own.
@@ -297,11 +276,11 @@ class ReliableMQ:
             UsageError: when it has no consumers.
             ConfigurationError: when a table is missing.
         """
-        if not self._consumers:
+        if not self._declared.consumers:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
         self.database.check_tables()
-        self._connections.start_worker(tuple(self._consumers.values()), self.database)
-        consumed = (f"{each.topic} as {each.group}" for each in self._consumers.values())
+        self._connections.start_worker(self._declared.consumers, self.database)
+        consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
