@@ -1,6 +1,7 @@
 """What an application may set, in code or by `RELIABLE_MQ_*` variables of the environment."""
 
 import logging
+import re
 from difflib import get_close_matches
 from typing import Literal
 
@@ -14,7 +15,11 @@ log = logging.getLogger(__name__)
 
 OutsidePolicy = Literal["warn", "raise", "allow"]
 
+MAIN_DATABASE = "main"
+"""The name of the database that the setting `database` leads to."""
+
 _PREFIX = "RELIABLE_MQ_"
+_DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
 
 class Settings(BaseSettings):
@@ -30,6 +35,9 @@ class Settings(BaseSettings):
     broker: str = "127.0.0.1:9876"
     #: SQLAlchemy URL; the stubs and consume logs live beside the business rows
     database: str = ""
+    #: further databases, each with its own stubs and consume logs: a name to the SQLAlchemy URL; in
+    #: the environment a JSON object
+    databases: dict[str, str] = Field(default_factory=dict)
     #: Redis URL; without one the database decides alone, at one more commit per message
     redis: str = ""
     #: prefix of our tables
@@ -81,6 +89,12 @@ class Settings(BaseSettings):
             waits = getattr(self, name)
             if not waits or min(waits) <= 0 or list(waits) != sorted(waits):
                 raise ValueError(f"{name} must be positive seconds that do not become shorter")
+        for name in self.databases:
+            if name == MAIN_DATABASE or not re.fullmatch(_DATABASE_NAME, name):
+                raise ValueError(
+                    f"databases: {name!r} is no name for one: a lower-case letter, then letters, "
+                    f"digits, _ and -, 32 at most, and not {MAIN_DATABASE!r}, which is `database`"
+                )
         if self.duplicate_window <= self.claim_lease:
             raise ValueError("duplicate_window must be longer than claim_lease")
         return self

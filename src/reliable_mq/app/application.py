@@ -1,7 +1,7 @@
 """`ReliableMQ`: the object an application declares its messaging on."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -12,9 +12,11 @@ from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_forks import call_in_child
+from reliable_mq.app.thread_resending import Resending, resend_all
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
@@ -26,8 +28,8 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.scheduler import LogNotifier, Notifier, Scheduler
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.thread_scheduler import Stopped, run_forever
-from reliable_mq.settings import Settings, load_settings
+from reliable_mq.resend.thread_scheduler import Stopped
+from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class ReliableMQ:
         broker: name servers "host:port;host:port" of the bundled broker or of Apache RocketMQ, or
             "embedded:DIR": the bundled broker inside this process, its store in DIR.
         database: SQLAlchemy URL of PostgreSQL or SQLite.
+        databases: further ones, a name to the URL: `mq.transaction(database="billing")`, and
+            `@mq.consumer(…, database="billing")`. The first one's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
         notifier: who tells a person of stubs that were sent too often; default: the log.
@@ -63,6 +67,7 @@ class ReliableMQ:
         *,
         broker: str | None = None,
         database: str | None = None,
+        databases: Mapping[str, str] | None = None,
         redis: str | None = None,
         settings: Settings | None = None,
         notifier: Notifier | None = None,
@@ -72,6 +77,7 @@ class ReliableMQ:
         self.name = name
         given = {} if settings is None else settings.model_dump()
         chosen = {"broker": broker, "database": database, "redis": redis, **more}
+        chosen["databases"] = databases
         given |= {field: value for field, value in chosen.items() if value is not None}
         self.settings = load_settings(**given)
         self._notifier = notifier or LogNotifier()
@@ -82,27 +88,26 @@ class ReliableMQ:
             told_after=self.settings.resend_told_after,
         )
         self._connections = Connections(name, self.settings, self._policy)
-        self._database: Database | None = None
-        self._outbox: SqlOutbox | None = None
+        #: the databases by name, "main" first; their engines, sessions and our tables
+        self.databases = Databases(self.settings, self._connections_wanted)
+        self._outboxes: dict[str, SqlOutbox] = {}
         self._producer: Producer | None = None
         self._declared = Declarations(self.settings)
         call_in_child(self._forget_parent)
 
     def _forget_parent(self) -> None:
-        self._outbox = None  # it writes stubs under the parent's name
+        self._outboxes = {}  # they write stubs under the parent's name
 
     @property
     def database(self) -> Database:
-        """The database; its engine, sessions and our tables."""
-        if self._database is None:
-            handlers = sum(each.concurrency for each in self._declared.consumers)
-            wanted = max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
-            self._database = Database(
-                self.settings.database,
-                prefix=self.settings.table_prefix,
-                connections=self.settings.database_connections or wanted,
-            )
-        return self._database
+        """The database "main"; its engine, sessions and our tables."""
+        return self.databases[MAIN_DATABASE]
+
+    def _connections_wanted(self, database: str) -> int:
+        handlers = sum(
+            each.concurrency for each in self._declared.consumers if each.database == database
+        )
+        return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
 
     def topic(self, name: str, *, groups: Sequence[str] = ()) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
@@ -136,6 +141,7 @@ class ReliableMQ:
         log_receipt: bool = False,
         lease: float | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
+        database: str = MAIN_DATABASE,
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of a consumer group.
 
@@ -164,11 +170,14 @@ class ReliableMQ:
             lease: seconds for which a claim holds that is not renewed, in Redis and in the consume
                 log; default the setting `claim_lease`. Shorter than `duplicate_window`.
             concurrency: how many calls run at once.
+            database: the name of the database that its effects lie in, and with them its session,
+                its consume log and the messages it sends itself.
 
         Raises:
             UsageError: when a parameter cannot be filled or the group has a handler already.
-            ConfigurationError: when a name or number is not legal.
+            ConfigurationError: when a name or number is not legal, or there is no such database.
         """
+        self.databases.check_name(database)
 
         def register(function: F) -> F:
             self._declared.consumer(
@@ -182,37 +191,53 @@ class ReliableMQ:
                 log_receipt=log_receipt,
                 lease=lease,
                 concurrency=concurrency,
+                database=database,
             )
             return function
 
         return register
 
-    def transaction(self, session: Session | AsyncSession | None = None) -> TransactionScope:
+    def transaction(
+        self, session: Session | AsyncSession | None = None, *, database: str | None = None
+    ) -> TransactionScope:
         """Return a block in which messages and business rows are committed together.
 
         `with mq.transaction() as tx` (or `async with`) makes a session and commits it at the end of
         the block. Given a session, see `TransactionScope` for who commits. In a handler, give the
         handler's session.
 
+        Args:
+            session: of one of the application's databases.
+            database: the name of the database; None: the one that the session is bound to, "main"
+                without a session.
+
         Raises:
             UsageError: without a session in a handler of this database.
+            ConfigurationError: when there is no such database.
         """
+        if database is None:
+            database = MAIN_DATABASE if session is None else self.databases.name_of(session)
+        chosen = self.databases[database]
         if session is None:
-            refuse_second_transaction(self.database.url)
-        if self._outbox is None:
-            stubs = SqlStubs(self.database.engine, self.database.stubs)
-            self._connections.relay(stubs, self.database.clock)
-            self._outbox = SqlOutbox(
+            refuse_second_transaction(chosen.url)
+        return TransactionScope(
+            self._outbox(database), chosen.session, chosen.async_session, session
+        )
+
+    def _outbox(self, name: str) -> SqlOutbox:
+        outbox = self._outboxes.get(name)
+        if outbox is None:
+            database = self.databases[name]
+            stubs = SqlStubs(database.engine, database.stubs)
+            outbox = self._outboxes[name] = SqlOutbox(
                 stubs,
-                self._connections,
+                self._connections.relay(name, stubs, database.clock),
                 owner=self._connections.owner,
                 lease=self.settings.relay_lease,
                 groups_of_topic=self.groups_of,
-                clock=self.database.clock.now,
+                clock=database.clock.now,
             )
-        return TransactionScope(
-            self._outbox, self.database.session, self.database.async_session, session
-        )
+        return outbox
 
     @property
     def producer(self) -> Producer:
@@ -226,17 +251,20 @@ class ReliableMQ:
             self._producer = Producer(self._connections, self._declared.is_managed, policy)
         return self._producer
 
-    def scheduler(self, notifier: Notifier | None = None) -> Scheduler:
-        """Return a resend scheduler of this application, under a name of its own.
+    def scheduler(
+        self, notifier: Notifier | None = None, *, database: str = MAIN_DATABASE
+    ) -> Scheduler:
+        """Return a resend scheduler of one database of this application, under a name of its own.
 
         Args:
             notifier: instead of the application's.
+            database: the name of the database.
         """
-        database, settings = self.database, self.settings
-        stubs = SqlStubs(database.engine, database.stubs)
-        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        chosen, settings = self.databases[database], self.settings
+        stubs = SqlStubs(chosen.engine, chosen.stubs)
+        confirmation = SqlConfirmation(chosen.stubs, chosen.logs, chosen.dialect)
         return Scheduler(
-            SqlDue(stubs, database.logs, confirmation, settings.resend_count_max),
+            SqlDue(stubs, chosen.logs, confirmation, settings.resend_count_max),
             stubs,
             self._connections,
             self._policy,
@@ -247,24 +275,29 @@ class ReliableMQ:
         )
 
     def resend_forever(self, stopped: Stopped, notifier: Notifier | None = None) -> None:
-        """Run the resend scheduler in this thread until `stopped`.
+        """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
         Raises:
             ConfigurationError: when a table is missing.
         """
-        self.database.check_tables()
-        settings = self.settings
-        log.info("application %s: resend looks every %g s", self.name, settings.resend_interval)
-        run_forever(
-            self.scheduler(notifier),
+        self.databases.check_tables()
+        interval = self.settings.resend_interval
+        log.info("application %s: resend looks every %g s", self.name, interval)
+        resend_all(
+            [
+                Resending(name, self.scheduler(notifier, database=name), each.clock.measured_now)
+                for name, each in self.databases.items()
+            ],
             stopped,
-            interval=settings.resend_interval,
-            clock=self.database.clock.measured_now,
+            interval,
         )
 
     def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours."""
-        return self.database.create_tables()
+        """Create the tables that are missing; return the names of all of ours.
+
+        Where there are several databases, a name is `database.table`.
+        """
+        return self.databases.create_tables()
 
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.
@@ -278,8 +311,8 @@ class ReliableMQ:
         """
         if not self._declared.consumers:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
-        self.database.check_tables()
-        self._connections.start_worker(self._declared.consumers, self.database)
+        self.databases.check_tables()
+        self._connections.start_worker(self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
         if self._connections.is_embedded:
@@ -298,9 +331,8 @@ class ReliableMQ:
     def close(self) -> None:
         """Let handlers finish, send what is in hand, close all connections."""
         self._connections.close()
-        self._outbox = None
-        if self._database is not None:
-            self._database.close()
+        self._outboxes = {}
+        self.databases.close()
 
     def __enter__(self) -> Self:
         self.start()

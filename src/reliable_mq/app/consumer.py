@@ -13,6 +13,7 @@ from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
@@ -145,6 +146,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     log_receipt: bool = False
     lease: float
     concurrency: int = DEFAULT_CONCURRENCY
+    database: str = MAIN_DATABASE
 
     def __post_init__(self) -> None:
         if self.lease <= 0:

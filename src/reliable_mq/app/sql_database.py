@@ -51,7 +51,7 @@ class Database:
             raise ConfigurationError(
                 f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
             )
-        self.url = _checked_url(url)
+        self.url = checked_url(url)
         self.dialect = self.url.get_backend_name()
         self._connections = connections
         self.metadata = MetaData()
@@ -158,7 +158,12 @@ class Database:
             await engine.dispose()
 
 
-def _checked_url(url: str) -> URL:
+def checked_url(url: str) -> URL:
+    """Return the URL of a database that we know.
+
+    Raises:
+        ConfigurationError: when it is missing, malformed, or of another kind.
+    """
     if not url:
         raise ConfigurationError(
             "no database is set: give database=… or RELIABLE_MQ_DATABASE, "

@@ -3,28 +3,23 @@
 Made when first needed, by whichever thread needs it; closed once.
 """
 
-import asyncio
 import atexit
-import contextlib
 import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.idempotency.redis_leases import RedisLeases
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -64,16 +59,16 @@ class Connections:
         self._thread: LoopThread | None = None
         self._client: AsyncClient | None = None
         self._broker: object | None = None
-        self._relay: RelayThread | None = None
+        self._relays: dict[str, RelayThread] = {}  # by the name of their database
         self._worker: Worker | None = None
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self._scheduler_numbers = itertools.count(1)
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
 
     def _forget_parent(self) -> None:
-        if self._relay is not None:
-            atexit.unregister(self._relay.close)
-        leave_to_parent(self._thread, self._client, self._broker, self._relay, self._worker)
+        for relay in self._relays.values():
+            atexit.unregister(relay.close)
+        leave_to_parent(self._thread, self._client, self._broker, self._relays, self._worker)
         self._begin()
 
     def scheduler_owner(self) -> str:
@@ -123,10 +118,13 @@ class Connections:
         self._broker = server
         return server.name_server_address
 
-    def relay(self, stubs: SqlStubs, clock: DatabaseClock) -> RelayThread:
-        """Return the relay's thread, running. It connects when it has something to send."""
+    def relay(self, database: str, stubs: SqlStubs, clock: DatabaseClock) -> "Handover":
+        """Start a database's relay, when it does not run, and return what hands stubs to it.
+
+        It connects when it has something to send.
+        """
         with self._lock:
-            if self._relay is None:
+            if database not in self._relays:
                 relay = Relay(
                     stubs,
                     self,
@@ -134,16 +132,18 @@ class Connections:
                     owner=self.owner,
                     lease=self._settings.relay_lease,
                 )
-                self._relay = RelayThread(relay, clock.measured_now)
-                self._relay.start()
+                thread = RelayThread(relay, clock.measured_now)
+                thread.start()
                 # A script that ends without close() still sends what it has committed.
-                atexit.register(self._relay.close)
-            return self._relay
+                atexit.register(thread.close)
+                self._relays[database] = thread
+        return Handover(self, database)
 
-    def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        """Hand committed stubs to the relay."""
-        if self._relay is not None:
-            self._relay.hand(stubs, written)
+    def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:
+        """Hand committed stubs to the relay of their database, if there still is one."""
+        relay = self._relays.get(database)
+        if relay is not None:
+            relay.hand(stubs, written)
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages; the relay's and the scheduler's `Sender`."""
@@ -153,11 +153,13 @@ class Connections:
         """Return (committed, maximum) offsets of a consumer group by queue."""
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
 
-    def start_worker(self, consumers: Sequence[Consumer], database: Database) -> None:
+    def start_worker(
+        self, consumers: Sequence[Consumer], databases: Mapping[str, Database]
+    ) -> None:
         """Start consuming; a second call does nothing."""
         with self._lock:
             if self._worker is None:
-                worker = Worker(consumers, database, self.client, self._settings)
+                worker = Worker(consumers, databases, self.client, self._settings)
                 self.loop_thread.run(worker.start())
                 self._worker = worker
 
@@ -181,23 +183,23 @@ class Connections:
         """Finish handlers, send what is in hand, close everything; a second call does nothing."""
         with self._lock:
             worker, self._worker = self._worker, None
-            relay, self._relay = self._relay, None
+            relays, self._relays = list(self._relays.values()), {}
             client, self._client = self._client, None
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
             scheduler, self._scheduler = self._scheduler, None
-        if relay is not None:
+        for relay in relays:
             atexit.unregister(relay.close)
         if scheduler is not None:
             scheduler[1].set()
             scheduler[0].join(self._settings.shutdown_timeout)
         if thread is None or not thread.is_alive:
-            if relay is not None:
+            for relay in relays:
                 relay.close(timeout=0.0)  # it never had anything to send, or cannot
             return
         if worker is not None:
             thread.run(worker.close())
-        if relay is not None:
+        for relay in relays:
             relay.close(timeout=self._settings.relay_lease)
         if client is not None:
             thread.run(client.close())
@@ -206,55 +208,12 @@ class Connections:
         thread.close()
 
 
-class Worker:
-    """The consumers of one application in one process, on the running loop."""
+class Handover(NamedTuple):
+    """Hands the committed stubs of one database to its relay."""
 
-    def __init__(
-        self,
-        consumers: Sequence[Consumer],
-        database: Database,
-        client: AsyncClient,
-        settings: Settings,
-    ) -> None:
-        self._consumers = consumers
-        self._database = database
-        self._client = client
-        self._settings = settings
-        self._leases: RedisLeases | None = None
-        self._deliveries: list[Deliveries] = []
-        self._running: list[AsyncPushConsumer] = []
-        threads = sum(each.concurrency for each in consumers)
-        self._threads = ThreadPoolExecutor(max(1, threads), "reliable-mq-handler")
+    connections: Connections
+    database: str
 
-    async def start(self) -> None:
-        """Subscribe all consumers."""
-        settings = self._settings
-        if settings.redis:
-            self._leases = RedisLeases(
-                settings.redis,
-                duplicate_window=settings.duplicate_window,
-                timeout=settings.redis_timeout,
-            )
-        for consumer in self._consumers:
-            attempts = Attempts(
-                consumer,
-                self._database,
-                retry_waits=settings.retry_waits,
-            )
-            deliveries = Deliveries(attempts, self._leases, self._threads)
-            deliveries.start()
-            self._deliveries.append(deliveries)
-            self._running.append(
-                await self._client.consume(consumer.subscription(), deliveries.handle)
-            )
-
-    async def close(self) -> None:
-        """Start no more handlers, wait for those that run, give back what was not begun."""
-        await asyncio.gather(*(running.close() for running in self._running))
-        for deliveries in self._deliveries:
-            await deliveries.close()
-        if self._leases is not None:
-            await self._leases.close()
-        with contextlib.suppress(Exception):
-            await self._database.close_async()
-        self._threads.shutdown(wait=False)
+    def hand(self, stubs: Sequence[Stub], written: float) -> None:
+        """Hand stubs over that were written at `written`; never waits."""
+        self.connections.hand(self.database, stubs, written)

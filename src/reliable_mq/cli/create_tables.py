@@ -21,14 +21,16 @@ def command(
     prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Create the tables that are missing in an application's database."""
+    """Create the tables that are missing in an application's databases."""
     if bool(application) == bool(db):
         raise UsageError("give either MODULE:OBJECT or --db URL")
     if db:
         database = Database(db, prefix=prefix, connections=1)
+        names = database.create_tables()
+        database.close()
     else:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        database = load_application(application).database
-    names = database.create_tables()
-    database.close()
+        mq = load_application(application)
+        names = mq.create_tables()
+        mq.close()
     typer.echo(json.dumps({"tables": names}) if as_json else f"tables: {', '.join(names)}")

@@ -38,30 +38,30 @@ class SameDatabase:
             raise UsageError(
                 f"the session is bound to {theirs.render_as_string()}, but this application's "
                 f"database is {self._ours.url.render_as_string()}: a message written there would "
-                "never be sent. Use a session of this database, or a ReliableMQ of that one"
+                "never be sent. Use a session of this database, name another one by "
+                "mq.transaction(session, database=…), or use a ReliableMQ of that one"
             )
         self._known.add(connection.engine)
 
     def _is_ours(self, connection: Connection) -> bool:
         theirs, ours = connection.engine.url, self._ours.url
-        if _place(theirs) == _place(ours):
+        if place_of(theirs) == place_of(ours):
             return True
         if theirs.get_backend_name() != ours.get_backend_name():
             return False
         if connection.dialect.name == "sqlite":
-            return _file_of(theirs) == _file_of(ours)
+            return False
         name = {"table": self._table.name}
         with self._ours.connect() as own:
             return _identity(connection, name) == _identity(own, name)
 
 
-def _place(url: URL) -> tuple[Any, ...]:
+def place_of(url: URL) -> tuple[Any, ...]:
+    """Return where a URL leads to; URLs of one place may differ when they spell a server twice."""
+    if url.get_backend_name() == "sqlite":
+        return ("sqlite", Path(url.database or "").resolve())
     # The query may name a host, a service or a search path.
     return (url.get_backend_name(), url.host, url.port, url.database, url.query)
-
-
-def _file_of(url: URL) -> Path:
-    return Path(url.database or "").resolve()
 
 
 def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:

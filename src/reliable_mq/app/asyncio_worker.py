@@ -1,0 +1,74 @@
+"""The consumers of one application in one process, on the running loop."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.sql_attempts import Attempts
+from reliable_mq.app.sql_database import Database
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.settings import Settings
+
+
+class Worker:
+    """Runs consumers, each in its database.
+
+    Args:
+        consumers: whom it runs.
+        databases: by the names that the consumers say.
+        client: reads from the broker.
+        settings: the application's.
+    """
+
+    def __init__(
+        self,
+        consumers: Sequence[Consumer],
+        databases: Mapping[str, Database],
+        client: AsyncClient,
+        settings: Settings,
+    ) -> None:
+        self._consumers = consumers
+        self._databases = databases
+        self._client = client
+        self._settings = settings
+        self._leases: RedisLeases | None = None
+        self._deliveries: list[Deliveries] = []
+        self._running: list[AsyncPushConsumer] = []
+        threads = sum(each.concurrency for each in consumers)
+        self._threads = ThreadPoolExecutor(max(1, threads), "reliable-mq-handler")
+
+    async def start(self) -> None:
+        """Subscribe all consumers."""
+        settings = self._settings
+        if settings.redis:
+            self._leases = RedisLeases(
+                settings.redis,
+                duplicate_window=settings.duplicate_window,
+                timeout=settings.redis_timeout,
+            )
+        for consumer in self._consumers:
+            database = self._databases[consumer.database]
+            attempts = Attempts(consumer, database, retry_waits=settings.retry_waits)
+            deliveries = Deliveries(attempts, self._leases, self._threads)
+            deliveries.start()
+            self._deliveries.append(deliveries)
+            self._running.append(
+                await self._client.consume(consumer.subscription(), deliveries.handle)
+            )
+
+    async def close(self) -> None:
+        """Start no more handlers, wait for those that run, give back what was not begun."""
+        await asyncio.gather(*(running.close() for running in self._running))
+        for deliveries in self._deliveries:
+            await deliveries.close()
+        if self._leases is not None:
+            await self._leases.close()
+        for name in {consumer.database for consumer in self._consumers}:
+            with contextlib.suppress(Exception):
+                await self._databases[name].close_async()
+        self._threads.shutdown(wait=False)

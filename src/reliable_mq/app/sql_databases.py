@@ -1,0 +1,143 @@
+"""An application's databases by name. Receives settings; hands on `Database` objects.
+
+Each database has stubs, consume logs, a relay and a resend scheduler of its own: a stub lies where
+its business rows lie, a consume log where its handler's effect lies. Nothing here knows what they
+say to each other; see `sql_confirmation` and `sql_notices`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.app.sql_database import Database, checked_url
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.outbox.sql_same_database import place_of
+from reliable_mq.settings import MAIN_DATABASE, Settings
+
+
+class Databases(Mapping[str, Database]):
+    """The databases of one application, `main` first; each is made when it is first asked for.
+
+    Invariant: no two names lead to one place.
+
+    Args:
+        settings: their URLs, and what they have in common.
+        connections_of: how many connections a database needs, by its name.
+    """
+
+    def __init__(self, settings: Settings, connections_of: Callable[[str], int]) -> None:
+        self._settings = settings
+        self._connections_of = connections_of
+        self._urls = dict(settings.databases)
+        if settings.database or not self._urls:
+            self._urls = {MAIN_DATABASE: settings.database, **self._urls}
+        self._made: dict[str, Database] = {}
+
+    def __getitem__(self, name: str) -> Database:
+        if name not in self._made:
+            self.check_name(name)
+            self._check_places()
+            self._made[name] = Database(
+                self._urls[name],
+                prefix=self._settings.table_prefix,
+                connections=self._settings.database_connections or self._connections_of(name),
+            )
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._urls)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def check_name(self, name: str) -> None:
+        """Raise when no database has this name.
+
+        Raises:
+            ConfigurationError: names those that there are.
+        """
+        if name not in self._urls and name == MAIN_DATABASE:
+            raise ConfigurationError(
+                f"no database is set, only databases={', '.join(self._urls)}: name one, or give "
+                "database=… or RELIABLE_MQ_DATABASE"
+            )
+        if name not in self._urls:
+            known = ", ".join(self._urls)
+            raise ConfigurationError(f"there is no database {name!r}; there are {known}")
+
+    def _check_places(self) -> None:
+        """Raise when two names lead to one place: it would have two of everything.
+
+        Raises:
+            ConfigurationError: names both.
+        """
+        if len(self._urls) == 1:
+            return
+        names: dict[Any, str] = {}
+        for name, text in self._urls.items():
+            url = checked_url(text)
+            other = names.setdefault(place_of(url), name)
+            if other != name:
+                raise ConfigurationError(
+                    f"the databases {other!r} and {name!r} are one, {url.render_as_string()}: "
+                    "leave one of the names away"
+                )
+
+    def name_of(self, bound: Session | AsyncSession | Connection | AsyncConnection) -> str:
+        """Return the name of the database that a session or connection is bound to.
+
+        One that is bound to no engine, to several, or to an engine that leads here under another
+        URL, is taken for `main`'s; who writes into it looks closer (`SameDatabase`).
+        """
+        engine = _engine_of(bound)
+        if engine is not None and len(self._urls) > 1:
+            place = place_of(engine.url)
+            for name, text in self._urls.items():
+                if place_of(checked_url(text)) == place:
+                    return name
+        return MAIN_DATABASE
+
+    def create_tables(self) -> list[str]:
+        """Create the tables that are missing; return the names of all of ours.
+
+        Where there are several databases, a name is `database.table`.
+        """
+        if len(self) == 1:
+            return next(iter(self.values())).create_tables()
+        return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
+
+    def check_tables(self) -> None:
+        """Raise when a table of ours is missing in one of them; see what time it is there.
+
+        Raises:
+            ConfigurationError: names the database, the table and what to do.
+        """
+        for name, each in self.items():
+            try:
+                each.check_tables()
+            except ConfigurationError as error:
+                if len(self) == 1:
+                    raise
+                raise ConfigurationError(f"database {name!r}: {error}") from error
+
+    def close(self) -> None:
+        """Close the connections of those that were made."""
+        for each in self._made.values():
+            each.close()
+
+
+def _engine_of(bound: Session | AsyncSession | Connection | AsyncConnection) -> Engine | None:
+    if isinstance(bound, AsyncConnection):
+        return bound.engine.sync_engine
+    if isinstance(bound, Connection):
+        return bound.engine
+    if isinstance(bound, AsyncSession):
+        bound = bound.sync_session
+    try:
+        return bound.get_bind().engine
+    except UnboundExecutionError:
+        return None
