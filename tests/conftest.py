@@ -4,6 +4,7 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -41,9 +42,8 @@ def valkey_server(server_directory: Path) -> Iterator[LocalValkey]:
     server.stop()
 
 
-@pytest.fixture
-def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
-    """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
+@contextmanager
+def new_database(postgres_server: LocalPostgres) -> Iterator[str]:
     name = f"test_{next(_database_numbers)}"
     admin = postgres_server.url.replace("+psycopg", "")
     with psycopg.connect(admin, autocommit=True) as connection:
@@ -51,6 +51,13 @@ def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
     yield postgres_server.url_of(name)
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
+    """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
+    with new_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -67,3 +74,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'application.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture
+def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the URL of a second empty database, of the same kind as `database_url`."""
+    if database_url.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path / 'other.db'}"
+        return
+    with new_database(request.getfixturevalue("postgres_server")) as url:
+        yield url

@@ -1,5 +1,6 @@
 """The nouns that every station moves: what is sent, where it was stored, what is received."""
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 
@@ -10,6 +11,11 @@ from reliable_mq.errors import UsageError
 SHARDING_KEY = "__SHARDINGKEY"
 RESENT = "RESENT"
 """The property of a message that was missed and sent again: see that it has had its effect."""
+CONFIRM_TO = "CONFIRM_TO"
+"""The property that says where the database of a message's stub reads notices, and of which
+consumer groups: `topic:group,group`."""
+NOTICE_TOPIC_PREFIX = "rmq_notices_"
+_NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
@@ -100,3 +106,13 @@ def new_message_id(now_ms: int, random_bytes: bytes) -> str:
     variant_and_low = (0b10 << 62) | (random & ((1 << 62) - 1))
     value = ((now_ms & 0xFFFFFFFFFFFF) << 80) | (version_and_high << 64) | variant_and_low
     return f"{value:032X}"
+
+
+def notice_topic_of(properties: Mapping[str, str], group: str) -> str:
+    """Return the topic in which a message's sender waits for notices of `group`; "" for none.
+
+    Anybody can write properties; what is no topic of notices is taken for none, so that nobody
+    makes consumers send to other topics.
+    """
+    topic, _, groups = properties.get(CONFIRM_TO, "").partition(":")
+    return topic if group in groups.split(",") and _NOTICE_TOPIC.fullmatch(topic) else ""

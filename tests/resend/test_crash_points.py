@@ -21,7 +21,6 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import LogNotifier, Scheduler
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
 
 STEPS_MAX = 100
@@ -116,7 +115,7 @@ class World:
         """Run a scheduler until it finds nothing more."""
         database = self.open(switch)
         stubs = SqlStubs(database.engine, database.stubs)
-        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        confirmation = database.confirmation()
         scheduler = Scheduler(
             SqlDue(stubs, database.logs, confirmation, 16),
             stubs,

@@ -11,7 +11,6 @@ from reliable_mq.message import RESENT
 from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_types import utc_datetime
@@ -165,9 +164,7 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     world: World,
 ) -> None:
     stub = world.write("a")
-    confirmation = SqlConfirmation(
-        world.database.stubs, world.database.logs, world.database.dialect
-    )
+    confirmation = world.database.confirmation()
     dead = SqlDue(world.stubs, world.database.logs, confirmation, MAX)
 
     assert len(dead.claim_unsent(105.0, "dead", 60.0, 10)) == 1

@@ -1,6 +1,6 @@
 """A world for the resend scheduler: a real database, and a broker and a notifier in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import insert, select, update
@@ -12,7 +12,6 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Backlog, Scheduler
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.sql_types import utc_datetime
 
@@ -80,9 +79,11 @@ class World:
         self.notifier = MemoryNotifier()
         self.scheduler = self.new_scheduler("one")
 
-    def new_scheduler(self, owner: str, batch: int = 100) -> Scheduler:
+    def new_scheduler(
+        self, owner: str, batch: int = 100, confirm_to: Callable[[], str] = str
+    ) -> Scheduler:
         database = self.database
-        confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        confirmation = database.confirmation()
         return Scheduler(
             SqlDue(self.stubs, database.logs, confirmation, MAX),
             self.stubs,
@@ -92,6 +93,7 @@ class World:
             owner=owner,
             lease=60.0,
             batch=batch,
+            confirm_to=confirm_to,
         )
 
     def write(

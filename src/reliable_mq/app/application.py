@@ -16,7 +16,7 @@ from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_forks import call_in_child
-from reliable_mq.app.thread_resending import Resending, resend_all
+from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
@@ -25,8 +25,7 @@ from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.resend.policy import ResendPolicy
-from reliable_mq.resend.scheduler import LogNotifier, Notifier, Scheduler
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.scheduler import LogNotifier, Notifier, ResendCounts, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
@@ -231,7 +230,9 @@ class ReliableMQ:
             stubs = SqlStubs(database.engine, database.stubs)
             outbox = self._outboxes[name] = SqlOutbox(
                 stubs,
-                self._connections.relay(name, stubs, database.clock),
+                self._connections.relay(
+                    name, stubs, database.clock, database.identity.notice_topic
+                ),
                 owner=self._connections.owner,
                 lease=self.settings.relay_lease,
                 groups_of_topic=self.groups_of,
@@ -262,9 +263,8 @@ class ReliableMQ:
         """
         chosen, settings = self.databases[database], self.settings
         stubs = SqlStubs(chosen.engine, chosen.stubs)
-        confirmation = SqlConfirmation(chosen.stubs, chosen.logs, chosen.dialect)
         return Scheduler(
-            SqlDue(stubs, chosen.logs, confirmation, settings.resend_count_max),
+            SqlDue(stubs, chosen.logs, chosen.confirmation(), settings.resend_count_max),
             stubs,
             self._connections,
             self._policy,
@@ -272,6 +272,7 @@ class ReliableMQ:
             owner=self._connections.scheduler_owner(),
             lease=settings.resend_lease,
             batch=settings.resend_batch,
+            confirm_to=chosen.identity.notice_topic,
         )
 
     def resend_forever(self, stopped: Stopped, notifier: Notifier | None = None) -> None:
@@ -283,14 +284,30 @@ class ReliableMQ:
         self.databases.check_tables()
         interval = self.settings.resend_interval
         log.info("application %s: resend looks every %g s", self.name, interval)
+        reading = NoticeReading(self._connections, self.databases, self.settings.claim_lease)
         resend_all(
             [
                 Resending(name, self.scheduler(notifier, database=name), each.clock.measured_now)
                 for name, each in self.databases.items()
             ],
+            reading,
             stopped,
             interval,
         )
+
+    def resend_once(self, notifier: Notifier | None = None) -> dict[str, ResendCounts]:
+        """Read the notices that are there, look once into each database; return what was done.
+
+        Raises:
+            ConfigurationError: when a table is missing.
+        """
+        self.databases.check_tables()
+        reading = NoticeReading(self._connections, self.databases, self.settings.claim_lease)
+        reading.catch_up(self.settings.shutdown_timeout)
+        return {
+            name: self.scheduler(notifier, database=name).run_once(each.clock.now())
+            for name, each in self.databases.items()
+        }
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours.
@@ -312,7 +329,7 @@ class ReliableMQ:
         if not self._declared.consumers:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
         self.databases.check_tables()
-        self._connections.start_worker(self._declared.consumers, self.databases)
+        self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
         if self._connections.is_embedded:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.sql_attempts import Attempts
+from reliable_mq.app.sql_attempts import Attempts, NoticeInbox
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
@@ -21,6 +21,7 @@ class Worker:
     Args:
         consumers: whom it runs.
         databases: by the names that the consumers say.
+        notices: what tells other databases, by the same names.
         client: reads from the broker.
         settings: the application's.
     """
@@ -29,11 +30,13 @@ class Worker:
         self,
         consumers: Sequence[Consumer],
         databases: Mapping[str, Database],
+        notices: Mapping[str, NoticeInbox],
         client: AsyncClient,
         settings: Settings,
     ) -> None:
         self._consumers = consumers
         self._databases = databases
+        self._notices = notices
         self._client = client
         self._settings = settings
         self._leases: RedisLeases | None = None
@@ -53,7 +56,12 @@ class Worker:
             )
         for consumer in self._consumers:
             database = self._databases[consumer.database]
-            attempts = Attempts(consumer, database, retry_waits=settings.retry_waits)
+            attempts = Attempts(
+                consumer,
+                database,
+                retry_waits=settings.retry_waits,
+                notices=self._notices[consumer.database],
+            )
             deliveries = Deliveries(attempts, self._leases, self._threads)
             deliveries.start()
             self._deliveries.append(deliveries)

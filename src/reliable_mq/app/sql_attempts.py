@@ -6,7 +6,7 @@ runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection
@@ -19,8 +19,8 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.redis_leases import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
-from reliable_mq.message import ReceivedMessage
-from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
+from reliable_mq.message import RESENT, ReceivedMessage, notice_topic_of
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
 
@@ -32,6 +32,20 @@ BUSY_SECONDS_MAX = 1.0
 BUSY_IN_A_ROW_MAX = 16
 """After so many an attempt counts: a handler may be in its own way."""
 _BUSY_MESSAGES_MAX = 1_000
+STUB_ID_LENGTH_MAX = 32
+"""A longer message id is none of a stub, whatever the message says of itself."""
+
+
+class NoticeInbox(Protocol):
+    """What takes over what other databases are to be told."""
+
+    def hand(self, owed: Sequence[Owed]) -> None:
+        """Take what is committed; must not wait."""
+        ...
+
+    def look_soon(self) -> None:
+        """Look in the table before long; must not wait."""
+        ...
 
 
 class ClaimLost(Exception):
@@ -79,6 +93,7 @@ class Attempts:
         consumer: whose attempts these are.
         database: where consume log and stubs lie.
         retry_waits: the waits between attempts, seconds.
+        notices: tells other databases, whose stubs these are, what was consumed.
     """
 
     def __init__(
@@ -87,16 +102,43 @@ class Attempts:
         database: Database,
         *,
         retry_waits: Sequence[float],
+        notices: NoticeInbox | None = None,
     ) -> None:
         self.consumer = consumer
         self.database = database
         self.log = SqlConsumeLog(database.logs, database.dialect)
-        self._confirmation = SqlConfirmation(database.stubs, database.logs, database.dialect)
+        self._confirmation = database.confirmation()
+        self._owed = SqlNotices(database.engine, database.logs)
+        self._notices = notices
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
         self._clock = database.clock.now
+
+    def confirm_to(self, message: ReceivedMessage) -> str:
+        """Return where the database of a message's stub reads notices; "" when that is this one."""
+        topic = notice_topic_of(message.properties, self.consumer.group)
+        if not topic or len(message.message_id) > STUB_ID_LENGTH_MAX:
+            return ""
+        return "" if topic == self.database.identity.notice_topic() else topic
+
+    def acknowledge(self, entry: Entry) -> Settled:
+        """Settle a delivery whose row says CONSUMED.
+
+        Who sent it again may have missed the notice, so it is told once more; should that be lost
+        too, the message comes again.
+        """
+        tell_suppressed(entry)
+        self._tell([entry])
+        return DONE
+
+    def _tell(self, entries: Sequence[Entry]) -> None:
+        """Hand over what is to be told of messages whose effect is committed."""
+        if self._notices is not None:
+            owed = [owed_of(entry) for entry in entries if entry.confirm_to]
+            if owed:
+                self._notices.hand(owed)
 
     def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
         """Commit RECEIVED rows; return the attempts that are ours to run, settle the others."""
@@ -104,13 +146,14 @@ class Attempts:
             return []
         with self.database.engine.begin() as connection:
             entries = [attempt.entry for attempt in attempts]
+            if again := [each.entry.message_id for each in attempts if _is_sent_again(each)]:
+                self._owed.begin_anew(connection, self.consumer.group, again)
             answers = self.log.receive(connection, entries, self._clock(), self.consumer.lease)
         ready = []
         for attempt in attempts:
             found = answers[attempt.entry.message_id]
             if found.step is Step.ACKNOWLEDGE:
-                tell_suppressed(attempt.entry)
-                results[attempt.entry.token] = DONE
+                results[attempt.entry.token] = self.acknowledge(attempt.entry)
             elif found.step is Step.LATER:
                 tell_postponed(attempt.entry)
                 later = Later(found.wait, counts=False)
@@ -138,8 +181,7 @@ class Attempts:
             return attempt
         found = self.log.found(connection, entry, now)
         if found is not None and found.step is Step.ACKNOWLEDGE:
-            tell_suppressed(entry)
-            results[entry.token] = DONE
+            results[entry.token] = self.acknowledge(entry)
         elif found is not None and found.step is Step.LATER:
             tell_postponed(entry)
             results[entry.token] = Settled(Later(found.wait, counts=False), "back")
@@ -176,6 +218,7 @@ class Attempts:
             group = self.consumer.group
             self._confirmation.confirm(session.connection(), group, ids, self._clock())
         session.commit()
+        self._tell([attempt.entry for attempt in attempts])
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
@@ -224,19 +267,21 @@ class Attempts:
     ) -> Settled:
         """Write a failure, if the claim is still ours; else return what its row says."""
         now = self._clock()
-        if not self.log.fail(connection, entry, now, retry_at):
+        reason = settled.outcome.reason if isinstance(settled.outcome, Dead) else ""
+        if not self.log.fail(connection, entry, now, retry_at, reason):
             return self._others(connection, entry, "fail")
         if isinstance(settled.outcome, Dead):
-            note = f"dead letter of {self.consumer.group}: {settled.outcome.reason}"
+            note = f"dead letter of {self.consumer.group}: {reason}"
             self._settlement.exhaust(connection, entry.message_id, note, now)
+        if entry.confirm_to and self._notices is not None:
+            self._notices.look_soon()  # not committed yet: then it is found by a later look
         return settled
 
     def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
         """Return how a delivery ends whose claim is somebody else's, or was."""
         found = self.log.found(connection, entry, self._clock())
         if found is not None and found.step is Step.ACKNOWLEDGE:
-            tell_suppressed(entry)
-            return DONE
+            return self.acknowledge(entry)
         tell_postponed(entry)
         wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
         return Settled(Later(wait, counts=False), fate)
@@ -297,6 +342,10 @@ class Attempts:
                 exc_info=None if isinstance(error, UsageError) else error,
             )
         return Settled(Later(wait), "fail"), now + wait
+
+
+def _is_sent_again(attempt: Attempt) -> bool:
+    return bool(attempt.entry.confirm_to) and RESENT in attempt.message.properties
 
 
 def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:

@@ -19,7 +19,10 @@ from reliable_mq.app.sql_handler_session import HandlerSession, hold_transaction
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import TABLE_PREFIX_PATTERN, missing_table_text
 
@@ -57,7 +60,10 @@ class Database:
         self.metadata = MetaData()
         self.stubs = message_stub_table(self.metadata, prefix)
         self.logs = consume_log_table(self.metadata, prefix)
+        self.confirmations = confirmation_table(self.metadata, prefix)
+        identity = identity_table(self.metadata, prefix)
         self.engine = self._make_engine()
+        self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
         self._async_engines = WeakKeyDictionary()
@@ -118,6 +124,10 @@ class Database:
             self.async_engine, expire_on_commit=False, sync_session_class=HandlerSession
         )
 
+    def confirmation(self) -> SqlConfirmation:
+        """Return what confirms the stubs of this database."""
+        return SqlConfirmation(self.stubs, self.logs, self.confirmations, self.dialect)
+
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours."""
         self.metadata.create_all(self.engine)
@@ -135,6 +145,7 @@ class Database:
         for name in sorted(self.metadata.tables):
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
+        self.identity.notice_topic()
 
     def check_file(self) -> None:
         """Raise when an SQLite file is not there: to look into it would make an empty one.

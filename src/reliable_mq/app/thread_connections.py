@@ -16,10 +16,12 @@ from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
+from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.idempotency.sql_notices import SqlNotices
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -60,7 +62,8 @@ class Connections:
         self._client: AsyncClient | None = None
         self._broker: object | None = None
         self._relays: dict[str, RelayThread] = {}  # by the name of their database
-        self._worker: Worker | None = None
+        self._workers: dict[str, Worker] = {}  # by their duty
+        self._notices: dict[str, NoticeThread] = {}  # by the name of their database
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self._scheduler_numbers = itertools.count(1)
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -68,7 +71,8 @@ class Connections:
     def _forget_parent(self) -> None:
         for relay in self._relays.values():
             atexit.unregister(relay.close)
-        leave_to_parent(self._thread, self._client, self._broker, self._relays, self._worker)
+        leave_to_parent(self._thread, self._client, self._broker, self._relays)
+        leave_to_parent(self._workers, self._notices)
         self._begin()
 
     def scheduler_owner(self) -> str:
@@ -118,7 +122,13 @@ class Connections:
         self._broker = server
         return server.name_server_address
 
-    def relay(self, database: str, stubs: SqlStubs, clock: DatabaseClock) -> "Handover":
+    def relay(
+        self,
+        database: str,
+        stubs: SqlStubs,
+        clock: DatabaseClock,
+        confirm_to: Callable[[], str],
+    ) -> "Handover":
         """Start a database's relay, when it does not run, and return what hands stubs to it.
 
         It connects when it has something to send.
@@ -131,6 +141,7 @@ class Connections:
                     self._policy.next_time,
                     owner=self.owner,
                     lease=self._settings.relay_lease,
+                    confirm_to=confirm_to,
                 )
                 thread = RelayThread(relay, clock.measured_now)
                 thread.start()
@@ -153,15 +164,45 @@ class Connections:
         """Return (committed, maximum) offsets of a consumer group by queue."""
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
 
+    def topic_exists(self, topic: str) -> bool:
+        """Say whether the name servers know a topic.
+
+        Raises:
+            Unavailable: when none of them answers.
+        """
+        try:
+            self.loop_thread.run(self.client.topic_route(topic))
+        except NoRoute:
+            return False
+        return True
+
     def start_worker(
-        self, consumers: Sequence[Consumer], databases: Mapping[str, Database]
+        self, duty: str, consumers: Sequence[Consumer], databases: Mapping[str, Database]
     ) -> None:
-        """Start consuming; a second call does nothing."""
+        """Start consuming; a second call for a duty does nothing."""
         with self._lock:
-            if self._worker is None:
-                worker = Worker(consumers, databases, self.client, self._settings)
+            if duty not in self._workers:
+                notices = {
+                    name: self._notices_of(name, databases[name])
+                    for name in {each.database for each in consumers}
+                }
+                worker = Worker(consumers, databases, notices, self.client, self._settings)
                 self.loop_thread.run(worker.start())
-                self._worker = worker
+                self._workers[duty] = worker
+
+    def start_notices(self, databases: Mapping[str, Database]) -> None:
+        """Start to tell others what the consume logs of these databases owe them."""
+        with self._lock:
+            for name, database in databases.items():
+                self._notices_of(name, database)
+
+    def _notices_of(self, name: str, database: Database) -> NoticeThread:
+        if name not in self._notices:
+            debts = SqlNotices(database.engine, database.logs)
+            thread = NoticeThread(Notices(debts, self), database.clock.measured_now, name)
+            thread.start()
+            self._notices[name] = thread
+        return self._notices[name]
 
     @property
     def is_embedded(self) -> bool:
@@ -182,23 +223,29 @@ class Connections:
     def close(self) -> None:
         """Finish handlers, send what is in hand, close everything; a second call does nothing."""
         with self._lock:
-            worker, self._worker = self._worker, None
+            scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:  # first, because it starts what is closed here
+            scheduler[1].set()
+            scheduler[0].join(self._settings.shutdown_timeout)
+        with self._lock:
+            workers, self._workers = list(self._workers.values()), {}
+            notices, self._notices = list(self._notices.values()), {}
             relays, self._relays = list(self._relays.values()), {}
             client, self._client = self._client, None
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
-            scheduler, self._scheduler = self._scheduler, None
         for relay in relays:
             atexit.unregister(relay.close)
-        if scheduler is not None:
-            scheduler[1].set()
-            scheduler[0].join(self._settings.shutdown_timeout)
         if thread is None or not thread.is_alive:
             for relay in relays:
                 relay.close(timeout=0.0)  # it never had anything to send, or cannot
+            for telling in notices:
+                telling.close(timeout=0.0)
             return
-        if worker is not None:
+        for worker in workers:
             thread.run(worker.close())
+        for telling in notices:
+            telling.close(timeout=self._settings.relay_lease)
         for relay in relays:
             relay.close(timeout=self._settings.relay_lease)
         if client is not None:

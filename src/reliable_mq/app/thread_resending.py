@@ -1,11 +1,27 @@
-"""Runs the resend schedulers of several databases side by side: none waits for another one."""
+"""What runs beside the workers: a resend scheduler for each database, and the reading of notices.
 
+A database that is away delays no other one: each scheduler has a thread of its own.
+"""
+
+import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from reliable_mq.app.notice_consumer import notice_consumer
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_connections import Connections
+from reliable_mq.errors import NoRoute
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import Stopped, run_forever
+from reliable_mq.sql_faults import FaultTeller
+
+log = logging.getLogger(__name__)
+
+TOPIC_SECONDS = 5.0
+"""How often somebody looks whether a topic of notices has come into being."""
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 class Resending(NamedTuple):
@@ -16,20 +32,86 @@ class Resending(NamedTuple):
     clock: Callable[[], float]
 
 
-def resend_all(schedulers: Sequence[Resending], stopped: Stopped, interval: float) -> None:
-    """Run them until `stopped`, the first in this thread, and return when all have ended."""
+class NoticeReading:
+    """Reads what groups of other databases tell of the stubs in these.
+
+    A topic of notices comes into being with the first one, and most databases never get any, so
+    reading begins when it is there.
+
+    Args:
+        connections: the application's.
+        databases: by name.
+        lease: of the claims on notices, seconds.
+    """
+
+    def __init__(
+        self, connections: Connections, databases: Mapping[str, Database], lease: float
+    ) -> None:
+        self._connections = connections
+        self._databases = databases
+        self._lease = lease
+        self._awaited = set(databases)
+        self._faults = FaultTeller(log, "reading notices")
+
+    def begin(self) -> bool:
+        """Begin to read where there is something to read; return whether all are read now."""
+        for name in sorted(self._awaited):
+            database = self._databases[name]
+            try:
+                topic = database.identity.notice_topic()
+                if self._connections.topic_exists(topic):
+                    consumer = notice_consumer(name, database, self._lease)
+                    duty = f"notices of {name}"
+                    self._connections.start_worker(duty, [consumer], self._databases)
+                    self._awaited.discard(name)
+            except Exception as error:  # noqa: BLE001 - told by the teller, tried again
+                self._faults.tell(error)
+        return not self._awaited
+
+    def run(self, stopped: Stopped) -> None:
+        """Begin with each as soon as it is there, until all are read or it is `stopped`.
+
+        What these databases' own groups owe to others is told meanwhile, also when no worker runs.
+        """
+        self._connections.start_notices(self._databases)
+        while not self.begin() and not stopped.wait(TOPIC_SECONDS):
+            pass
+
+    def catch_up(self, timeout: float) -> None:
+        """Read all that is there now, for `timeout` seconds at most."""
+        self._connections.start_notices(self._databases)
+        self.begin()
+        until = time.monotonic() + timeout
+        for name in self._databases.keys() - self._awaited:
+            topic = self._databases[name].identity.notice_topic()
+            while self._is_behind(topic) and time.monotonic() < until:
+                time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _is_behind(self, topic: str) -> bool:
+        try:
+            progress = self._connections.consumer_progress(topic, topic)
+        except NoRoute:
+            return False
+        return any(end > max(0, done) for done, end in progress.values())
+
+
+def resend_all(
+    schedulers: Sequence[Resending], reading: NoticeReading, stopped: Stopped, interval: float
+) -> None:
+    """Run until `stopped`, the first scheduler in this thread; return when all have ended."""
     first, *others = schedulers
-    threads = [
+    threads = [threading.Thread(target=reading.run, args=(stopped,), name="reliable-mq-notices")]
+    threads += [
         threading.Thread(
             target=run_forever,
             args=(each.scheduler, stopped),
             kwargs={"interval": interval, "clock": each.clock},
             name=f"reliable-mq-resend-{each.database}",
-            daemon=True,
         )
         for each in others
     ]
     for thread in threads:
+        thread.daemon = True
         thread.start()
     run_forever(first.scheduler, stopped, interval=interval, clock=first.clock)
     for thread in threads:

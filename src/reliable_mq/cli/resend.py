@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -41,11 +41,18 @@ def command(
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
     try:
         if once:
-            mq.database.check_tables()
-            counts = msgspec.to_builtins(mq.scheduler().run_once(mq.database.clock.now()))
-            text = ", ".join(f"{name} {number}" for name, number in counts.items())
-            typer.echo(json.dumps(counts) if as_json else text)
+            _print(msgspec.to_builtins(mq.resend_once()), as_json=as_json)
         else:
             mq.resend_forever(stop_on_signal())
     finally:
         mq.close()
+
+
+def _print(counts: dict[str, dict[str, Any]], *, as_json: bool) -> None:
+    """Print what was done: of one database its counts, of several each under its name."""
+    if as_json:
+        typer.echo(json.dumps(counts if len(counts) > 1 else next(iter(counts.values()))))
+        return
+    for database, numbers in counts.items():
+        text = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        typer.echo(f"{database}: {text}" if len(counts) > 1 else text)

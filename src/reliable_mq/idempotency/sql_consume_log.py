@@ -34,11 +34,18 @@ from reliable_mq.idempotency.claim import (
     attempt_after,
     row_of,
 )
+from reliable_mq.idempotency.sql_tables import NOTE_LENGTH_MAX
 from reliable_mq.sql_types import is_among, utc_datetime
+
+NOTICE_LEASE_SECONDS = 5.0
+"""How long it is its consumer's alone to tell another database what was consumed."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1."""
+    """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1.
+
+    `confirm_to`: where the database of its stub reads notices, when that is another one.
+    """
 
     group: str
     message_id: str
@@ -48,6 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     token: str
     attempt: int = 1
+    confirm_to: str = ""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -103,6 +111,8 @@ class SqlConsumeLog:
                 state=LogState.CONSUMED.value,
                 consume_date=bindparam("at"),
                 lease_until=null(),
+                confirm_to=bindparam("topic"),
+                confirm_time=bindparam("tell_at"),
             )
         )
         self._renew = (
@@ -123,20 +133,24 @@ class SqlConsumeLog:
                 "attempt": case((new.attempt > log.attempt, new.attempt), else_=log.attempt),
                 "owner": null(),
                 "lease_until": new.lease_until,
+                "confirm_to": new.confirm_to,
+                "confirm_time": new.confirm_time,
+                "note": new.note,
             },
             where=and_(received, or_(log.owner.is_(None), log.owner == bindparam("token"))),
         )
 
     def insert_consumed(self, connection: Connection, entry: Entry, now: float) -> bool:
         """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
-        row = _row(entry, LogState.CONSUMED, now, owner=entry.token)
+        row = _consumed(entry, now, is_told=bool(entry.confirm_to))
         return connection.execute(self._insert_one, row).rowcount == 1
 
     def insert_all_consumed(
         self, connection: Connection, entries: Sequence[Entry], now: float
     ) -> bool:
         """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
-        rows = [_row(entry, LogState.CONSUMED, now, owner=entry.token) for entry in entries]
+        is_told = any(entry.confirm_to for entry in entries)
+        rows = [_consumed(entry, now, is_told=is_told) for entry in entries]
         return len(self._inserted(connection, rows)) == len(rows)
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
@@ -180,15 +194,24 @@ class SqlConsumeLog:
 
     def consume(self, connection: Connection, entry: Entry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
-        values = _this(entry) | {"at": utc_datetime(now)}
+        telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
+        values = _this(entry) | {
+            "at": utc_datetime(now),
+            "topic": telling["confirm_to"],
+            "tell_at": telling["confirm_time"],
+        }
         return connection.execute(self._consume, values).rowcount == 1
 
-    def fail(self, connection: Connection, entry: Entry, now: float, retry_at: float) -> bool:
+    def fail(
+        self, connection: Connection, entry: Entry, now: float, retry_at: float, note: str = ""
+    ) -> bool:
         """Record a failed attempt and when the next one is expected.
 
-        False: nothing was written, because the row says CONSUMED or the claim is another's.
+        False: nothing was written, because the row says CONSUMED or the claim is another's. `note`
+        says why there is no next one.
         """
-        row = _row(entry, LogState.RECEIVED, now, owner=None)
+        row = _row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
+        row["note"] = note[:NOTE_LENGTH_MAX] or None
         values = row | {"lease_until": utc_datetime(retry_at), "token": entry.token}
         return connection.execute(self._fail, values).rowcount == 1
 
@@ -246,6 +269,18 @@ def _row(entry: Entry, state: LogState, now: float, owner: str | None) -> dict[s
         "create_date": at,
         "consume_date": at if state is LogState.CONSUMED else None,
     }
+
+
+def _consumed(entry: Entry, now: float, *, is_told: bool) -> dict[str, Any]:
+    row = _row(entry, LogState.CONSUMED, now, owner=entry.token)
+    return row | _telling(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
+
+
+def _telling(entry: Entry, at: float) -> dict[str, Any]:
+    """Return the columns that say who is to be told, and from when on by anybody."""
+    if not entry.confirm_to:
+        return {"confirm_to": None, "confirm_time": None}
+    return {"confirm_to": entry.confirm_to, "confirm_time": utc_datetime(at)}
 
 
 def _insert_of(dialect: str) -> Any:

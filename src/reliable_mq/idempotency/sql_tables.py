@@ -8,6 +8,7 @@ from reliable_mq.sql_types import UtcDateTime
 __all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table"]
 
 DEFAULT_PREFIX = "rmq_"
+NOTE_LENGTH_MAX = 1000
 
 
 def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table:
@@ -16,6 +17,10 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
     `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
     (RECEIVED) is an attempt: running while `owner` is set and `lease_until` lies ahead, in doubt
     when it lies behind, failed and waiting for its next attempt when `owner` is null.
+
+    `confirm_to` names where the stub's database, another one, reads notices (null: the stub is
+    here, or there is none); at `confirm_time` whoever finds the row sends what it says there (null:
+    it has been told). `note` says why an attempt was the last one.
     """
     name = f"{prefix}consume_log"
     if name in metadata.tables:
@@ -35,7 +40,12 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
         Column("lease_until", UtcDateTime),
         Column("create_date", UtcDateTime, nullable=False),
         Column("consume_date", UtcDateTime),
+        Column("confirm_to", String(64)),
+        Column("confirm_time", UtcDateTime),
+        Column("note", String(NOTE_LENGTH_MAX)),
     )
+    untold = table.c.confirm_time.is_not(None)
+    Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)
     # Confirmation and the resend scheduler ask by message, over all groups.
     Index(f"{name}_message", table.c.message_id)
     return table

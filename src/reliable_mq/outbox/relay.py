@@ -76,14 +76,20 @@ def send_stubs(
     now: float,
     *,
     are_missed: bool = False,
+    confirm_to: str = "",
 ) -> list[SendOutcome]:
     """Send each stub once and return what came of those that were tried.
 
     The client does not try a message whose forerunner in the same queue failed; it is no send.
-    `are_missed`: see `message_of`.
+    `are_missed`, `confirm_to`: see `message_of`.
     """
     messages = [
-        message_of(stub, delay_level_within((stub.deliver_time or now) - now), is_missed=are_missed)
+        message_of(
+            stub,
+            delay_level_within((stub.deliver_time or now) - now),
+            is_missed=are_missed,
+            confirm_to=confirm_to,
+        )
         for stub in stubs
     ]
     try:
@@ -135,6 +141,8 @@ class Relay:
         owner: how the table names this relay.
         lease: seconds after which a stub that is not sent is left to the resend scheduler.
         batch_max: most stubs in one `send_many`.
+        confirm_to: tells where this database reads notices of other databases' consumer groups;
+            may raise what the database raises.
     """
 
     def __init__(
@@ -146,6 +154,7 @@ class Relay:
         owner: str,
         lease: float,
         batch_max: int = 256,
+        confirm_to: Callable[[], str] = str,
     ) -> None:
         self._book = book
         self._sender = sender
@@ -153,6 +162,7 @@ class Relay:
         self._owner = owner
         self._lease = lease
         self._batch_max = batch_max
+        self._confirm_to = confirm_to
         self._lanes: dict[tuple[str, str], deque[tuple[float, Stub]]] = {}
         #: Why a stub of the last run was not sent; of several, the first one's reason.
         self.last_error = ""
@@ -234,7 +244,9 @@ class Relay:
     def _send(self, stubs: Sequence[Stub], now: float) -> list[SendOutcome]:
         if not stubs:
             return []
-        outcomes = send_stubs(self._sender, stubs, self._next_time, now)
+        outcomes = send_stubs(
+            self._sender, stubs, self._next_time, now, confirm_to=self._confirm_to()
+        )
         self._book.record(outcomes, self._owner, now)
         return outcomes
 

@@ -22,7 +22,7 @@ from reliable_mq.client.outgoing import check_message, properties_of
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.message import new_message_id
+from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.sql_same_database import SameDatabase
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _PENDING = "reliable_mq.pending"
 _ROLLED_BACK = "reliable_mq.rolled_back"
+_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
+_FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
 
@@ -134,9 +136,9 @@ class SqlOutbox:
         )
         # What cannot be sent is refused here, not later.
         check_texts(stub.tag, stub.message_key, stub.ordering_key)
-        message = message_of(stub, 0)
+        message = message_of(stub, 0, confirm_to=_SOME_TOPIC)
         check_message(message)
-        if properties:
+        if properties or len(groups) > _FEW_GROUPS:
             properties_of(message)
         # The caller's changes first: whoever waits for a row of theirs gets a later stub, too, so
         # that stubs of one ordering key have the order of the business.

@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 import msgspec
 
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.message import RESENT, Message
+from reliable_mq.message import CONFIRM_TO, RESENT, Message
 
 CONTENT_TYPE = "CONTENT_TYPE"
 """The user property that tells a consumer how the body was made."""
@@ -107,7 +107,9 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     position: Position | None = None
 
 
-def message_of(stub: Stub, delay_level: int, *, is_missed: bool = False) -> Message:
+def message_of(
+    stub: Stub, delay_level: int, *, is_missed: bool = False, confirm_to: str = ""
+) -> Message:
     """Return the message that sends `stub`; the same id every time, so that a resend is known.
 
     Args:
@@ -115,8 +117,11 @@ def message_of(stub: Stub, delay_level: int, *, is_missed: bool = False) -> Mess
         delay_level: the broker's delay level, 0 for none.
         is_missed: nobody has confirmed it in time; consumers are asked to look in their database,
             because what they remember elsewhere may be of a commit that was lost.
+        confirm_to: where consumer groups of other databases say that they have consumed it.
     """
     properties = dict(stub.properties)
+    if confirm_to and stub.required_groups:
+        properties[CONFIRM_TO] = f"{confirm_to}:{groups_text(stub.required_groups)}"
     if is_missed:
         properties[RESENT] = "true"
     if stub.content_type:

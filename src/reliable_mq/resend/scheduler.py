@@ -7,7 +7,7 @@ the policy's. Any number of schedulers may run; a stub is claimed by one of them
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -134,6 +134,7 @@ class Scheduler:
         owner: this scheduler's name; no two may share it.
         lease: seconds for which a claim holds; longer than a send with all its retries.
         batch: most stubs claimed at once, of each kind: unsent, sent, used up.
+        confirm_to: tells where this database reads notices of other databases' consumer groups.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Scheduler:
         owner: str,
         lease: float,
         batch: int,
+        confirm_to: Callable[[], str] = str,
     ) -> None:
         self._due = due
         self._stubs = stubs
@@ -156,6 +158,7 @@ class Scheduler:
         self._owner = owner
         self._lease = lease
         self._batch = batch
+        self._confirm_to = confirm_to
         self._first_looks = FirstLooks()
         self._told: dict[tuple[str, str], float] = {}
 
@@ -195,7 +198,14 @@ class Scheduler:
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
-        outcomes = send_stubs(self._broker, going, self._policy.next_time, now, are_missed=True)
+        outcomes = send_stubs(
+            self._broker,
+            going,
+            self._policy.next_time,
+            now,
+            are_missed=True,
+            confirm_to=self._confirm_to(),
+        )
         self._stubs.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
@@ -245,6 +255,7 @@ class Scheduler:
         progress: dict[tuple[str, str], Progress | None] = {}
         behind: dict[tuple[str, str], list[Stub]] = defaultdict(list)
         states = {}
+        are_unread: bool | None = None
         for stub in stubs:
             groups = []
             for group in stub.required_groups:
@@ -257,10 +268,20 @@ class Scheduler:
                 if not (passed or alive) and _age(stub, now) >= self._policy.told_after:
                     behind[key].append(stub)
             states[stub.seq] = due_state(stub, tuple(groups))
+            if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
+                if are_unread is None:
+                    are_unread = self._are_notices_unread()
+                states[stub.seq] = DueState.WAIT if are_unread else DueState.SEND
             if states[stub.seq] is not DueState.WAIT:
                 self._first_looks.forget(stub)
         self._tell(behind, now)
         return states
+
+    def _are_notices_unread(self) -> bool:
+        """Say whether groups of other databases may have told of what seems to be missed."""
+        topic = self._confirm_to()
+        progress = self._progress(topic, topic) if topic else {}
+        return progress is None or any(end > max(0, done) for done, end in progress.values())
 
     def _has_passed(self, stub: Stub, progress: Progress | None) -> bool | None:
         if stub.deliver_time is None or progress is None:

@@ -2,18 +2,22 @@
 
 Receives the ids that a consumer's transaction has just consumed; writes in that transaction. Two
 groups that commit at the same moment must not each miss the other's row: the stub's row is locked
-first, and the consume logs are counted by a statement that begins after the lock was had.
+first, and the consume logs are counted by a statement that begins after the lock was had. What
+groups of other databases have consumed is in the table of confirmations (`sql_notices`).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
     bindparam,
+    exists,
     func,
     literal,
+    not_,
     null,
     select,
     update,
@@ -25,27 +29,46 @@ from reliable_mq.sql_types import is_among, utc_datetime
 
 
 class SqlConfirmation:
-    """Confirms stubs beside consume logs in one database. Works in the caller's transaction."""
+    """Confirms stubs beside consume logs in one database. Works in the caller's transaction.
 
-    def __init__(self, stubs: Table, logs: Table, dialect: str) -> None:
+    Args:
+        stubs: the message stub table.
+        logs: the consume log beside it.
+        told: the table of confirmations beside it.
+        dialect: the database's.
+    """
+
+    def __init__(self, stubs: Table, logs: Table, told: Table, dialect: str) -> None:
+        self.table = told
         place_of = func.strpos if dialect == "postgresql" else func.instr
         stub, log = stubs.c, logs.c
         comma = literal(",")
         required = comma + stub.required_groups + comma
-        consumed = (
-            select(func.count())
-            .where(
-                log.message_id == stub.message_id,
-                log.state == LogState.CONSUMED.value,
-                place_of(required, comma + log.consumer_group + comma) > 0,
-            )
-            .scalar_subquery()
+
+        def consumed_in(table: Table) -> list[ColumnElement[bool]]:
+            return [
+                table.c.message_id == stub.message_id,
+                table.c.state == LogState.CONSUMED.value,
+                place_of(required, comma + table.c.consumer_group + comma) > 0,
+            ]
+
+        here = select(func.count()).where(*consumed_in(logs)).scalar_subquery()
+        # A group that moved from one database to another has both.
+        here_too = exists().where(
+            log.message_id == told.c.message_id,
+            log.consumer_group == told.c.consumer_group,
+            log.state == LogState.CONSUMED.value,
         )
+        elsewhere = select(func.count()).where(*consumed_in(told), not_(here_too)).scalar_subquery()
+        consumed = here + elsewhere
         wanted = func.length(required) - func.length(func.replace(required, ",", "")) - 1
         self._one = _Statements(stubs, stub.message_id == bindparam("id"), consumed == wanted)
         self._many = _Statements(
             stubs, is_among(stub.message_id, "id", dialect), consumed == wanted
         )
+        self._told = select(
+            told.c.message_id, told.c.consumer_group, told.c.state, told.c.lease_until
+        ).where(is_among(told.c.message_id, "ids", dialect))
 
     def confirm(
         self, connection: Connection, group: str, message_ids: Sequence[str], now: float
@@ -75,6 +98,10 @@ class SqlConfirmation:
         connection.execute(self._many.lock, ids)
         values = ids | {"at": utc_datetime(now)}
         connection.execute(self._many.confirm_complete, values)
+
+    def told(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
+        """Return what other databases told: message id, consumer group, state, lease until."""
+        return connection.execute(self._told, {"ids": list(message_ids)}).all()
 
 
 class _Statements:

@@ -108,17 +108,22 @@ class SqlDue:
         return held
 
     def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
-        """Return what the consume logs say, by (message id, consumer group)."""
+        """Return what consume logs say, other databases' as told, by (message id, group)."""
+        ids, at = list(message_ids), utc_datetime(now)
         with self._engine.begin() as connection:
-            rows = connection.execute(self._views, {"ids": list(message_ids)}).all()
-        at = utc_datetime(now)
-        return {
-            (row.message_id, row.consumer_group): (
-                row.state == LogState.CONSUMED,
-                row.lease_until is not None and row.lease_until > at,
+            rows = [
+                *connection.execute(self._views, {"ids": ids}),
+                *self._confirmation.told(connection, ids),
+            ]
+        views: dict[tuple[str, str], LogView] = {}
+        for row in rows:
+            key = (row.message_id, row.consumer_group)
+            consumed, alive = views.get(key, (False, False))
+            views[key] = (
+                consumed or row.state == LogState.CONSUMED,
+                alive or (row.lease_until is not None and row.lease_until > at),
             )
-            for row in rows
-        }
+        return views
 
     def confirm(self, message_ids: Sequence[str], now: float) -> None:
         """Confirm stubs whose required groups have all consumed them."""

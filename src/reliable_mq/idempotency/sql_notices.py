@@ -1,0 +1,146 @@
+"""What a consume log owes the databases whose stubs it cannot reach.
+
+The row itself is the outbox of its notice: `confirm_time` was written by the commit of the effect
+(or of the failure), so that no crash comes between the two, and becomes null when the broker has
+acknowledged the notice. Whoever consumed a message tells it at once; what a crash left behind is
+claimed by anybody when `confirm_time` has come. A notice may so go out twice; never is one lost.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Connection, Engine, Table, and_, bindparam, null, select, update
+
+from reliable_mq.idempotency.claim import LogState
+from reliable_mq.idempotency.sql_consume_log import NOTICE_LEASE_SECONDS, Entry
+from reliable_mq.sql_types import is_among, utc_datetime
+
+
+class Owed(msgspec.Struct, frozen=True):
+    """One row whose notice is due: to whom, of what.
+
+    `retry_at`: when a failed attempt is expected to be followed by another one, None: when it was
+    consumed. `note`: why there is no next attempt.
+    """
+
+    topic: str
+    group: str
+    message_id: str
+    is_consumed: bool = True
+    attempt: int = 0
+    retry_at: float | None = None
+    note: str | None = None
+
+
+def owed_of(entry: Entry) -> Owed:
+    """Return what a delivery owes whose effect is committed."""
+    return Owed(entry.confirm_to, entry.group, entry.message_id)
+
+
+class SqlNotices:
+    """Claims and settles the notices that the consume log of one database owes."""
+
+    def __init__(self, engine: Engine, logs: Table) -> None:
+        self._engine = engine
+        dialect = engine.dialect.name
+        log = logs.c
+        self._due = (
+            select(
+                *(log.consumer_group, log.message_id, log.state, log.attempt, log.lease_until),
+                *(log.confirm_to, log.note),
+            )
+            .where(log.confirm_time <= bindparam("at"))
+            .order_by(log.confirm_time)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        these = and_(
+            log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+        self._claim = update(logs).where(these).values(confirm_time=bindparam("until"))
+        # Final: nothing can have been added to what was told of a consumed message.
+        self._tell_consumed = (
+            update(logs)
+            .where(these, log.state == LogState.CONSUMED.value, log.confirm_time.is_not(None))
+            .values(confirm_time=null())
+        )
+        # Told of this attempt; a later one has a notice of its own.
+        self._tell_failed = (
+            update(logs)
+            .where(
+                log.consumer_group == bindparam("group"),
+                log.message_id == bindparam("message"),
+                log.state == LogState.RECEIVED.value,
+                log.attempt == bindparam("seen"),
+            )
+            .values(confirm_time=null())
+        )
+        # A failed attempt that was the last one: the message was sent again, by a person's wish.
+        self._begin_anew = (
+            update(logs)
+            .where(
+                these,
+                log.state == LogState.RECEIVED.value,
+                log.owner.is_(None),
+                log.note.is_not(None),
+                log.confirm_time.is_(None),
+            )
+            .values(attempt=0, note=null(), lease_until=null())
+        )
+
+    def claim(self, now: float, limit: int) -> list[Owed]:
+        """Claim at most `limit` notices that are due; they are due again in a while."""
+        with self._engine.begin() as connection:
+            at = utc_datetime(now)
+            rows = connection.execute(self._due, {"at": at, "limit": limit}).all()
+            until = utc_datetime(now + NOTICE_LEASE_SECONDS)
+            for group, ids in _by_group(rows).items():
+                connection.execute(self._claim, {"group": group, "ids": ids, "until": until})
+        return [
+            Owed(
+                row.confirm_to or "",
+                row.consumer_group,
+                row.message_id,
+                row.state == LogState.CONSUMED,
+                row.attempt,
+                _seconds(row.lease_until),
+                row.note,
+            )
+            for row in rows
+        ]
+
+    def told(self, owed: Sequence[Owed]) -> None:
+        """Write down that notices were acknowledged by the broker."""
+        consumed: dict[str, list[str]] = {}
+        failed = []
+        for each in owed:
+            if each.is_consumed:
+                consumed.setdefault(each.group, []).append(each.message_id)
+            else:
+                seen = {"group": each.group, "message": each.message_id, "seen": each.attempt}
+                failed.append(seen)
+        with self._engine.begin() as connection:
+            for group, ids in sorted(consumed.items()):
+                connection.execute(self._tell_consumed, {"group": group, "ids": sorted(ids)})
+            if failed:
+                connection.execute(self._tell_failed, failed)
+
+    def begin_anew(self, connection: Connection, group: str, message_ids: Sequence[str]) -> None:
+        """Forget the attempts of messages that this group gave up and told so.
+
+        The caller got them again, marked as missed: since nobody resends what was given up by
+        itself, a person wants it.
+        """
+        connection.execute(self._begin_anew, {"group": group, "ids": list(message_ids)})
+
+
+def _by_group(rows: Sequence[object]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for row in rows:
+        grouped.setdefault(row.consumer_group, []).append(row.message_id)  # type: ignore[attr-defined]
+    return grouped
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

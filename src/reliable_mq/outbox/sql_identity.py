@@ -1,0 +1,85 @@
+"""Who a database is: sixteen random digits in a table of ours, and the topic named by them.
+
+Consumer groups with a database of their own send their notices there (`resend.notice`). A name in
+the settings would not do: several applications share a database, and `resend --db` knows none.
+A copy of a database that goes on living beside the original needs an identity of its own: delete
+the copy's row, and the next process makes a new one.
+"""
+
+import os
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    insert,
+    select,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.message import NOTICE_TOPIC_PREFIX
+from reliable_mq.sql_types import UtcDateTime, is_missing_table, missing_table_text
+
+_ONLY = 1
+_ID_BYTES = 8
+
+
+def identity_table(metadata: MetaData, prefix: str) -> Table:
+    """Return the table `<prefix>identity`, which has one row."""
+    return Table(
+        f"{prefix}identity",
+        metadata,
+        Column("number", SmallInteger, primary_key=True, autoincrement=False),
+        Column("identity", String(2 * _ID_BYTES), nullable=False),
+        Column("create_date", UtcDateTime, nullable=False),
+        extend_existing=True,
+    )
+
+
+class SqlIdentity:
+    """The identity of one database, made by whoever asks first."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self._engine = engine
+        self._table = table
+        self._topic = ""
+
+    def notice_topic(self) -> str:
+        """Return the topic from which this database's applications read notices.
+
+        Raises:
+            ConfigurationError: when the table is missing.
+            sqlalchemy.exc.DBAPIError: when the database cannot be asked.
+        """
+        if not self._topic:
+            self._topic = NOTICE_TOPIC_PREFIX + self._identity()
+        return self._topic
+
+    def _identity(self) -> str:
+        try:
+            with self._engine.begin() as connection:
+                return self._found(connection) or self._made(connection)
+        except IntegrityError:  # another process was faster
+            with self._engine.begin() as connection:
+                return self._found(connection) or ""
+        except DBAPIError as error:
+            if is_missing_table(error):
+                raise ConfigurationError(missing_table_text(self._table.name)) from error
+            raise
+
+    def _found(self, connection: Connection) -> str | None:
+        wanted = select(self._table.c.identity).where(self._table.c.number == _ONLY)
+        found: str | None = connection.execute(wanted).scalar_one_or_none()
+        return found
+
+    def _made(self, connection: Connection) -> str:
+        identity = os.urandom(_ID_BYTES).hex()
+        row = {"number": _ONLY, "identity": identity, "create_date": datetime.now(UTC)}
+        connection.execute(insert(self._table), row)
+        return identity

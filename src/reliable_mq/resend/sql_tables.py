@@ -1,0 +1,30 @@
+"""What other databases' consumer groups told of stubs in this one. Only the shape.
+
+Statements are in `sql_confirmation` (what is complete) and `sql_notices` (what a notice writes).
+"""
+
+from sqlalchemy import Column, Integer, MetaData, SmallInteger, String, Table
+
+from reliable_mq.sql_types import UtcDateTime
+
+__all__ = ["confirmation_table"]
+
+
+def confirmation_table(metadata: MetaData, prefix: str) -> Table:
+    """Return the table `<prefix>confirmation`: consume logs elsewhere, as far as they were told.
+
+    `state` 1 (CONSUMED) is final. `state` 0 (RECEIVED) is a failed attempt: the next one is
+    expected at `lease_until`, or none when it is null. `notices` counts what was told.
+    """
+    return Table(
+        f"{prefix}confirmation",
+        metadata,
+        Column("message_id", String(32), primary_key=True),
+        Column("consumer_group", String(127), primary_key=True),
+        Column("state", SmallInteger, nullable=False),
+        Column("lease_until", UtcDateTime),
+        Column("notices", Integer, nullable=False),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("update_date", UtcDateTime, nullable=False),
+        extend_existing=True,
+    )
