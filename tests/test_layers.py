@@ -27,7 +27,9 @@ ARROWS: dict[str, frozenset[str]] = {
     "outbox": VALUES | {"sql_faults", "sql_types", "client"},
     "idempotency": VALUES | {"sql_types"},
     "resend": VALUES | {"sql_faults", "sql_types", "client", "outbox", "idempotency.sql_tables"},
-    "reconcile": VALUES | {"wire", "sql_types", "outbox.sql_tables", "idempotency.sql_tables"},
+    "reconcile": VALUES
+    | {"wire", "sql_types"}
+    | {"outbox.sql_tables", "idempotency.sql_tables", "resend.sql_tables"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
     "testing": VALUES | {"wire", "name_server", "broker_core", "client", "runtime"},
 }

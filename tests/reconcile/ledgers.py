@@ -12,6 +12,7 @@ from sqlalchemy import MetaData, create_engine, insert
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.message import new_message_id
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
@@ -133,10 +134,12 @@ class TableWriter:
         metadata = MetaData()
         self.stubs = message_stub_table(metadata)
         self.logs = consume_log_table(metadata)
+        self.confirmations = confirmation_table(metadata, "rmq_")
         self._engine = create_engine(url)
         metadata.create_all(self._engine)
         self._stub_rows: list[dict[str, Any]] = []
         self._log_rows: list[dict[str, Any]] = []
+        self._told_rows: list[dict[str, Any]] = []
 
     def stub(self, identity: str, content: bytes = b"body", **columns: Any) -> None:
         """Add a stub of two hours ago, unconfirmed and never sent, unless told otherwise."""
@@ -182,9 +185,15 @@ class TableWriter:
                 "lease_until": None,
                 "create_date": created,
                 "consume_date": created if state else None,
+                "confirm_to": None,
                 **columns,
             }
         )
+
+    def told(self, identity: str, group: str, state: int) -> None:
+        """Add what a group of another database told two hours ago."""
+        row = {"message_id": identity, "consumer_group": group, "state": state, "notices": 1}
+        self._told_rows.append(row | {"create_date": LONG_AGO, "update_date": LONG_AGO})
 
     def write(self) -> str:
         """Insert the rows and return the database's URL."""
@@ -193,6 +202,8 @@ class TableWriter:
                 connection.execute(insert(self.stubs), self._stub_rows)
             if self._log_rows:
                 connection.execute(insert(self.logs), self._log_rows)
-        self._stub_rows, self._log_rows = [], []
+            if self._told_rows:
+                connection.execute(insert(self.confirmations), self._told_rows)
+        self._stub_rows, self._log_rows, self._told_rows = [], [], []
         self._engine.dispose()
         return self.url

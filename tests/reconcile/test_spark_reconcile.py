@@ -17,6 +17,7 @@ from tests.reconcile.ledgers import (
     LONG_AGO,
     NOW,
     StoreWriter,
+    TableWriter,
     message_id,
 )
 from tests.reconcile.plain import PlainReconciliation
@@ -197,6 +198,48 @@ def test_a_window_does_not_tear_messages_with_ids_that_tell_no_time(tmp_path: Pa
 
     assert verdicts_in(tmp_path / "out") == {(inside, "payments"): Verdict.SETTLED}
     assert summary["clean"]
+
+
+def test_ledgers_of_several_databases_are_judged_as_one_and_repaired_where_they_lie(
+    tmp_path: Path,
+) -> None:
+    """Given stubs in two databases, consume logs of one group in the other one and of another group
+    in none that is known but by its notices, then each message has one verdict."""
+    elsewhere = TableWriter(f"sqlite:///{tmp_path}/billing.db")
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    settled, queue = cases.new(ledger=Verdict.SETTLED, audit=Verdict.SETTLED)
+    cases.stub(settled, "audit", "ledger", status=1, **cases.send(settled, queue))
+    elsewhere.log(settled, "ledger", 1, confirm_to="rmq_notices_1")
+    cases.tables.told(settled, "audit", 1)
+    cases.tables.told(settled, "ledger", 1)  # its own log counts, not what it told
+    known, queue = cases.new(ledger=Verdict.CONSUMED_NOT_CONFIRMED)
+    cases.stub(known, "ledger", **cases.send(known, queue))
+    elsewhere.log(known, "ledger", 1, confirm_to="rmq_notices_1")
+    telling, queue = cases.new(ledger=Verdict.IN_FLIGHT)
+    cases.stub(telling, "ledger", **cases.send(telling, queue))
+    elsewhere.log(telling, "ledger", 1, confirm_to="rmq_notices_1", consume_date=JUST_NOW)
+    forgotten, queue = cases.new(ledger=Verdict.CONFIRMED_WITHOUT_LOG)
+    cases.stub(forgotten, "ledger", status=1, **cases.send(forgotten, queue))
+    cases.tables.told(forgotten, "ledger", 1)
+    lost, queue = cases.new(payments=Verdict.LOST)
+    place = {"broker_name": "broker-a", "queue_id": queue, "offset": 9, "count": 1}
+    elsewhere.stub(lost, b"{}", required_groups="payments", **place)
+    cases.send(message_id(77), 0, topic="rmq_notices_0123456789abcdef")
+    url, store = cases.write()
+    others = (elsewhere.write(),)
+
+    summary = reconcile(options(url, store, tmp_path / "out", others=others, repair="apply"))
+
+    assert verdicts_in(tmp_path / "out") == cases.expected
+    assert {a["message_id"]: a["outcome"] for a in summary["repair"]["actions"]} == {
+        known: "done",
+        lost: "done",
+    }
+    stubs = message_stub_table(MetaData())
+    assert {row["message_id"]: row["status"] for row in rows_of(url, stubs)}[known] == 1
+    (stub,) = rows_of(others[0], stubs)
+    assert (stub["count"], stub["resend_time"]) == (0, NOW)
+    assert len(rows_of(others[0], audit_table(MetaData(), "rmq_"))) == 1
 
 
 def test_ledgers_of_several_brokers_are_refused(tmp_path: Path) -> None:

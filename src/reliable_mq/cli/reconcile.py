@@ -22,8 +22,14 @@ CLEAN, FAILED, FINDINGS = 0, 1, 2
 
 def command(
     db: Annotated[
-        str, typer.Option(envvar="RELIABLE_MQ_DATABASE", help="SQLAlchemy URL of the application.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            envvar="RELIABLE_MQ_DATABASE",
+            metavar="URL",
+            help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
+            " The first one keeps the record of the run.",
+        ),
+    ] = None,
     store: Annotated[str, typer.Option(help="Store directory of the broker, running or not.")] = "",
     out: Annotated[
         Path, typer.Option(help="Folder for report.html, summary.json and verdicts.parquet.")
@@ -53,13 +59,15 @@ def command(
     Exit code 0: clean, 2: findings, 1: failed.
     """
     try:
-        summary = _run(db, store, out, (since, until, grace), repair, table_prefix, broker_name)
+        urls = [url for url in db or [] if url]
+        summary = _run(urls, store, out, (since, until, grace), repair, table_prefix, broker_name)
     except UsageError as error:
         # The command line's own code for bad usage, 2, means findings here.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
     if broker and summary["repair"] and summary["repair"]["changed"]:
-        summary["repair"]["sent"] = _send_what_is_due(db, broker, table_prefix)
+        sent = sum(_send_what_is_due(url, broker, table_prefix) for url in urls)
+        summary["repair"]["sent"] = sent
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
@@ -70,7 +78,7 @@ def command(
 
 
 def _run(
-    db: str,
+    urls: list[str],
     store: str,
     out: Path,
     times: tuple[str, str, str],
@@ -78,7 +86,7 @@ def _run(
     prefix: str,
     broker_name: str,
 ) -> dict[str, Any]:
-    if not db:
+    if not urls:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
     if not store:
         raise ConfigurationError("--store is missing: the broker's store directory")
@@ -89,7 +97,8 @@ def _run(
 
     return reconcile(
         Options(
-            database=db,
+            database=urls[0],
+            others=tuple(urls[1:]),
             store=store,
             out=out,
             now=now,

@@ -5,6 +5,7 @@ Everything known of a message meets in one row (`_messages`), is spread over its
 (`_by_group`), becomes facts (`_facts`), and the decision table does the rest.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from reliable_mq.limits import DELAY_LEVELS_TEXT
+from reliable_mq.message import NOTICE_TOPIC_PREFIX
 from reliable_mq.reconcile import sql_ledger
 from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
 from reliable_mq.reconcile.verdict import FACTS, FINDINGS, sql_case
@@ -26,16 +28,18 @@ class Ledgers:
     """Where the ledgers are, and what was read of them beforehand because it is small.
 
     `progress`: (group, topic) -> queue id -> committed offset. `queue_begins`: the first message
-    that a queue still has. `managed`: the topics for which a stub was ever written.
+    that a queue still has. `managed`: the topics for which a stub was ever written. `told_groups`:
+    see `sql_ledger.told_groups`.
     """
 
-    url: str
+    urls: Sequence[str]
     prefix: str
     store: str
     window: sql_ledger.IdWindow
     progress: Mapping[tuple[str, str], Mapping[int, int]]
     queue_begins: Mapping[tuple[str, int], int]
     managed: Sequence[str]
+    told_groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,19 @@ def verdicts(
 def _events(spark: SparkSession, ledgers: Ledgers) -> tuple[DataFrame, Observation]:
     """Return the ledgers in one column shape: (message_id, stub | log | record)."""
     reader = spark.read.format(LEDGERS_FORMAT).option("path", ledgers.store)
-    reader = reader.option("url", ledgers.url).option("prefix", ledgers.prefix)
+    reader = reader.option("urls", json.dumps(list(ledgers.urls)))
+    reader = reader.option("toldGroups", json.dumps(list(ledgers.told_groups)))
+    reader = reader.option("prefix", ledgers.prefix)
     if ledgers.window.low is not None:
         reader = reader.option("idFrom", ledgers.window.low)
     if ledgers.window.high is not None:
         reader = reader.option("idTo", ledgers.window.high)
     counted = Observation()
     role, is_damaged = f.col("record.role"), f.col("record.role") == "damaged"
-    events = reader.load().observe(
+    # Notices between databases are no messages of the application's.
+    topic = f.coalesce("record.topic", "log.topic", f.lit(""))
+    events = reader.load().where(~topic.startswith(NOTICE_TOPIC_PREFIX))
+    events = events.observe(
         counted,
         f.count("stub").alias("stubs"),
         f.count("log").alias("consume_logs"),
@@ -147,7 +156,10 @@ def _by_group(messages: DataFrame) -> DataFrame:
         )
     )
     texts = {
-        "log": "get(filter(logs, l -> l.consumer_group = consumer_group), 0)",
+        # A group that moved to another database may have a log in both.
+        "log": "coalesce("
+        "get(filter(logs, l -> l.consumer_group = consumer_group AND l.state = 1), 0),"
+        " get(filter(logs, l -> l.consumer_group = consumer_group), 0))",
         "copies": "filter(records, r -> r.consumer_group = consumer_group)",
         "topic": "coalesce(stub.topic, get(records, 0).topic, get(logs, 0).topic)",
         "retry_topic": "concat('%RETRY%', consumer_group)",
@@ -223,7 +235,10 @@ def _facts(ledgers: Ledgers, moment: Moment) -> dict[str, Column]:
         "age": "if(greatest(coalesce(stub.create_date, message_time), stub.deliver_time)"
         f" > {late} OR coalesce(greatest(stub.update_date, array_max(logs.create_date),"
         " array_max(logs.consume_date), array_max(records.store_time))"
-        f" >= {_timestamp(moment.moving_since)}, false), 'fresh', 'old')",
+        f" >= {_timestamp(moment.moving_since)}, false)"
+        # From another database the confirmation takes its time.
+        f" OR exists(logs, l -> l.confirm_to IS NOT NULL AND l.consume_date > {late}),"
+        " 'fresh', 'old')",
     }
     facts = {name: f.expr(text) for name, text in texts.items()}
     managed = f.col("topic").isin(list(ledgers.managed))

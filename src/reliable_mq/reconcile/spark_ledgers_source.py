@@ -4,10 +4,13 @@ Spark starts processes of its own to plan every Python data source; with few mes
 than the reading. So the job reads one source with the partitions of three: each row is of one
 ledger, in the shape in which the job brings messages together.
 
-Options: `url`, `prefix`, `idFrom`, `idTo` as of `spark_table_source`; `path` as of
-`spark_log_source`. Columns: `message_id`, and one of `stub`, `log` and `record`, the others null.
+Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the consumer groups
+whose consume logs lie in none of them: what they told the database of the stub stands for these;
+`prefix`, `idFrom`, `idTo` as of `spark_table_source`; `path` as of `spark_log_source`. Columns:
+`message_id`, and one of `stub`, `log` and `record`, the others null.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -48,42 +51,77 @@ class LedgersSource(DataSource):
         return from_arrow_schema(LEDGERS_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        return LedgersReader(
-            {
-                STUB: self._table(sql_ledger.STUB),
-                LOG: self._table(sql_ledger.CONSUME_LOG),
-                RECORD: LogReader(option(self.options, "path"), file_store.SPLIT_SIZE, True),
-            }
-        )
+        path = option(self.options, "path")
+        readers: list[tuple[str, Any]] = [(RECORD, LogReader(path, file_store.SPLIT_SIZE, True))]
+        told = json.loads(option(self.options, "toldGroups", "[]"))
+        for url in json.loads(option(self.options, "urls")):
+            readers.append((STUB, self._table(url, sql_ledger.STUB)))
+            readers.append((LOG, self._table(url, sql_ledger.CONSUME_LOG)))
+            if told:
+                readers.append((LOG, ToldReader(self._table(url, sql_ledger.TOLD, told))))
+        return LedgersReader(readers)
 
-    def _table(self, name: str) -> TableReader:
+    def _table(self, url: str, name: str, groups: Sequence[str] | None = None) -> TableReader:
         return TableReader(
-            url=option(self.options, "url"),
+            url=url,
             table=name,
             prefix=option(self.options, "prefix", "rmq_"),
             window=sql_ledger.IdWindow(self.options.get("idFrom"), self.options.get("idTo")),
             rows_per_partition=sql_ledger.ROWS_PER_PARTITION,
             with_content=False,
+            groups=groups,
         )
 
 
 class LedgersReader(DataSourceReader):
     """Reads the partitions of every ledger's own reader."""
 
-    def __init__(self, readers: dict[str, Any]) -> None:
+    def __init__(self, readers: Sequence[tuple[str, Any]]) -> None:
         self._readers = readers
 
     def partitions(self) -> Sequence[InputPartition]:
         return [
-            InputPartition((ledger, partition))
-            for ledger, reader in self._readers.items()
+            InputPartition((number, partition))
+            for number, (_, reader) in enumerate(self._readers)
             for partition in reader.partitions()
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        ledger, part = partition.value
-        for batch in self._readers[ledger].read(part):
+        number, part = partition.value
+        ledger, reader = self._readers[number]
+        for batch in reader.read(part):
             yield ledger_batch(ledger, batch)
+
+
+class ToldReader:
+    """Reads what consumer groups told as if it were their consume log.
+
+    Such a row has no place in a queue and no owner, and its attempts are not known.
+    """
+
+    def __init__(self, told: TableReader) -> None:
+        self._told = told
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._told.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in self._told.read(partition):
+            yield _as_logs(batch)
+
+
+def _as_logs(batch: pa.RecordBatch) -> pa.RecordBatch:
+    schema = sql_ledger.arrow_schema(sql_ledger.CONSUME_LOG, with_content=False)
+    known = {name: batch.column(name) for name in batch.schema.names}
+    state = known["state"].to_pylist()
+    told_at = known["update_date"].to_pylist()
+    consumed = [at if each else None for each, at in zip(state, told_at, strict=True)]
+    known["consume_date"] = pa.array(consumed, type=schema.field("consume_date").type)
+    columns = [
+        known[field.name] if field.name in known else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.record_batch(columns, schema=schema)
 
 
 def ledger_batch(ledger: str, batch: pa.RecordBatch) -> pa.RecordBatch:

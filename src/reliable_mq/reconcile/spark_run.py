@@ -34,7 +34,7 @@ from reliable_mq.reconcile.report_html import html_report
 from reliable_mq.reconcile.spark_job import Ledgers, Moment, verdicts
 from reliable_mq.reconcile.spark_session import session
 from reliable_mq.reconcile.sql_outcome import write_outcome
-from reliable_mq.reconcile.sql_repair import SqlRepair
+from reliable_mq.reconcile.sql_repair import repair_everywhere
 from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, Group, summarize
 
 REPAIRS = ("plan", "apply")
@@ -45,7 +45,10 @@ _TOUCHED = ("verdicts.parquet", "report.html", "summary.json")
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is asked for. `now` is the moment of the judgement."""
+    """What a run is asked for. `now` is the moment of the judgement.
+
+    `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
+    """
 
     database: str
     store: str
@@ -57,6 +60,12 @@ class Options:
     repair: str | None = None
     prefix: str = "rmq_"
     broker_name: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """All databases, each once."""
+        return tuple(dict.fromkeys((self.database, *self.others)))
 
 
 def reconcile(options: Options) -> dict[str, Any]:
@@ -133,25 +142,29 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         raise ConfigurationError("--since must be before --until")
     layout = file_store.read_layout(options.store)
     progress = file_store.read_progress(options.store)
-    sql_ledger.check_tables(options.database, options.prefix)
+    for url in options.databases:
+        sql_ledger.check_tables(url, options.prefix)
     window = sql_ledger.IdWindow(
         first_id(options.since) if options.since else None,
         first_id(options.until) if options.until else None,
     )
     _check_broker(options, window)
-    managed = sql_ledger.managed_topics(options.database, options.prefix)
-    is_small = (
-        layout.sure_end - layout.log_begin <= _SMALL_LOG_SIZE
-        and sql_ledger.stub_count_at_most(options.database, options.prefix) <= _SMALL_STUB_COUNT
-    )
+    managed: set[str] = set()
+    stubs = 0
+    for url in options.databases:
+        managed.update(sql_ledger.managed_topics(url, options.prefix))
+        stubs += sql_ledger.stub_count_at_most(url, options.prefix)
+    log_size = layout.sure_end - layout.log_begin
+    is_small = log_size <= _SMALL_LOG_SIZE and stubs <= _SMALL_STUB_COUNT
     ledgers = Ledgers(
-        url=options.database,
+        urls=options.databases,
         prefix=options.prefix,
         store=options.store,
         window=window,
         progress=progress,
         queue_begins=layout.queue_begins,
-        managed=managed,
+        managed=sorted(managed),
+        told_groups=sql_ledger.told_groups(options.databases, options.prefix),
     )
     return ledgers, is_small
 
@@ -161,7 +174,9 @@ def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
 
     Judged against the wrong store, a message would be called lost, and be sent again by a repair.
     """
-    names = sql_ledger.broker_names(options.database, options.prefix, window)
+    names: set[str] = set()
+    for url in options.databases:
+        names |= sql_ledger.broker_names(url, options.prefix, window)
     told = f"{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
     if options.broker_name and names - {options.broker_name}:
         raise ConfigurationError(
@@ -239,8 +254,10 @@ def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any] | Non
     if options.repair == "plan":
         results = [(repair, None, "planned") for repair in repairs]
     else:
-        worker = SqlRepair(options.database, options.prefix, run_id, options.broker_name)
-        done = worker.apply(repairs, options.now)
+        done = repair_everywhere(
+            *(options.databases, options.prefix, run_id, repairs, options.now),
+            broker_name=options.broker_name,
+        )
         results = [(each.repair, each.changed, each.outcome) for each in done]
     return {
         "mode": options.repair,

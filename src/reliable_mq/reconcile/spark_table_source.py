@@ -7,9 +7,9 @@ workers as Arrow batches, so that no row passes the driver. Of use by itself:
     spark.read.format("reliable_mq_table").option("url", "sqlite:////data/shop.db")
         .option("table", "stub").load()
 
-Options: `url` any SQLAlchemy URL; `table` stub or consume_log; `prefix` of the table names (rmq_);
-`idFrom` and `idTo` the window of message ids, the end excluded; `rowsPerPartition` (250,000);
-`content` whether stubs come with their content (false). Columns: `sql_ledger.COLUMNS`.
+Options: `url` any SQLAlchemy URL; `table` stub, consume_log or confirmation; `prefix` of the table
+names (rmq_); `idFrom` and `idTo` the window of message ids, the end excluded; `rowsPerPartition`
+(250,000); `content` whether stubs come with their content (false). Columns: `sql_ledger.COLUMNS`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,6 +70,7 @@ class TableReader(DataSourceReader):
         window: sql_ledger.IdWindow,
         rows_per_partition: int,
         with_content: bool,
+        groups: Sequence[str] | None = None,
     ) -> None:
         self._url = url
         self._table = table
@@ -77,6 +78,7 @@ class TableReader(DataSourceReader):
         self._window = window
         self._rows_per_partition = rows_per_partition
         self._with_content = with_content
+        self._groups = groups
 
     def partitions(self) -> Sequence[InputPartition]:
         ranges = sql_ledger.key_ranges(
@@ -92,4 +94,5 @@ class TableReader(DataSourceReader):
             self._window,
             partition.value,
             with_content=self._with_content,
+            groups=self._groups,
         )

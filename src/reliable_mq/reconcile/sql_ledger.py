@@ -34,9 +34,11 @@ from sqlalchemy.pool import NullPool
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum
 
-STUB, CONSUME_LOG = "stub", "consume_log"
+STUB, CONSUME_LOG, TOLD = "stub", "consume_log", "confirmation"
+NEEDED = (STUB, CONSUME_LOG)
 ROWS_PER_PARTITION = 250_000
 PARTITIONS_MAX = 1_000
 _BATCH_ROWS = 10_000
@@ -85,6 +87,15 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "lease_until": _TIME,
         "create_date": _TIME,
         "consume_date": _TIME,
+        "confirm_to": _TEXT,
+    },
+    TOLD: {
+        "consumer_group": _TEXT,
+        "message_id": _TEXT,
+        "state": _INT,
+        "lease_until": _TIME,
+        "create_date": _TIME,
+        "update_date": _TIME,
     },
 }
 
@@ -121,6 +132,8 @@ def table_of(name: str, prefix: str) -> Table:
         return message_stub_table(MetaData(), prefix)
     if name == CONSUME_LOG:
         return consume_log_table(MetaData(), prefix)
+    if name == TOLD:
+        return confirmation_table(MetaData(), prefix)
     raise ConfigurationError(f"no ledger is called {name!r}; there are {', '.join(COLUMNS)}")
 
 
@@ -168,13 +181,12 @@ def check_tables(url: str, prefix: str) -> None:
     """
     with _connected(url) as connection:
         there = set(inspect(connection).get_table_names())
-    missing = [
-        name for name in (table_of(key, prefix).name for key in COLUMNS) if name not in there
-    ]
+    missing = [name for name in (table_of(key, prefix).name for key in NEEDED) if name not in there]
     if missing:
+        place = make_url(url).render_as_string()
         raise ConfigurationError(
-            f"the database has no table {' and no table '.join(missing)}; a wrong --db or prefix?"
-            " `reliable-mq create-tables` makes them"
+            f"the database {place} has no table {' and no table '.join(missing)}; a wrong --db or"
+            " prefix? `reliable-mq create-tables` makes them"
         )
 
 
@@ -183,6 +195,24 @@ def managed_topics(url: str, prefix: str) -> list[str]:
     stubs = table_of(STUB, prefix)
     with _connected(url) as connection:
         return sorted(connection.scalars(select(stubs.c.topic).distinct()))
+
+
+def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
+    """Return the consumer groups that are known by their notices only.
+
+    Their consume logs lie in none of these databases; of all others the log itself is read.
+    """
+    told: set[str] = set()
+    logged: set[str] = set()
+    confirmation, log = table_of(TOLD, prefix), table_of(CONSUME_LOG, prefix)
+    for url in urls:
+        with _connected(url) as connection:
+            if inspect(connection).has_table(confirmation.name):
+                told.update(connection.scalars(select(confirmation.c.consumer_group).distinct()))
+    for url in urls if told else ():
+        with _connected(url) as connection:
+            logged.update(connection.scalars(select(log.c.consumer_group).distinct()))
+    return sorted(told - logged)
 
 
 def stub_count_at_most(url: str, prefix: str) -> int:
@@ -243,7 +273,7 @@ def broker_names(url: str, prefix: str, window: IdWindow) -> set[str]:
     """Return the brokers that stubs and consume logs of the window name."""
     names: set[str] = set()
     with _connected(url) as connection:
-        for ledger in COLUMNS:
+        for ledger in NEEDED:
             table = table_of(ledger, prefix)
             query = select(table.c.broker_name).where(_in_window(table, window)).distinct()
             names.update(name for name in connection.scalars(query) if name)
@@ -251,9 +281,19 @@ def broker_names(url: str, prefix: str, window: IdWindow) -> set[str]:
 
 
 def read_range(
-    url: str, name: str, prefix: str, window: IdWindow, part: KeyRange, *, with_content: bool
+    url: str,
+    name: str,
+    prefix: str,
+    window: IdWindow,
+    part: KeyRange,
+    *,
+    with_content: bool,
+    groups: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range, with the columns of `COLUMNS` and, if asked for, `content`."""
+    """Yield the rows of a range, with the columns of `COLUMNS` and, if asked for, `content`.
+
+    `groups`: only of these consumer groups.
+    """
     table = table_of(name, prefix)
     key = table.c[part.column]
     columns = list(COLUMNS[name])
@@ -268,6 +308,7 @@ def read_range(
     query = select(*chosen).where(_in_window(table, window))
     query = query.where(key >= part.low) if part.low is not None else query
     query = query.where(key < part.high) if part.high is not None else query
+    query = query.where(table.c.consumer_group.in_(groups)) if groups is not None else query
     schema = arrow_schema(name, with_content=with_content)
     with _connected(url) as connection:
         result = connection.execution_options(yield_per=_BATCH_ROWS).execute(query)

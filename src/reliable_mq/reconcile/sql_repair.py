@@ -5,7 +5,7 @@ alone and told so. Doing the same plan twice changes nothing the second time.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,26 @@ class Repaired:
     outcome: str
 
 
+def repair_everywhere(
+    urls: Sequence[str],
+    prefix: str,
+    run_id: str,
+    repairs: Iterable[Repair],
+    now: datetime,
+    broker_name: str | None = None,
+) -> list[Repaired]:
+    """Do each repair in the database in which its stub lies."""
+    left = list(repairs)
+    done: list[Repaired] = []
+    for url in urls:
+        worker = SqlRepair(url, prefix, run_id, broker_name)
+        mine = left if len(urls) == 1 else worker.mine(left)
+        done += worker.apply(mine, now)
+        known = {each.message_id for each in mine}
+        left = [each for each in left if each.message_id not in known]
+    return done
+
+
 class SqlRepair:
     """Applies repairs in transactions of a few hundred."""
 
@@ -41,6 +61,16 @@ class SqlRepair:
         self._run_id = run_id
         self._broker_name = broker_name
         metadata.create_all(self._engine)
+
+    def mine(self, repairs: Sequence[Repair]) -> list[Repair]:
+        """Return those whose stub lies in this database."""
+        stub = self._stubs.c.message_id
+        there: set[str] = set()
+        with self._engine.connect() as connection:
+            for at in range(0, len(repairs), _BATCH):
+                ids = [each.message_id for each in repairs[at : at + _BATCH]]
+                there.update(connection.scalars(select(stub).where(stub.in_(ids))))
+        return [each for each in repairs if each.message_id in there]
 
     def apply(self, repairs: Iterable[Repair], now: datetime) -> list[Repaired]:
         """Do `repairs`; every one gets an audit row in the transaction of its change."""

@@ -1,0 +1,239 @@
+"""A stub in one database, its consumer in another: whoever dies at whatever step, both agree.
+
+The walk is cut in two lives. The first one consumes, tells the other database, and writes down that
+it has told; the second one reads the notice over there. Each dies at every step that it takes, and
+is followed by a life that goes on with what is left.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+from tests.app.kill_switch import Killed, KillSwitch
+from tests.app.lives import A, Ledger, Life, delivery
+
+from reliable_mq.app.notice_consumer import notice_consumer
+from reliable_mq.app.sql_attempts import Attempts
+from reliable_mq.app.thread_notices import Notices
+from reliable_mq.client.subscription import CONSUMED, Outcome
+from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
+from reliable_mq.message import (
+    CONFIRM_TO,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
+
+FAR = 1e10
+"""When every lease has passed."""
+STEPS_MAX = 200
+
+
+class Road:
+    """A broker in memory: what it has acknowledged stays, and is delivered until it is settled."""
+
+    def __init__(self) -> None:
+        self.stored: list[Message] = []
+        self.switch = KillSwitch()
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        self.switch.step("before send")
+        self.stored += messages
+        self.switch.step("after send")
+        return [
+            SendResult(
+                status=SendStatus.SEND_OK,
+                message_id=message.message_id,
+                offset_message_id="",
+                queue=MessageQueue(message.topic, "broker-a", 0),
+                queue_offset=0,
+            )
+            for message in messages
+        ]
+
+
+class Telling:
+    """Takes over what consumers committed, as the thread does, without a thread."""
+
+    def __init__(self, life_database: Any, road: Road) -> None:
+        self.notices = Notices(SqlNotices(life_database.engine, life_database.logs), road)
+
+    def hand(self, owed: Sequence[Owed]) -> None:
+        self.notices.accept(owed)
+
+    def look_soon(self) -> None:
+        """It looks when it is told to."""
+
+
+class Crossing:
+    """Two databases and the road between them."""
+
+    def __init__(self, stubs_url: str, logs_url: str, redis: str | None) -> None:
+        self.here, self.there = Ledger(stubs_url), Ledger(logs_url)
+        self.redis = redis
+        self.road = Road()
+
+    def begin(self) -> None:
+        self.here.create(A)
+        self.there.create()
+        with self.here.database.engine.begin() as connection:
+            connection.execute(self.here.database.confirmations.delete())
+        self.road.stored.clear()
+
+    @property
+    def topic(self) -> str:
+        return self.here.database.identity.notice_topic()
+
+    def consumed(self) -> ReceivedMessage:
+        return delivery(A, properties={CONFIRM_TO: f"{self.topic}:payments"})
+
+    async def consume(self, switch: KillSwitch, **options: Any) -> bool:
+        """Live until the notice is told; return whether the broker saw an acknowledgement."""
+        telling: list[Telling] = []
+        self.road.switch = switch
+
+        def make_attempts(consumer: Any, database: Any, **more: Any) -> Attempts:
+            telling.append(Telling(database, self.road))
+            return Attempts(consumer, database, notices=telling[0], **more)
+
+        url = self.there.database.url.render_as_string(hide_password=False)
+        outcomes: list[Outcome] = []
+        async with Life(url, self.redis, switch, make_attempts=make_attempts, **options) as life:
+            try:
+                outcomes = await life.handle(self.consumed())
+                await asyncio.to_thread(telling[0].notices.run_once, 1.0, looks=False)
+            except Killed:
+                pass
+        return outcomes == [CONSUMED]
+
+    async def recover(self, *, was_acknowledged: bool, **options: Any) -> None:
+        """Live after the death: what was not acknowledged comes again, what is owed is told."""
+        self.road.switch = KillSwitch()
+        if not was_acknowledged:
+            url = self.there.database.url.render_as_string(hide_password=False)
+            async with Life(url, self.redis, **options) as life:
+                assert await life.until_settled(self.consumed()) == [CONSUMED]
+        Telling(self.there.database, self.road).notices.run_once(FAR, looks=True)
+
+    async def read(self, switch: KillSwitch) -> None:
+        """Read every notice that the road holds."""
+        url = self.here.database.url.render_as_string(hide_password=False)
+        consumer = notice_consumer("main", self.here.database, 0.02)
+        async with Life(
+            url, self.redis, switch, handler=consumer.plan.function, group=consumer.group
+        ) as life:
+            for message in self.road.stored:
+                try:
+                    notice = delivery(message.message_id, message.body)
+                    assert await life.until_settled(notice) == [CONSUMED]
+                except Killed:
+                    return
+
+    def state(self) -> tuple[Any, ...]:
+        """Return effects, the stub's status, and what is still owed."""
+        logs = self.there.database.logs
+        with self.there.database.engine.begin() as connection:
+            owed = connection.execute(
+                select(logs.c.message_id).where(logs.c.confirm_time.is_not(None))
+            ).all()
+        return self.there.effects(), self.here.stubs()[A].status, owed
+
+
+@pytest.fixture(params=["redis", "no redis"])
+def crossing(
+    request: pytest.FixtureRequest, database_url: str, other_url: str
+) -> Iterator[Crossing]:
+    redis = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    made = Crossing(database_url, other_url, redis)
+    yield made
+    made.here.database.close()
+    made.there.database.close()
+
+
+@pytest.mark.parametrize("log_receipt", [False, True])
+def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
+    crossing: Crossing, valkey_server: Any, log_receipt: bool
+) -> None:
+    for step in range(STEPS_MAX):
+        valkey_server.flush()
+        crossing.begin()
+        switch = KillSwitch(step)
+        acknowledged = asyncio.run(crossing.consume(switch, log_receipt=log_receipt))
+        asyncio.run(crossing.recover(was_acknowledged=acknowledged, log_receipt=log_receipt))
+        asyncio.run(crossing.read(KillSwitch()))
+
+        assert crossing.state() == ([A], 1, []), switch.names
+        if not switch.dead:
+            assert step > 10  # it did die, at every step there is
+            assert {"before send", "after send"} <= set(switch.names)
+            return
+    raise AssertionError("a run that never comes through alive")
+
+
+def test_a_reader_of_notices_that_dies_at_any_step_confirms_once(
+    crossing: Crossing, valkey_server: Any
+) -> None:
+    for step in range(STEPS_MAX):
+        valkey_server.flush()
+        crossing.begin()
+        asyncio.run(crossing.consume(KillSwitch()))
+        switch = KillSwitch(step)
+        asyncio.run(crossing.read(switch))
+        asyncio.run(crossing.read(KillSwitch()))  # what was not acknowledged comes again
+
+        assert crossing.state() == ([A], 1, []), switch.names
+        told = crossing.here.database.confirmations
+        with crossing.here.database.engine.begin() as connection:
+            (row,) = connection.execute(select(told)).all()
+        assert (row.message_id, row.consumer_group, row.notices) == (A, "payments", 1)
+        if not switch.dead:
+            assert step > 5
+            return
+    raise AssertionError("a run that never comes through alive")
+
+
+def test_the_matrix_finds_a_consumer_that_tells_from_memory_only(crossing: Crossing) -> None:
+    """The canary: without the column that was committed with the effect, a crash loses notices."""
+    lost = 0
+    for step in range(STEPS_MAX):
+        crossing.begin()
+        switch = KillSwitch(step)
+        acknowledged = asyncio.run(crossing.consume(switch))
+        logs = crossing.there.database.logs
+        if not acknowledged:
+            continue
+        with crossing.there.database.engine.begin() as connection:
+            connection.execute(logs.update().values(confirm_time=None))
+        asyncio.run(crossing.recover(was_acknowledged=True))
+        asyncio.run(crossing.read(KillSwitch()))
+        lost += crossing.state()[1] == 0
+        if not switch.dead:
+            assert lost > 0
+            return
+
+
+def test_a_notice_carries_many_messages_and_each_only_once() -> None:
+    """Given the same message consumed and told again, a group's notice names it once."""
+    road, told = Road(), []
+
+    class Debts:
+        def claim(self, now: float, limit: int) -> list[Owed]:
+            return [Owed("rmq_notices_1", "g", "a", is_consumed=False, retry_at=now + 9)]
+
+        def told(self, owed: Sequence[Owed]) -> None:
+            told.extend(owed)
+
+    notices = Notices(Debts(), road)
+    notices.accept([Owed("rmq_notices_1", "g", str(number)) for number in range(700)])
+    notices.accept([Owed("rmq_notices_1", "g", "a"), Owed("rmq_notices_2", "g", "b")])
+    counts = notices.run_once(100.0, looks=True)
+
+    bodies = [msgspec.json.decode(message.body) for message in road.stored]
+    assert [len(body["consumed"]) for body in bodies] == [500, 201, 1]
+    assert all("failed" not in body for body in bodies)
+    assert (counts.told, len(told)) == (702, 702)
