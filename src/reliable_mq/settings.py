@@ -89,7 +89,9 @@ class Settings(BaseSettings):
             waits = getattr(self, name)
             if not waits or min(waits) <= 0 or list(waits) != sorted(waits):
                 raise ValueError(f"{name} must be positive seconds that do not become shorter")
-        for name in self.databases:
+        for name, url in self.databases.items():
+            if not url:
+                raise ValueError(f"databases: {name!r} has no URL")
             if name == MAIN_DATABASE or not re.fullmatch(_DATABASE_NAME, name):
                 raise ValueError(
                     f"databases: {name!r} is no name for one: a lower-case letter, then letters, "

@@ -174,12 +174,12 @@ def test_while_notices_are_unread_nothing_counts_as_missed(desk: Desk) -> None:
     world.broker.progress |= {"g": {QUEUE: (6, 6)}, topic: {QUEUE: (-1, 3)}}
 
     assert scheduler.run_once(110.0).rested == 1
-    world.broker.progress[topic] = {QUEUE: (2, 3)}
+    world.broker.progress[topic] = {QUEUE: (2, 7)}
     assert scheduler.run_once(120.0).rested == 1
     world.broker.unasked = ConnectionError("away")
     assert scheduler.run_once(130.0).rested == 1
     world.broker.unasked = None
-    world.broker.progress[topic] = {QUEUE: (3, 3)}
+    world.broker.progress[topic] = {QUEUE: (3, 9)}  # new ones come all the time
 
     assert scheduler.run_once(140.0).sent == 1
     assert world.broker.messages[0].properties["CONFIRM_TO"] == f"{topic}:g"

@@ -100,7 +100,7 @@ class Deliveries:
             queue_id=message.queue.queue_id,
             offset=message.queue_offset,
             token=f"{self._name}-{next(self._numbers)}",
-            confirm_to=self._attempts.confirm_to(message),
+            confirm_to=self._attempts.telling.address(message),
         )
 
     async def _claim(self, entries: Sequence[Entry]) -> list[Claim]:

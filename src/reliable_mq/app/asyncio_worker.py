@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.consumer import Consumer
-from reliable_mq.app.sql_attempts import Attempts, NoticeInbox
+from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.idempotency.redis_leases import RedisLeases

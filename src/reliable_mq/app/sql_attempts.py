@@ -6,7 +6,7 @@ runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_telling import NoticeInbox, Telling
 from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.redis_leases import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
-from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
-from reliable_mq.message import RESENT, ReceivedMessage, notice_topic_of
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
 
@@ -32,20 +32,6 @@ BUSY_SECONDS_MAX = 1.0
 BUSY_IN_A_ROW_MAX = 16
 """After so many an attempt counts: a handler may be in its own way."""
 _BUSY_MESSAGES_MAX = 1_000
-STUB_ID_LENGTH_MAX = 32
-"""A longer message id is none of a stub, whatever the message says of itself."""
-
-
-class NoticeInbox(Protocol):
-    """What takes over what other databases are to be told."""
-
-    def hand(self, owed: Sequence[Owed]) -> None:
-        """Take what is committed; must not wait."""
-        ...
-
-    def look_soon(self) -> None:
-        """Look in the table before long; must not wait."""
-        ...
 
 
 class ClaimLost(Exception):
@@ -108,37 +94,18 @@ class Attempts:
         self.database = database
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self._confirmation = database.confirmation()
-        self._owed = SqlNotices(database.engine, database.logs)
-        self._notices = notices
+        self.telling = Telling(consumer.group, database, notices)
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
         self._clock = database.clock.now
 
-    def confirm_to(self, message: ReceivedMessage) -> str:
-        """Return where the database of a message's stub reads notices; "" when that is this one."""
-        topic = notice_topic_of(message.properties, self.consumer.group)
-        if not topic or len(message.message_id) > STUB_ID_LENGTH_MAX:
-            return ""
-        return "" if topic == self.database.identity.notice_topic() else topic
-
     def acknowledge(self, entry: Entry) -> Settled:
-        """Settle a delivery whose row says CONSUMED.
-
-        Who sent it again may have missed the notice, so it is told once more; should that be lost
-        too, the message comes again.
-        """
+        """Settle a delivery whose row says CONSUMED."""
         tell_suppressed(entry)
-        self._tell([entry])
+        self.telling.consumed([entry])
         return DONE
-
-    def _tell(self, entries: Sequence[Entry]) -> None:
-        """Hand over what is to be told of messages whose effect is committed."""
-        if self._notices is not None:
-            owed = [owed_of(entry) for entry in entries if entry.confirm_to]
-            if owed:
-                self._notices.hand(owed)
 
     def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
         """Commit RECEIVED rows; return the attempts that are ours to run, settle the others."""
@@ -146,8 +113,7 @@ class Attempts:
             return []
         with self.database.engine.begin() as connection:
             entries = [attempt.entry for attempt in attempts]
-            if again := [each.entry.message_id for each in attempts if _is_sent_again(each)]:
-                self._owed.begin_anew(connection, self.consumer.group, again)
+            self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
             answers = self.log.receive(connection, entries, self._clock(), self.consumer.lease)
         ready = []
         for attempt in attempts:
@@ -218,7 +184,7 @@ class Attempts:
             group = self.consumer.group
             self._confirmation.confirm(session.connection(), group, ids, self._clock())
         session.commit()
-        self._tell([attempt.entry for attempt in attempts])
+        self.telling.consumed([attempt.entry for attempt in attempts])
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
@@ -273,8 +239,7 @@ class Attempts:
         if isinstance(settled.outcome, Dead):
             note = f"dead letter of {self.consumer.group}: {reason}"
             self._settlement.exhaust(connection, entry.message_id, note, now)
-        if entry.confirm_to and self._notices is not None:
-            self._notices.look_soon()  # not committed yet: then it is found by a later look
+        self.telling.failed(entry)
         return settled
 
     def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
@@ -342,10 +307,6 @@ class Attempts:
                 exc_info=None if isinstance(error, UsageError) else error,
             )
         return Settled(Later(wait), "fail"), now + wait
-
-
-def _is_sent_again(attempt: Attempt) -> bool:
-    return bool(attempt.entry.confirm_to) and RESENT in attempt.message.properties
 
 
 def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:

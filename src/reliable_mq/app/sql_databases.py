@@ -6,7 +6,9 @@ say to each other; see `sql_confirmation` and `sql_notices`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
@@ -36,17 +38,22 @@ class Databases(Mapping[str, Database]):
         if settings.database or not self._urls:
             self._urls = {MAIN_DATABASE: settings.database, **self._urls}
         self._made: dict[str, Database] = {}
+        self._known: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 
     def __getitem__(self, name: str) -> Database:
         if name not in self._made:
             self.check_name(name)
-            self._check_places()
-            self._made[name] = Database(
+            _ = self._names
+            made = Database(
                 self._urls[name],
                 prefix=self._settings.table_prefix,
                 connections=self._settings.database_connections or self._connections_of(name),
             )
+            self._made.setdefault(name, made)  # two threads may have been here
         return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._urls
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._urls)
@@ -69,16 +76,15 @@ class Databases(Mapping[str, Database]):
             known = ", ".join(self._urls)
             raise ConfigurationError(f"there is no database {name!r}; there are {known}")
 
-    def _check_places(self) -> None:
-        """Raise when two names lead to one place: it would have two of everything.
+    @cached_property
+    def _names(self) -> dict[Any, str]:
+        """The names of the databases by the places that they lead to.
 
         Raises:
-            ConfigurationError: names both.
+            ConfigurationError: when two of them lead to one, which would have two of everything.
         """
-        if len(self._urls) == 1:
-            return
         names: dict[Any, str] = {}
-        for name, text in self._urls.items():
+        for name, text in self._urls.items() if len(self._urls) > 1 else ():
             url = checked_url(text)
             other = names.setdefault(place_of(url), name)
             if other != name:
@@ -86,20 +92,21 @@ class Databases(Mapping[str, Database]):
                     f"the databases {other!r} and {name!r} are one, {url.render_as_string()}: "
                     "leave one of the names away"
                 )
+        return names
 
     def name_of(self, bound: Session | AsyncSession | Connection | AsyncConnection) -> str:
         """Return the name of the database that a session or connection is bound to.
 
         One that is bound to no engine, to several, or to an engine that leads here under another
-        URL, is taken for `main`'s; who writes into it looks closer (`SameDatabase`).
+        URL, is taken for the first one's; who writes into it looks closer (`SameDatabase`).
         """
         engine = _engine_of(bound)
-        if engine is not None and len(self._urls) > 1:
-            place = place_of(engine.url)
-            for name, text in self._urls.items():
-                if place_of(checked_url(text)) == place:
-                    return name
-        return MAIN_DATABASE
+        first = next(iter(self._urls))
+        if engine is None or len(self._urls) == 1:
+            return first
+        if engine not in self._known:
+            self._known[engine] = self._names.get(place_of(engine.url), first)
+        return self._known[engine]
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours.

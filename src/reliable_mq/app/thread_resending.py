@@ -12,14 +12,14 @@ from typing import NamedTuple
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.errors import NoRoute
+from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import Stopped, run_forever
 from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
-TOPIC_SECONDS = 5.0
+TOPIC_SECONDS = 1.0
 """How often somebody looks whether a topic of notices has come into being."""
 _LOOK_AGAIN_SECONDS = 0.05
 
@@ -84,15 +84,15 @@ class NoticeReading:
         until = time.monotonic() + timeout
         for name in self._databases.keys() - self._awaited:
             topic = self._databases[name].identity.notice_topic()
-            while self._is_behind(topic) and time.monotonic() < until:
+            ends = {queue: end for queue, (_, end) in self._progress(topic).items()}
+            while time.monotonic() < until:
+                done = self._progress(topic)
+                if all(done[queue][0] >= end for queue, end in ends.items() if end):
+                    break
                 time.sleep(_LOOK_AGAIN_SECONDS)
 
-    def _is_behind(self, topic: str) -> bool:
-        try:
-            progress = self._connections.consumer_progress(topic, topic)
-        except NoRoute:
-            return False
-        return any(end > max(0, done) for done, end in progress.values())
+    def _progress(self, topic: str) -> Progress:
+        return self._connections.consumer_progress(topic, topic)
 
 
 def resend_all(

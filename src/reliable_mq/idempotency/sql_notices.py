@@ -8,6 +8,7 @@ claimed by anybody when `confirm_time` has come. A notice may so go out twice; n
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, Table, and_, bindparam, null, select, update
@@ -135,10 +136,10 @@ class SqlNotices:
         connection.execute(self._begin_anew, {"group": group, "ids": list(message_ids)})
 
 
-def _by_group(rows: Sequence[object]) -> dict[str, list[str]]:
+def _by_group(rows: Sequence[Any]) -> dict[str, list[str]]:
     grouped: dict[str, list[str]] = {}
     for row in rows:
-        grouped.setdefault(row.consumer_group, []).append(row.message_id)  # type: ignore[attr-defined]
+        grouped.setdefault(row.consumer_group, []).append(row.message_id)
     return grouped
 
 

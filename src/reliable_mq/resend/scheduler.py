@@ -160,6 +160,7 @@ class Scheduler:
         self._batch = batch
         self._confirm_to = confirm_to
         self._first_looks = FirstLooks()
+        self._notice_looks = FirstLooks()
         self._told: dict[tuple[str, str], float] = {}
 
     def run_once(self, now: float) -> ResendCounts:
@@ -255,7 +256,6 @@ class Scheduler:
         progress: dict[tuple[str, str], Progress | None] = {}
         behind: dict[tuple[str, str], list[Stub]] = defaultdict(list)
         states = {}
-        are_unread: bool | None = None
         for stub in stubs:
             groups = []
             for group in stub.required_groups:
@@ -269,19 +269,29 @@ class Scheduler:
                     behind[key].append(stub)
             states[stub.seq] = due_state(stub, tuple(groups))
             if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
-                if are_unread is None:
-                    are_unread = self._are_notices_unread()
-                states[stub.seq] = DueState.WAIT if are_unread else DueState.SEND
+                topic = self._confirm_to()
+                if (topic, topic) not in progress:
+                    progress[topic, topic] = self._progress(topic, topic) if topic else {}
+                if self._awaits_notices(stub, progress[topic, topic]):
+                    states[stub.seq] = DueState.WAIT
             if states[stub.seq] is not DueState.WAIT:
                 self._first_looks.forget(stub)
         self._tell(behind, now)
         return states
 
-    def _are_notices_unread(self) -> bool:
-        """Say whether groups of other databases may have told of what seems to be missed."""
-        topic = self._confirm_to()
-        progress = self._progress(topic, topic) if topic else {}
-        return progress is None or any(end > max(0, done) for done, end in progress.values())
+    def _awaits_notices(self, stub: Stub, notices: Progress | None) -> bool:
+        """Say whether what seems to be missed may be told of in notices that nobody has read yet.
+
+        Those that were there at the first look count: more come all the time.
+        """
+        if notices is None:
+            return True
+        first = self._notice_looks.of(stub, notices)
+        done = {queue: max(0, committed) for queue, (committed, _) in notices.items()}
+        if any(done[queue] < end for queue, (_, end) in first.items() if queue in done):
+            return True
+        self._notice_looks.forget(stub)
+        return False
 
     def _has_passed(self, stub: Stub, progress: Progress | None) -> bool | None:
         if stub.deliver_time is None or progress is None:

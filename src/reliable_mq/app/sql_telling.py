@@ -1,0 +1,81 @@
+"""What a consumer group tells the databases of its messages' stubs, where these are others.
+
+Receives deliveries and how they ended; hands on what is committed to whoever sends notices. The
+debt itself is in the consume log (`idempotency.sql_notices`): what is handed on here only saves the
+time until somebody looks.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
+from reliable_mq.message import RESENT, ReceivedMessage, notice_topic_of
+
+STUB_ID_LENGTH_MAX = 32
+"""A longer message id is none of a stub, whatever the message says of itself."""
+
+
+class NoticeInbox(Protocol):
+    """What takes over what other databases are to be told."""
+
+    def hand(self, owed: Sequence[Owed]) -> None:
+        """Take what is committed; must not wait."""
+        ...
+
+    def look_soon(self) -> None:
+        """Look in the table before long; must not wait."""
+        ...
+
+
+class Telling:
+    """The notices of one consumer group.
+
+    Args:
+        group: the consumer group.
+        database: where its consume log lies.
+        inbox: sends; None: what is owed waits for somebody who looks.
+    """
+
+    def __init__(self, group: str, database: Database, inbox: NoticeInbox | None) -> None:
+        self._group = group
+        self._database = database
+        self._inbox = inbox
+        self._debts = SqlNotices(database.engine, database.logs)
+
+    def address(self, message: ReceivedMessage) -> str:
+        """Return where the database of a message's stub reads notices; "" when that is this one."""
+        topic = notice_topic_of(message.properties, self._group)
+        if not topic or len(message.message_id) > STUB_ID_LENGTH_MAX:
+            return ""
+        return "" if topic == self._database.identity.notice_topic() else topic
+
+    def consumed(self, entries: Sequence[Entry]) -> None:
+        """Tell of messages whose effect is committed, now or long ago.
+
+        Who sent one again may have missed the notice; should it be lost once more, the message
+        comes again.
+        """
+        owed = [owed_of(entry) for entry in entries if entry.confirm_to]
+        if owed and self._inbox is not None:
+            self._inbox.hand(owed)
+
+    def failed(self, entry: Entry) -> None:
+        """Tell of an attempt whose failure is written and will be committed in a moment."""
+        if entry.confirm_to and self._inbox is not None:
+            self._inbox.look_soon()
+
+    def begin_anew(
+        self, connection: Connection, deliveries: Sequence[tuple[Entry, ReceivedMessage]]
+    ) -> None:
+        """Forget the attempts of messages that were given up, and that somebody sent again."""
+        again = [
+            entry.message_id
+            for entry, message in deliveries
+            if entry.confirm_to and RESENT in message.properties
+        ]
+        if again:
+            self._debts.begin_anew(connection, self._group, again)
