@@ -233,7 +233,9 @@ class Attempts:
     ) -> Settled:
         """Write a failure, if the claim is still ours; else return what its row says."""
         now = self._clock()
-        reason = settled.outcome.reason if isinstance(settled.outcome, Dead) else ""
+        reason = ""
+        if isinstance(settled.outcome, Dead):
+            reason = settled.outcome.reason or "no reason given"
         if not self.log.fail(connection, entry, now, retry_at, reason):
             return self._others(connection, entry, "fail")
         if isinstance(settled.outcome, Dead):
