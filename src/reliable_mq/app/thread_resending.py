@@ -19,8 +19,9 @@ from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
-TOPIC_SECONDS = 1.0
-"""How often somebody looks whether a topic of notices has come into being."""
+TOPIC_SECONDS = 0.5
+TOPIC_SECONDS_MAX = 10.0
+"""How often somebody looks whether a topic of notices has come into being: less and less often."""
 _LOOK_AGAIN_SECONDS = 0.05
 
 
@@ -74,8 +75,9 @@ class NoticeReading:
         What these databases' own groups owe to others is told meanwhile, also when no worker runs.
         """
         self._connections.start_notices(self._databases)
-        while not self.begin() and not stopped.wait(TOPIC_SECONDS):
-            pass
+        pause = TOPIC_SECONDS
+        while not self.begin() and not stopped.wait(pause):
+            pause = min(2 * pause, TOPIC_SECONDS_MAX)
 
     def catch_up(self, timeout: float) -> None:
         """Read all that is there now, for `timeout` seconds at most."""
