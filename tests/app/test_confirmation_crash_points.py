@@ -219,7 +219,7 @@ def test_the_matrix_finds_a_consumer_that_tells_from_memory_only(crossing: Cross
 
 def test_a_notice_carries_many_messages_and_each_only_once() -> None:
     """Given the same message consumed and told again, a group's notice names it once."""
-    road, told = Road(), []
+    road, told = Road(), list[Owed]()
 
     class Debts:
         def claim(self, now: float, limit: int) -> list[Owed]:

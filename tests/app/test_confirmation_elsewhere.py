@@ -1,7 +1,7 @@
 """Consumer groups with a database of their own, over the bundled broker, end to end."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.scheduler import Backlog
 from reliable_mq.resend.sql_settlement import SqlSettlement
 
-QUICK = {"resend_waits": (0.3, 1.0), "retry_waits": (0.2,), "resend_interval": 0.1}
+QUICK: dict[str, Any] = {
+    "resend_waits": (0.3, 1.0),
+    "retry_waits": (0.2,),
+    "resend_interval": 0.1,
+    "send_outside_transaction": "allow",
+}
 
 
 class Told:
@@ -25,10 +30,10 @@ class Told:
     def __init__(self) -> None:
         self.escalations: list[str] = []
 
-    def escalated(self, stubs: list[Stub]) -> None:
+    def escalated(self, stubs: Sequence[Stub]) -> None:
         self.escalations += [stub.message_id for stub in stubs]
 
-    def behind(self, backlogs: list[Backlog]) -> None: ...
+    def behind(self, backlogs: Sequence[Backlog]) -> None: ...
 
 
 @pytest.fixture

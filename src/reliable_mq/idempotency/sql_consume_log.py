@@ -111,7 +111,7 @@ class SqlConsumeLog:
                 state=LogState.CONSUMED.value,
                 consume_date=bindparam("at"),
                 lease_until=null(),
-                confirm_to=bindparam("topic"),
+                confirm_to=bindparam("tell_to"),
                 confirm_time=bindparam("tell_at"),
             )
         )
@@ -197,7 +197,7 @@ class SqlConsumeLog:
         telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
         values = _this(entry) | {
             "at": utc_datetime(now),
-            "topic": telling["confirm_to"],
+            "tell_to": telling["confirm_to"],
             "tell_at": telling["confirm_time"],
         }
         return connection.execute(self._consume, values).rowcount == 1

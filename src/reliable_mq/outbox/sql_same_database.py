@@ -61,7 +61,8 @@ def place_of(url: URL) -> tuple[Any, ...]:
     if url.get_backend_name() == "sqlite":
         return ("sqlite", Path(url.database or "").resolve())
     # The query may name a host, a service or a search path.
-    return (url.get_backend_name(), url.host, url.port, url.database, url.query)
+    query = tuple(sorted(url.query.items()))
+    return (url.get_backend_name(), url.host, url.port, url.database, query)
 
 
 def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
