@@ -1,7 +1,9 @@
 """What filter expressions mean; `test_against_apache_filter.py` asks Apache's classes the same."""
 
+from itertools import accumulate
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.broker_core.filter.generated import VALUES, cases
 
@@ -109,11 +111,19 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.integers(), PROPERTIES)
+@example(694, {})
 def test_what_one_filter_wants_its_negation_does_not(seed: int, properties: dict[str, str]) -> None:
     for case in cases(20, seed):
+        if _ends_what_it_did_not_begin(case.text):
+            continue  # in brackets it would be two expressions, and only one of them negated
         try:
             wanted = compile_filter(f"({case.text})")
             unwanted = compile_filter(f"NOT ({case.text})")
         except FilterRefused:
             continue
         assert not (wanted.matches(properties) and unwanted.matches(properties))
+
+
+def _ends_what_it_did_not_begin(text: str) -> bool:
+    depths = accumulate((letter == "(") - (letter == ")") for letter in text)
+    return min(depths, default=0) < 0
