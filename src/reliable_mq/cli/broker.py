@@ -12,6 +12,7 @@ import uvloop
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.garbage import keep_collections_short
 from reliable_mq.wire.java_properties import parse_properties
 
 _HOST = "127.0.0.1"
@@ -145,6 +146,7 @@ async def _serve(options: BrokerOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = BrokerServer(options)
+    keep_collections_short()
     await server.start()
     print(
         f"ready broker={server.address} namesrv={server.name_server_address} store={options.store}",
