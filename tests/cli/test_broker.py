@@ -14,10 +14,10 @@ from tests.broker_core.probes.asking import pulling, sending
 from tests.broker_core.raw_client import NoAnswer, RawClient
 
 from reliable_mq.cli.main import BAD_USAGE, FAILED, run
-from reliable_mq.runtime.addresses import address_of, advertised_ip
+from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
-from reliable_mq.wire.record import Record, iter_records
+from reliable_mq.wire.record import Record, address_of, iter_records
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 READY = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"

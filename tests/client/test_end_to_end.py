@@ -4,8 +4,10 @@ One suite for both, because the same code shall serve both.
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.client.cluster import (
@@ -25,6 +27,7 @@ from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome, Subs
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, ReceivedMessage, SendResult, SendStatus
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 
 pytestmark = pytest.mark.processes
 
@@ -293,3 +296,24 @@ def test_the_synchronous_face_sends_and_consumes(cluster: Cluster, topic: str, g
         consumer.close()
         progress = client.consumer_progress(group, topic)
         assert sum(committed for committed, _ in progress.values()) == 5
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_broker_with_an_ipv6_address_is_found_at_it(
+    tmp_path: Path, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        options = BrokerOptions(store=tmp_path, host="::1", port=0, name_server_port=0)
+        server = BrokerServer(options)
+        await server.start()
+        assert server.name_server_address.startswith("[::1]:")
+        async with AsyncClient(server.name_server_address, settings=QUICK) as client:
+            sent = await client.send(Message(topic=topic, body=b"six"))
+            seen = Seen()
+            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: seen.bodies == [b"six"])
+            assert seen.messages[0].offset_message_id == sent.offset_message_id
+            await consumer.close()
+        await server.close()
+
+    play(scene())

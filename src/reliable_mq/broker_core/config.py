@@ -21,6 +21,7 @@ from reliable_mq.limits import (
     TOPIC_LENGTH_MAX,
 )
 from reliable_mq.wire.java_properties import as_property
+from reliable_mq.wire.record import address_of
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
@@ -125,6 +126,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     lock_lifetime_ms: _Positive = msgspec.field(
         default=60_000, name="rocketmq.broker.rebalance.lockMaxLiveTime"
     )
+
+    @property
+    def address(self) -> str:
+        """Where clients find this broker, "host:port"."""
+        return address_of(self.broker_ip, self.listen_port)
 
     @property
     def timer_precision_ms(self) -> int:

@@ -12,6 +12,7 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.record import address_of
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,9 @@ def _header(state: BrokerState) -> dict[str, str]:
     config = state.config
     return {
         "brokerName": config.broker_name,
-        "brokerAddr": f"{config.broker_ip}:{config.listen_port}",
+        "brokerAddr": config.address,
         "clusterName": config.broker_cluster_name,
-        "haServerAddr": f"{config.broker_ip}:{config.listen_port + 1}",
+        "haServerAddr": address_of(config.broker_ip, config.listen_port + 1),
         "brokerId": str(config.broker_id),
         "compressed": "false",
         "bodyCrc32": "0",

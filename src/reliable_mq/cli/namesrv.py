@@ -10,6 +10,7 @@ import typer
 import uvloop
 
 from reliable_mq.runtime.name_server import NameServer
+from reliable_mq.wire.record import address_of
 
 
 def command(
@@ -35,6 +36,6 @@ async def _serve(host: str, port: int, settings_file: Path | None) -> None:
         loop.add_signal_handler(number, stop.set)
     server = NameServer(settings_file)
     await server.start(host, port)
-    print(f"ready namesrv={host}:{server.port}", flush=True)
+    print(f"ready namesrv={address_of(host, server.port)}", flush=True)
     await stop.wait()
     await server.close()

@@ -34,12 +34,6 @@ def advertised_ip(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def address_of(host: str, port: int) -> str:
-    """Return "host:port", an IPv6 address in brackets."""
-    is_bare = ":" in host and not host.startswith("[")
-    return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
-
-
 def _resolved(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

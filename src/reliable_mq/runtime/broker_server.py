@@ -20,7 +20,6 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
-from reliable_mq.runtime.addresses import address_of
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -30,6 +29,7 @@ from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.record import address_of
 
 log = logging.getLogger(__name__)
 

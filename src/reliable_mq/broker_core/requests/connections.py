@@ -61,7 +61,7 @@ def query_topic_consume_by_who(state: BrokerState, request: Request) -> Command:
 def query_topics_by_consumer(state: BrokerState, request: Request) -> Command:
     """QUERY_TOPICS_BY_CONSUMER: the topics in which a group has offsets."""
     body = {
-        "brokerAddr": f"{state.config.broker_ip}:{state.config.listen_port}",
+        "brokerAddr": state.config.address,
         "topicList": state.offsets.topics_of(request.command.ext_fields.get("group", "")),
     }
     return reply(request.command, body=fastjson.dumps(body))

@@ -36,7 +36,7 @@ def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
                 of_group.append({"consumeTps": tps, "offsetTable": table})
         stats.append({group: of_group})
     body = {
-        "brokerAddr": f"{state.config.broker_ip}:{state.config.listen_port}",
+        "brokerAddr": state.config.address,
         "consumeStatsList": stats,
         "totalDiff": total,
         "totalInflightDiff": 0,

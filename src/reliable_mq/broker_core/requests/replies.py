@@ -92,7 +92,7 @@ def _push(
         reconsume_times=header.reconsume_times,
         unit_mode=bool(header.unit_mode),
         born_host=asked.connection.address,
-        store_host=f"{config.broker_ip}:{config.listen_port}",
+        store_host=config.address,
         store_timestamp=asked.now_ms,
     )
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
