@@ -1,9 +1,8 @@
 """Messages a second that Apache's Java push consumer takes from a backlog, of either broker.
 
 Each broker is given the same backlog in batches; then new consumer groups read it from the
-beginning, brokers in turn, and the ratio of each turn counts. The brokers are warm when the first
-turn begins: Apache's goes on compiling for its first rounds. The consumer is a new JVM each time,
-so the first part of every round is cold for both.
+beginning, brokers in turn, and the ratio of each turn counts. Brokers and the consumers' JVMs, one
+for each broker, are warm when the first turn begins: they go on compiling for their first rounds.
 
     python -m bench.consume_throughput --backlog 500000
 """
@@ -13,11 +12,11 @@ import contextlib
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import missing_tools, run_program
+from bench.java_programs import WarmProgram, missing_tools, run_program
 from bench.quiet import used_seconds, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import consume_table
@@ -26,25 +25,27 @@ from bench.send_throughput import BODY_BYTES, BROKERS, SETTLE_SECONDS_MAX, pin_t
 SEND_THREADS = 8
 SEND_BATCH = 32
 PROGRAM_SECONDS_MAX = 300.0
+IDLE_SECONDS_MAX = 60  # a group that missed its first rebalance waits 20 s for the next one
 
 Broker = ApacheRocketMQ | ReliableMQBroker
 
 
-def take_round(home: Path, broker: Broker, group: str, backlog: int) -> dict[str, Any]:
+class Pair(NamedTuple):
+    """A running broker, and the JVM in which its consumers run."""
+
+    broker: Broker
+    consumer: WarmProgram
+
+
+def take_round(pair: Pair, group: str, backlog: int) -> dict[str, Any]:
     """Let a new group read the backlog of a broker, and return how that went.
 
     `broker_us` is the processor time of the broker, its name server not counted, for each message.
     """
+    broker = pair.broker
     pids = broker.pids[:1]
     used = used_seconds(pids)
-    seen = run_program(
-        "PushConsumer",
-        home,
-        timeout=PROGRAM_SECONDS_MAX,
-        namesrv=broker.name_server_address,
-        group=group,
-        count=backlog,
-    )
+    seen = pair.consumer.round(group=group, count=backlog)
     broker_us = (used_seconds(pids) - used) / max(1, seen["messages"]) * 1e6
     print(
         f"{group}: {broker.label} {seen['per_second']:,.0f} msg/s, "
@@ -54,12 +55,12 @@ def take_round(home: Path, broker: Broker, group: str, backlog: int) -> dict[str
     return {"broker": broker.label, **seen, "broker_us": round(broker_us, 2)}
 
 
-def warm_up(home: Path, broker: Broker, backlog: int, seconds: float) -> None:
+def warm_up(pair: Pair, backlog: int, seconds: float) -> None:
     """Let the backlog be read until that has taken so long."""
     number = 0
     while seconds > 0:
         number += 1
-        seconds -= take_round(home, broker, f"bench_warm_{number}", backlog)["seconds"]
+        seconds -= take_round(pair, f"bench_warm_{number}", backlog)["seconds"]
 
 
 def measure(directory: Path, *, backlog: int, runs: int, warmup: float) -> list[dict[str, Any]]:
@@ -73,14 +74,14 @@ def measure(directory: Path, *, backlog: int, runs: int, warmup: float) -> list[
     """
     rounds: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        brokers = []
+        pairs = []
         for key, broker_type in BROKERS.items():
-            (directory / key).mkdir()
-            broker = stack.enter_context(broker_type(directory / key / "broker", "ASYNC_FLUSH"))
-            brokers.append((directory / key, broker))
+            home = directory / key
+            home.mkdir()
+            broker = stack.enter_context(broker_type(home / "broker", "ASYNC_FLUSH"))
             run_program(
                 "Sender",
-                directory / key,
+                home,
                 timeout=PROGRAM_SECONDS_MAX,
                 namesrv=broker.name_server_address,
                 threads=SEND_THREADS,
@@ -88,14 +89,18 @@ def measure(directory: Path, *, backlog: int, runs: int, warmup: float) -> list[
                 count=backlog,
                 body=BODY_BYTES,
             )
-        pids = [pid for _, each in brokers for pid in each.pids]
+            consumer = WarmProgram(
+                "PushConsumer", home, namesrv=broker.name_server_address, idle=IDLE_SECONDS_MAX
+            )
+            pairs.append(Pair(broker, stack.enter_context(consumer)))
+        pids = [pid for pair in pairs for pid in (*pair.broker.pids, pair.consumer.pid)]
         wait_until_idle(pids, SETTLE_SECONDS_MAX)
-        for home, broker in brokers:
-            warm_up(home, broker, backlog, warmup)
+        for pair in pairs:
+            warm_up(pair, backlog, warmup)
         for run in range(runs):
-            for home, broker in brokers:
+            for pair in pairs:
                 wait_until_idle(pids, SETTLE_SECONDS_MAX)
-                seen = take_round(home, broker, f"bench_consumer_{run}", backlog)
+                seen = take_round(pair, f"bench_consumer_{run}", backlog)
                 rounds.append({"run": run, **seen})
     return rounds
 

@@ -111,13 +111,14 @@ def start_sender(directory: Path, **options: object) -> LoggedProcess:
     return LoggedProcess(_program("Sender", directory, options), directory / "Sender.log")
 
 
-class WarmSender:
-    """A `Sender` JVM that stays warm between rounds. A context manager."""
+class WarmProgram:
+    """The JVM of a `Sender` or `PushConsumer` that stays warm between rounds. A context manager."""
 
-    def __init__(self, directory: Path, **options: object) -> None:
-        self._errors = (directory / "Sender.stderr").open("w")
+    def __init__(self, name: str, directory: Path, **options: object) -> None:
+        self._name = name
+        self._errors = (directory / f"{name}.stderr").open("w")
         self._child = subprocess.Popen(
-            _program("Sender", directory, {**options, "rounds": "stdin"}),
+            _program(name, directory, {**options, "rounds": "stdin"}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -130,7 +131,7 @@ class WarmSender:
         return self._child.pid
 
     def round(self, **options: object) -> dict[str, Any]:
-        """Send one round with these options over the ones of the constructor; its JSON line."""
+        """Run one round with these options over the ones of the constructor; its JSON line."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.stdin.write(" ".join(f"--{key} {value}" for key, value in options.items()))
@@ -138,7 +139,7 @@ class WarmSender:
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
-            raise ChildError(f"Sender ended; its errors are in {self._errors.name}")
+            raise ChildError(f"{self._name} ended; its errors are in {self._errors.name}")
         return _json_object(line)
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import WarmSender, missing_tools
+from bench.java_programs import WarmProgram, missing_tools
 from bench.quiet import OthersLoad, wait_for_quiet, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import send_table
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
     """A running broker and its warm sender."""
 
     label: str
-    sender: WarmSender
+    sender: WarmProgram
     pids: list[int]
 
 
@@ -76,7 +76,9 @@ def warm_pairs(
             home = directory / f"{key}-{flush_disk_type}"
             home.mkdir()
             broker = stack.enter_context(BROKERS[key](home / "broker", flush_disk_type))
-            sender = WarmSender(home, namesrv=broker.name_server_address, body=BODY_BYTES)
+            sender = WarmProgram(
+                "Sender", home, namesrv=broker.name_server_address, body=BODY_BYTES
+            )
             stack.enter_context(sender)
             pairs.append(Pair(broker.label, sender, [*broker.pids, sender.pid]))
             seen = sender.round(threads=BAR.threads, seconds=warmup)

@@ -1,7 +1,10 @@
 package io.github.reliablemq.bench;
 
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -18,6 +21,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Consumes a topic from its beginning until {@code --count} messages have come, or none came for
  * {@code --idle} seconds; then prints one JSON line. The time runs from the first message to the last.
+ *
+ * <p>With {@code --rounds stdin} every line of standard input holds the options of a round, each with a
+ * consumer of its own, and the program ends at end of input: the JVM stays warm between rounds.
  */
 public final class PushConsumer {
     private static final Map<String, String> DEFAULTS = new LinkedHashMap<>();
@@ -32,6 +38,7 @@ public final class PushConsumer {
         DEFAULTS.put("idle", "20"); // seconds
         DEFAULTS.put("linger", "0"); // seconds to go on after --count, to see a message that comes twice
         DEFAULTS.put("received", ""); // file of what came
+        DEFAULTS.put("rounds", "one"); // one | stdin
     }
 
     private final AtomicLong messages = new AtomicLong();
@@ -48,9 +55,20 @@ public final class PushConsumer {
         Arguments options = Arguments.parse(DEFAULTS, words);
         try (PositionFile file = options.has("received")
                 ? new PositionFile(Path.of(options.text("received"))) : null) {
-            new PushConsumer(file).run(options);
+            if (options.text("rounds").equals("stdin")) {
+                roundsFromInput(options, file);
+            } else {
+                new PushConsumer(file).run(options);
+            }
         }
         System.exit(0); // the client leaves threads behind that are no daemons
+    }
+
+    private static void roundsFromInput(Arguments options, PositionFile file) throws Exception {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            new PushConsumer(file).run(options.with(line.strip().split("\\s+")));
+        }
     }
 
     private void run(Arguments options) throws Exception {
