@@ -54,6 +54,14 @@ class SendStatus(Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
+class Decision(Enum):
+    """What becomes of a half message: its transaction committed, it did not, nobody knows yet."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     """Where a message was stored. `queue_offset` counts messages in `queue`, from 0."""
 

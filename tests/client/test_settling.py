@@ -232,7 +232,7 @@ def test_a_heartbeat_says_what_apaches_broker_wants_to_hear() -> None:
     world = World()
     subscription = Subscription(group="g", topics={"t": "TagA || TagB", "u": "*"})
     group = group_of(world, subscription, queues={"a": 1})
-    beat = fastjson.loads(heartbeat("me", "p", [group]).body)
+    beat = fastjson.loads(heartbeat("me", ["p"], [group]).body)
     assert beat["clientID"] == "me"
     assert beat["producerDataSet"] == [{"groupName": "p"}]
     (consumer,) = beat["consumerDataSet"]

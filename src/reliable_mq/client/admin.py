@@ -20,6 +20,16 @@ NO_COMMITTED_OFFSET = -1
 _LOOK_AGAIN_SECONDS = 0.02
 
 
+def masters(name_servers: NameServers) -> Flow[list[str]]:
+    """Return the addresses of all masters that the name servers know.
+
+    Raises:
+        RemoteError, Unavailable: when none tells.
+    """
+    reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return [broker.master for broker in decode_cluster(succeeded(reply).body) if broker.master]
+
+
 def create_topic(
     name_servers: NameServers,
     routes: RouteTable,
@@ -37,9 +47,8 @@ def create_topic(
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
-    reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
-    masters = [broker.master for broker in decode_cluster(succeeded(reply).body) if broker.master]
-    if not masters:
+    addresses = yield from masters(name_servers)
+    if not addresses:
         raise NoRoute("the name servers know no broker")
     header = TopicConfigHeader(
         topic=topic,
@@ -56,14 +65,14 @@ def create_topic(
                 request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext()),
                 settings.request_timeout,
             )
-            for address in masters
+            for address in addresses
         ]
     )
     for answer in answers:
         succeeded(_reply(answer))
     instant = yield from now()
     deadline = instant.seconds + settings.request_timeout
-    while not (yield from _is_told(routes, topic, queues * len(masters))):
+    while not (yield from _is_told(routes, topic, queues * len(addresses))):
         instant = yield from now()
         if instant.seconds >= deadline:
             raise NoRoute(f"topic {topic} is created, but its brokers do not tell the name server")

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from reliable_mq.client import admin
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.asyncio_daemon import repeat
+from reliable_mq.client.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.batching import Group, plan_many
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import (
@@ -34,6 +35,7 @@ from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route, RouteTable
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import Handler, Subscription
+from reliable_mq.client.transaction import TransactionFlows
 from reliable_mq.errors import ProtocolError, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.link import Link, Links
@@ -69,6 +71,10 @@ class AsyncClient:
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
         )
         self._producer = Producer(settings, self._routes, os.urandom)
+        flows = TransactionFlows(settings, self._routes, self._producer, os.urandom)
+        #: half messages: sent, ended, and answered for
+        self.transactions = AsyncTransactions(flows, self.run, self.heartbeat)
+        self._all_masters: set[str] = set()  # any broker may hold a half of a group we answer for
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._links: Links | None = None
         self._daemons: list[asyncio.Task[None]] = []
@@ -113,7 +119,8 @@ class AsyncClient:
         for daemon in self._daemons:
             daemon.cancel()
         await asyncio.gather(*self._daemons, return_exceptions=True)
-        if self._has_sent:
+        await self.transactions.close()
+        if self._producer_groups():
             open_now = {link.address for link in links.open_links()} & self._broker_addresses()
             await self.run(call_all(self._farewells(open_now)))
         await links.close()
@@ -214,9 +221,11 @@ class AsyncClient:
 
     async def heartbeat(self) -> None:
         """Tell every broker that any route names which groups this client belongs to."""
-        addresses = self._broker_addresses() if self._consumers else self._master_addresses()
-        if not self._consumers and not self._has_sent:
+        if not self._consumers and not self._producer_groups():
             return
+        if self.transactions.groups:
+            await self._look_for_masters()
+        addresses = self._broker_addresses() if self._consumers else self._master_addresses()
         calls = [self._heartbeat_call(address) for address in addresses]
         for call, answer in zip(calls, await self.run(call_all(calls)), strict=True):
             if isinstance(answer, ReliableMQError):
@@ -291,7 +300,8 @@ class AsyncClient:
 
     async def _greet(self, address: str, link: Link) -> None:
         """Register with a broker on a new connection, before anything else goes over it."""
-        if address in self._broker_addresses() and (self._consumers or self._has_sent):
+        is_member = self._consumers or self._producer_groups()
+        if is_member and address in self._broker_addresses():
             step = self._heartbeat_call(address)
             self._note_heartbeat(address, await link.call(step.command, step.timeout))
 
@@ -301,18 +311,28 @@ class AsyncClient:
             log.warning("%s refused a heartbeat: %d %s", address, answer.code, answer.remark)
 
     def _heartbeat_call(self, address: str) -> Call:
-        group = self.settings.producer_group if self._has_sent else ""
         groups = [consumer.group for consumer in self._consumers.values()]
-        command = heartbeat(self.client_id, group, groups)
+        command = heartbeat(self.client_id, self._producer_groups(), groups)
         return Call(address, command, self.settings.request_timeout)
 
     def _farewells(self, addresses: Iterable[str]) -> list[Call]:
-        return unregister_calls(
-            self.client_id,
-            addresses,
-            self.settings.request_timeout,
-            producer_group=self.settings.producer_group,
-        )
+        timeout, known = self.settings.request_timeout, list(addresses)
+        return [
+            call
+            for group in self._producer_groups()
+            for call in unregister_calls(self.client_id, known, timeout, producer_group=group)
+        ]
+
+    def _producer_groups(self) -> list[str]:
+        own = [self.settings.producer_group] if self._has_sent else []
+        return own + self.transactions.groups
+
+    async def _look_for_masters(self) -> None:
+        """Learn of every broker: those that hold halves need not be in any route of ours."""
+        try:
+            self._all_masters = set(await self.run(admin.masters(self._name_servers)))
+        except ReliableMQError as error:
+            log.info("the name servers do not tell of all brokers: %s", error)
 
     def _broker_lost(self, address: str) -> None:
         names = {b.name for b in self._routes.brokers() if address in b.addresses.values()}
@@ -339,15 +359,20 @@ class AsyncClient:
             consumer = self._consumers.get(ext.get("group", ""))
             queues = consumer.group.all_queues if consumer is not None else ()
             return reply(command, body=status_of(queues, ext.get("topic", "")))
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.transactions.asked(address, command)
+            return None
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _broker_addresses(self) -> set[str]:
-        return {a for broker in self._routes.brokers() for a in broker.addresses.values()}
+        known = {a for broker in self._routes.brokers() for a in broker.addresses.values()}
+        return known | self._all_masters
 
     def _master_addresses(self) -> set[str]:
-        return {broker.master for broker in self._routes.brokers() if broker.master}
+        known = {broker.master for broker in self._routes.brokers() if broker.master}
+        return known | self._all_masters
 
     def _started(self) -> Links:
         if self._links is None:

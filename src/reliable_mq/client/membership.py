@@ -22,13 +22,15 @@ _FROM_WHERE = {
 }
 
 
-def heartbeat(client_id: str, producer_group: str, groups: Iterable[ConsumerGroup]) -> Command:
-    """Return the heartbeat of a client; an empty `producer_group` means that it does not send."""
+def heartbeat(
+    client_id: str, producer_groups: Iterable[str], groups: Iterable[ConsumerGroup]
+) -> Command:
+    """Return the heartbeat of a client; one that does not send is in no producer group."""
     body = {
         "clientID": client_id,
         "consumerDataSet": [_consumer_data(group) for group in groups],
         "heartbeatFingerprint": 0,
-        "producerDataSet": [{"groupName": producer_group}] if producer_group else [],
+        "producerDataSet": [{"groupName": name} for name in producer_groups],
         "withoutSub": False,
     }
     return request(RequestCode.HEART_BEAT, None, msgspec.json.encode(body))

@@ -142,6 +142,7 @@ class Sender(msgspec.Struct, frozen=True):
         now_ms: int,
         *,
         oneway: bool = False,
+        sys_flag: int = 0,
         reconsume_times: int = 0,
         max_reconsume_times: int | None = None,
     ) -> Command:
@@ -152,7 +153,7 @@ class Sender(msgspec.Struct, frozen=True):
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=self.new_topic_queues,
             queue_id=queue.queue_id,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp=now_ms,
             flag=out.message.flag,
             properties=out.properties.decode(),

@@ -95,7 +95,7 @@ class Producer:
         def bind(to: MessageQueue, now_ms: int) -> Command:
             return self._sender.command(out, to, now_ms)
 
-        reply, stored_in = yield from self._try(
+        reply, stored_in = yield from self.deliver(
             message.topic, message.ordering_key, queue, timeout, bind
         )
         return read_result(reply, message_id, stored_in)
@@ -130,7 +130,7 @@ class Producer:
                 max_reconsume_times=max_reconsume_times,
             )
 
-        reply, stored_in = yield from self._try(
+        reply, stored_in = yield from self.deliver(
             message.topic, "", None, self._settings.request_timeout, bind
         )
         return read_result(reply, out.message.message_id, stored_in)
@@ -181,7 +181,7 @@ class Producer:
             return self._sender.batch_command(batch, to, now_ms)
 
         topic = batch[0].message.topic
-        reply, stored_in = yield from self._try(topic, "", queue, timeout, bind)
+        reply, stored_in = yield from self.deliver(topic, "", queue, timeout, bind)
         return read_batch_results(reply, ids, stored_in)
 
     def send_in_order(
@@ -214,7 +214,7 @@ class Producer:
         """
         return letter(message, now_ms, self._random_bytes)
 
-    def _try(
+    def deliver(
         self,
         topic: str,
         ordering_key: str,
@@ -222,6 +222,12 @@ class Producer:
         timeout: float,
         bind: Bind,
     ) -> Flow[tuple[Command, MessageQueue]]:
+        """Send what `bind` makes for a queue until a broker answers; return answer and queue.
+
+        Raises:
+            RemoteError: when the last try was refused by a code that may pass.
+            Unavailable: when no broker answers in time.
+        """
         instant = yield from now()
         deadline = instant.seconds + timeout
         avoid = ""

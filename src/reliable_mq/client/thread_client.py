@@ -10,12 +10,17 @@ from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import Outcome, Subscription
+from reliable_mq.client.transaction import CheckBack, Half
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.runtime.loop_thread import LoopThread
 
 SyncHandler = Callable[[Sequence[ReceivedMessage]], Sequence[Outcome]]
 """Runs in a thread of the consumer; gets and returns what a `Handler` does."""
+
+
+Check = Callable[[CheckBack], Decision]
+"""Says what became of a half message that a broker asks for."""
 
 
 class PushConsumer:
@@ -56,6 +61,7 @@ class Client:
         self._client = AsyncClient(name_servers, settings=settings)
         self._thread: LoopThread | None = None
         self._consumers: list[PushConsumer] = []
+        self._pools: list[ThreadPoolExecutor] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -90,6 +96,8 @@ class Client:
             thread.run(self._client.close())
         finally:
             thread.close()
+            for pool in self._pools:
+                pool.shutdown(wait=False)
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -120,6 +128,30 @@ class Client:
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests; see `AsyncClient.send_many`."""
         return self._started().run(self._client.send_many(messages))
+
+    def join_transactions(self, group: str, check: Check) -> None:
+        """Answer for the half messages of a producer group, whoever of it sent them.
+
+        Args:
+            group: the producer group.
+            check: says what became of a half; called in a thread, at most four at a time.
+        """
+        pool = ThreadPoolExecutor(4, f"rmq-{group}")
+        self._pools.append(pool)
+
+        async def in_thread(asked: CheckBack) -> Decision:
+            return await asyncio.get_running_loop().run_in_executor(pool, check, asked)
+
+        self._started().run(self._client.transactions.join(group, in_thread))
+
+    def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
+        """Send a half message of a group that was joined; see `TransactionFlows.send`."""
+        sending = self._client.transactions.send(message, group, timeout=timeout)
+        return self._started().run(sending)
+
+    def end_half(self, half: Half, decision: Decision) -> None:
+        """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
+        self._started().run(self._client.transactions.end(half, decision))
 
     def consume(self, subscription: Subscription, handler: SyncHandler) -> PushConsumer:
         """Begin to read for a consumer group; the handler runs in `concurrency` threads.

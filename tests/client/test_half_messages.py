@@ -1,0 +1,167 @@
+"""Half messages at real brokers: seen once committed, asked for while nobody ends them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.client.cluster import QUICK, Cluster, Seen, eventually, play
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.subscription import CONSUMED, Subscription
+from reliable_mq.client.thread_client import Client
+from reliable_mq.client.transaction import CheckBack
+from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.message import Decision, Message
+
+pytestmark = pytest.mark.processes
+
+PRODUCERS = "half-producers"
+HASTY = {"transactionCheckInterval": "100", "transactionTimeOut": "100"}
+
+
+async def unknown(check: CheckBack) -> Decision:
+    return Decision.UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReliableMQBroker]:
+    """Give a broker that asks at once."""
+    directory = tmp_path_factory.mktemp("hasty")
+    with ReliableMQBroker(Path(directory), settings=HASTY) as broker:
+        yield broker
+
+
+def test_what_is_committed_arrives_and_what_is_rolled_back_does_not(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            seen = Seen()
+            await client.consume(
+                Subscription(group=group, topics={topic: "*"}, from_where="first"), seen
+            )
+            await client.transactions.join(PRODUCERS, unknown)
+            kept, gone, many, more = [
+                await client.transactions.send(Message(topic=topic, body=body), PRODUCERS)
+                for body in (b"kept", b"gone", b"many", b"more")
+            ]
+            await client.transactions.end(gone, Decision.ROLLBACK)
+            await client.transactions.end(kept, Decision.COMMIT)
+            results = await client.transactions.commit_many([many, more])
+            assert not [result for result in results if isinstance(result, Exception)]
+            await eventually(lambda: len(seen.messages) >= 3)
+
+            assert sorted(seen.bodies) == [b"kept", b"many", b"more"]
+            halves = {half.message_id: half for half in (kept, many, more)}
+            for message in seen.messages:
+                assert message.queue == halves[message.message_id].queue
+            said = {result.message_id: result.queue_offset for result in results}  # type: ignore[union-attr]
+            for message in seen.messages:
+                assert message.queue_offset <= said.get(message.message_id, 1 << 62)
+
+    play(scene())
+
+
+def test_another_client_of_the_group_answers_for_one_that_is_gone(
+    hasty_broker: ReliableMQBroker, topic: str, group: str
+) -> None:
+    asked: list[CheckBack] = []
+
+    async def commit(check: CheckBack) -> Decision:
+        asked.append(check)
+        return Decision.COMMIT
+
+    async def scene() -> None:
+        address = hasty_broker.name_server_address
+        async with AsyncClient(address, settings=QUICK) as other:
+            await other.create_topic(topic, 1)
+            seen = Seen()
+            await other.consume(
+                Subscription(group=group, topics={topic: "*"}, from_where="first"), seen
+            )
+            async with AsyncClient(address, settings=QUICK) as client:
+                await client.transactions.join(f"of-{group}", unknown)
+                await client.transactions.send(Message(topic=topic, body=b"late"), f"of-{group}")
+            assert seen.messages == []
+            # It knows of no topic of the half: that it is asked at all is the heartbeat's doing.
+            await other.transactions.join(f"of-{group}", commit)
+            await eventually(lambda: bool(seen.messages))
+            assert seen.bodies == [b"late"]
+            assert asked[0].message.body == b"late"
+
+    play(scene())
+
+
+def test_unknown_is_asked_again_and_one_question_is_answered_at_a_time(
+    hasty_broker: ReliableMQBroker, topic: str, group: str
+) -> None:
+    answers = [Decision.UNKNOWN, Decision.ROLLBACK]
+    running: list[int] = []
+    overlaps: list[int] = []
+
+    async def answer(check: CheckBack) -> Decision:
+        overlaps.append(len(running))
+        running.append(1)
+        await asyncio.sleep(0.25)  # longer than the broker waits before it asks again
+        running.pop()
+        if len(answers) == 2:
+            return answers.pop(0)
+        said.set()
+        return answers[0]
+
+    said = asyncio.Event()
+
+    async def scene() -> None:
+        async with AsyncClient(hasty_broker.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.transactions.join(f"of-{group}", answer)
+            await client.transactions.send(Message(topic=topic, body=b"x"), f"of-{group}")
+            await said.wait()
+            assert overlaps == [0, 0]
+
+    play(scene())
+
+
+def test_a_half_of_a_group_that_nobody_answers_for_is_not_sent(
+    cluster: Cluster, topic: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            with pytest.raises(UsageError, match="join"):
+                await client.transactions.send(Message(topic=topic, body=b"x"), "nobody")
+            await client.transactions.join(PRODUCERS, unknown)
+            with pytest.raises(MessageRefused):
+                await client.transactions.send(
+                    Message(topic=topic, body=b"x", delay_level=1), PRODUCERS
+                )
+
+    play(scene())
+
+
+def test_a_synchronous_client_sends_ends_and_answers(
+    hasty_broker: ReliableMQBroker, topic: str, group: str
+) -> None:
+    decisions = {b"asked": Decision.COMMIT}
+    seen: list[bytes] = []
+
+    with Client(hasty_broker.name_server_address, settings=QUICK) as client:
+        client.create_topic(topic, 1)
+        client.consume(
+            Subscription(group=group, topics={topic: "*"}, from_where="first"),
+            lambda messages: [seen.append(m.body) or CONSUMED for m in messages],  # type: ignore[func-returns-value]
+        )
+        client.join_transactions(
+            f"of-{group}", lambda check: decisions.get(check.message.body, Decision.UNKNOWN)
+        )
+        half = client.send_half(Message(topic=topic, body=b"ended"), f"of-{group}")
+        client.end_half(half, Decision.COMMIT)
+        client.send_half(Message(topic=topic, body=b"asked"), f"of-{group}")
+
+        async def both() -> None:
+            await eventually(lambda: len(seen) >= 2)
+
+        play(both())
+    assert sorted(seen) == [b"asked", b"ended"]
