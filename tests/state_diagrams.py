@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reliable_mq.idempotency import breaker, claim
-from reliable_mq.outbox import stub
+from reliable_mq.outbox import half, stub
 
 PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
 
@@ -31,6 +31,12 @@ class Machine(NamedTuple):
 
 MACHINES = (
     Machine("A stub", stub.__name__, stub.StubStatus.UNCONFIRMED, stub.TRANSITIONS),
+    Machine(
+        "A half message, for the process that sent it",
+        half.__name__,
+        half.HalfState.PREPARED,
+        half.HALF_TRANSITIONS,
+    ),
     Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
     Machine(
         "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS

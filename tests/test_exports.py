@@ -11,6 +11,7 @@ import reliable_mq
 def test_these_are_the_names_of_the_package() -> None:
     assert reliable_mq.__all__ == [
         "AsyncTransaction",
+        "Decision",
         "Message",
         "ReceivedMessage",
         "Reject",

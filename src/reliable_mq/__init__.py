@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reliable_mq.app.application import ReliableMQ
     from reliable_mq.app.consumer import Reject, Retry
-    from reliable_mq.message import Message, ReceivedMessage, SendResult
+    from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
 _HOMES = {
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
+    "Decision": "reliable_mq.message",
     "Message": "reliable_mq.message",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
@@ -40,6 +41,7 @@ _HOMES = {
 
 __all__ = [
     "AsyncTransaction",
+    "Decision",
     "Message",
     "ReceivedMessage",
     "Reject",

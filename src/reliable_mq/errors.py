@@ -8,6 +8,7 @@
     │   ├── ConnectionLost         the peer went away
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
     │   ├── NotSent                an earlier message of the same queue failed; this one waits
+    │   ├── HalfRolledBack         a check-back ended a half; run its transaction again
     │   └── NoRoute                the name servers know no broker for the topic (yet)
     ├── RemoteError            theirs; the peer answered with a code and a remark
     ├── ProtocolError          theirs; the bytes are not what the protocol says
@@ -57,6 +58,10 @@ class RequestTimeout(Unavailable):
 
 class NotSent(Unavailable):
     """The message was held back, because an earlier one of its queue could not be sent."""
+
+
+class HalfRolledBack(Unavailable):
+    """A broker asked for a half message before its stub was written, and heard that it is over."""
 
 
 class NoRoute(Unavailable):

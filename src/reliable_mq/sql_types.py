@@ -9,6 +9,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
+READS_ONLY = {"reliable_mq_reads_only": True}
+"""Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
+may be the caller."""
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 
 

@@ -11,17 +11,17 @@ from sqlalchemy.orm import Session
 from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.app.declarations import Declarations
+from reliable_mq.app.half_messages import HalfMessages
+from reliable_mq.app.outboxes import Outboxes
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
-from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.resend.policy import ResendPolicy
@@ -33,6 +33,7 @@ from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L")
 
 _SPARE_CONNECTIONS = 4
 _PRODUCER_CONNECTIONS = 16
@@ -89,13 +90,22 @@ class ReliableMQ:
         self._connections = Connections(name, self.settings, self._policy)
         #: the databases by name, "main" first; their engines, sessions and our tables
         self.databases = Databases(self.settings, self._connections_wanted)
-        self._outboxes: dict[str, SqlOutbox] = {}
+        self._half_messages = HalfMessages(
+            name,
+            self._connections,
+            self.databases,
+            self._policy.next_time,
+            self.settings.resend_lease,
+        )
+        self._outboxes = Outboxes(
+            self._connections,
+            self.databases,
+            self._half_messages,
+            relay_lease=self.settings.relay_lease,
+            groups_of_topic=self.groups_of,
+        )
         self._producer: Producer | None = None
         self._declared = Declarations(self.settings)
-        call_in_child(self._forget_parent)
-
-    def _forget_parent(self) -> None:
-        self._outboxes = {}  # they write stubs under the parent's name
 
     @property
     def database(self) -> Database:
@@ -196,8 +206,29 @@ class ReliableMQ:
 
         return register
 
+    def transaction_listener(self, topic: str) -> Callable[[L], L]:
+        """Register the decorated class, or an object, as the listener for halves of a topic.
+
+        See `TransactionListener` for its methods, `Producer.send_in_transaction` for what sends.
+        What is in a database of this application needs none: `transaction(half=True)`.
+
+        Raises:
+            UsageError: when it lacks a method or the topic has a listener.
+            ConfigurationError: when the topic's name is not legal.
+        """
+
+        def register(listener: L) -> L:
+            self._half_messages.listeners.register(topic, listener)
+            return listener
+
+        return register
+
     def transaction(
-        self, session: Session | AsyncSession | None = None, *, database: str | None = None
+        self,
+        session: Session | AsyncSession | None = None,
+        *,
+        database: str | None = None,
+        half: bool = False,
     ) -> TransactionScope:
         """Return a block in which messages and business rows are committed together.
 
@@ -209,6 +240,8 @@ class ReliableMQ:
             session: of one of the application's databases.
             database: the name of the database; None: the one that the session is bound to, "main"
                 without a session.
+            half: each `send` stores a half message at the broker, which shows it when the
+                transaction has committed; what cannot be stored now fails the transaction.
 
         Raises:
             UsageError: without a session in a handler of this database.
@@ -220,25 +253,8 @@ class ReliableMQ:
         if session is None:
             refuse_second_transaction(chosen.url)
         return TransactionScope(
-            self._outbox(database), chosen.session, chosen.async_session, session
+            self._outboxes.of(database, half=half), chosen.session, chosen.async_session, session
         )
-
-    def _outbox(self, name: str) -> SqlOutbox:
-        outbox = self._outboxes.get(name)
-        if outbox is None:
-            database = self.databases[name]
-            stubs = SqlStubs(database.engine, database.stubs)
-            outbox = self._outboxes[name] = SqlOutbox(
-                stubs,
-                self._connections.relay(
-                    name, stubs, database.clock, database.identity.notice_topic
-                ),
-                owner=self._connections.owner,
-                lease=self.settings.relay_lease,
-                groups_of_topic=self.groups_of,
-                clock=database.clock.now,
-            )
-        return outbox
 
     @property
     def producer(self) -> Producer:
@@ -249,7 +265,12 @@ class ReliableMQ:
         """
         if self._producer is None:
             policy = self.settings.send_outside_transaction
-            self._producer = Producer(self._connections, self._declared.is_managed, policy)
+            self._producer = Producer(
+                self._connections,
+                self._declared.is_managed,
+                policy,
+                self._half_messages.listeners,
+            )
         return self._producer
 
     def scheduler(
@@ -285,6 +306,7 @@ class ReliableMQ:
         interval = self.settings.resend_interval
         log.info("application %s: resend looks every %g s", self.name, interval)
         reading = NoticeReading(self._connections, self.databases, self.settings.claim_lease)
+        self._half_messages.join()
         resend_all(
             [
                 Resending(name, self.scheduler(notifier, database=name), each.clock.measured_now)
@@ -329,6 +351,7 @@ class ReliableMQ:
         if not self._declared.consumers:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
         self.databases.check_tables()
+        self._half_messages.join()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
@@ -348,7 +371,8 @@ class ReliableMQ:
     def close(self) -> None:
         """Let handlers finish, send what is in hand, close all connections."""
         self._connections.close()
-        self._outboxes = {}
+        self._half_messages.close()
+        self._outboxes.forget()
         self.databases.close()
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Unpack
 
+from reliable_mq.app.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, SendResult
@@ -28,14 +29,20 @@ class Producer:
         connections: the application's.
         is_managed: whether a topic's messages are meant to have stubs.
         policy: what happens when such a topic is sent to.
+        listeners: the application's transaction listeners.
     """
 
     def __init__(
-        self, connections: Connections, is_managed: Callable[[str], bool], policy: OutsidePolicy
+        self,
+        connections: Connections,
+        is_managed: Callable[[str], bool],
+        policy: OutsidePolicy,
+        listeners: Listeners,
     ) -> None:
         self._connections = connections
         self._is_managed = is_managed
         self._policy = policy
+        self._listeners = listeners
 
     def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
         """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
@@ -45,6 +52,7 @@ class Producer:
             UsageError: when the topic is managed and the policy is "raise".
             Unavailable: when no broker could be reached; the message may still have been stored.
         """
+        self._check_policy(topic)
         message = self._message(topic, payload, **options)
         connections = self._connections
         return connections.loop_thread.run(connections.client.send(message))
@@ -53,10 +61,39 @@ class Producer:
         self, topic: str, payload: Any, **options: Unpack[MessageOptions]
     ) -> SendResult:
         """Send from any event loop; see `send`."""
+        self._check_policy(topic)
         message = self._message(topic, payload, **options)
         connections = self._connections
         client = await asyncio.to_thread(lambda: connections.client)
         return await asyncio.wrap_future(connections.loop_thread.submit(client.send(message)))
+
+    def send_in_transaction(
+        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+    ) -> TransactionResult:
+        """Send a half message, run its listener's `execute`, commit it or roll it back.
+
+        Args:
+            topic: the topic; it has a `@mq.transaction_listener`.
+            payload: as `Transaction.send` takes it.
+            argument: handed to `execute` beside the message.
+            **options: `Transaction.send`'s, a delay excepted.
+
+        Whatever `execute` raises is raised here; what became of the message is asked later, by
+        calling `check` in this or another process of the application.
+
+        Raises:
+            MessageRefused: when the message cannot be sent, or is delayed.
+            UsageError: when the topic has no listener.
+            RemoteError, Unavailable: when no broker took the half; `execute` did not run.
+        """
+        return self._listeners.send(self._message(topic, payload, **options), argument)
+
+    async def send_in_transaction_async(
+        self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
+    ) -> TransactionResult:
+        """Send a half message from any event loop; see `send_in_transaction`."""
+        message = self._message(topic, payload, **options)
+        return await self._listeners.send_async(message, argument)
 
     def _message(
         self,
@@ -70,7 +107,6 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         message_id: str = "",
     ) -> Message:
-        self._check_policy(topic)
         body, content_type = encode_payload(payload)
         check_texts(tag, key_text(key), key_text(ordering_key))
         return Message(
@@ -93,4 +129,4 @@ class Producer:
         )
         if self._policy == "raise":
             raise UsageError(text)
-        warnings.warn(text, SentOutsideTransaction, stacklevel=4)
+        warnings.warn(text, SentOutsideTransaction, stacklevel=3)

@@ -24,7 +24,7 @@ from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
-from reliable_mq.sql_types import TABLE_PREFIX_PATTERN, missing_table_text
+from reliable_mq.sql_types import READS_ONLY, TABLE_PREFIX_PATTERN, missing_table_text
 
 _SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
 _ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
@@ -131,6 +131,7 @@ class Database:
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours."""
         self.metadata.create_all(self.engine)
+        self.identity.value()
         return sorted(self.metadata.tables)
 
     def check_tables(self) -> None:
@@ -216,4 +217,5 @@ def _make_sqlite_keep_promises(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if not READS_ONLY.items() <= connection.get_execution_options().items():
+            connection.exec_driver_sql("BEGIN IMMEDIATE")

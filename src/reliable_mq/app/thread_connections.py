@@ -20,12 +20,15 @@ from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.transaction import Half
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.idempotency.sql_notices import SqlNotices
 from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -64,6 +67,8 @@ class Connections:
         self._relays: dict[str, RelayThread] = {}  # by the name of their database
         self._workers: dict[str, Worker] = {}  # by their duty
         self._notices: dict[str, NoticeThread] = {}  # by the name of their database
+        #: the half messages that this process sent, whose stubs its relays have or will have
+        self.open_halves = OpenHalves()
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self._scheduler_numbers = itertools.count(1)
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -137,7 +142,7 @@ class Connections:
             if database not in self._relays:
                 relay = Relay(
                     stubs,
-                    self,
+                    HalfSender(self, self.open_halves, self.commit_halves),
                     self._policy.next_time,
                     owner=self.owner,
                     lease=self._settings.relay_lease,
@@ -159,6 +164,10 @@ class Connections:
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages; the relay's and the scheduler's `Sender`."""
         return self.loop_thread.run(self.client.send_many(messages))
+
+    def commit_halves(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
+        """Commit half messages; the results are in their order."""
+        return self.loop_thread.run(self.client.transactions.commit_many(halves))
 
     def consumer_progress(self, group: str, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Return (committed, maximum) offsets of a consumer group by queue."""

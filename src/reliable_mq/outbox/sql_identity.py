@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     Column,
-    Connection,
     Engine,
     MetaData,
     SmallInteger,
@@ -24,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import NOTICE_TOPIC_PREFIX
-from reliable_mq.sql_types import UtcDateTime, is_missing_table, missing_table_text
+from reliable_mq.sql_types import READS_ONLY, UtcDateTime, is_missing_table, missing_table_text
 
 _ONLY = 1
 _ID_BYTES = 8
@@ -48,7 +47,7 @@ class SqlIdentity:
     def __init__(self, engine: Engine, table: Table) -> None:
         self._engine = engine
         self._table = table
-        self._topic = ""
+        self._known = ""
 
     def notice_topic(self) -> str:
         """Return the topic from which this database's applications read notices.
@@ -57,29 +56,38 @@ class SqlIdentity:
             ConfigurationError: when the table is missing.
             sqlalchemy.exc.DBAPIError: when the database cannot be asked.
         """
-        if not self._topic:
-            self._topic = NOTICE_TOPIC_PREFIX + self._identity()
-        return self._topic
+        return NOTICE_TOPIC_PREFIX + self.value()
+
+    def value(self) -> str:
+        """Return the identity; the producer group of half messages is named by it.
+
+        Raises:
+            ConfigurationError: when the table is missing.
+            sqlalchemy.exc.DBAPIError: when the database cannot be asked.
+        """
+        if not self._known:
+            self._known = self._identity()
+        return self._known
 
     def _identity(self) -> str:
         try:
-            with self._engine.begin() as connection:
-                return self._found(connection) or self._made(connection)
+            return self._found() or self._made()
         except IntegrityError:  # another process was faster
-            with self._engine.begin() as connection:
-                return self._found(connection) or ""
+            return self._found()
         except DBAPIError as error:
             if is_missing_table(error):
                 raise ConfigurationError(missing_table_text(self._table.name)) from error
             raise
 
-    def _found(self, connection: Connection) -> str | None:
+    def _found(self) -> str:
         wanted = select(self._table.c.identity).where(self._table.c.number == _ONLY)
-        found: str | None = connection.execute(wanted).scalar_one_or_none()
-        return found
+        with self._engine.execution_options(**READS_ONLY).begin() as connection:
+            found: str | None = connection.execute(wanted).scalar_one_or_none()
+        return found or ""
 
-    def _made(self, connection: Connection) -> str:
+    def _made(self) -> str:
         identity = os.urandom(_ID_BYTES).hex()
         row = {"number": _ONLY, "identity": identity, "create_date": datetime.now(UTC)}
-        connection.execute(insert(self._table), row)
+        with self._engine.begin() as connection:
+            connection.execute(insert(self._table), row)
         return identity

@@ -10,11 +10,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypedDict
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -145,15 +145,23 @@ class SqlOutbox:
         session.flush()
         connection = session.connection()
         self._same_database.check(connection)
+        self._before_insert(connection, [stub])
         try:
             (stub,) = self._stubs.write(connection, [stub], self._owner, now, self._lease)
         except DBAPIError as error:
-            if is_missing_table(error):
-                raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
+            self._not_inserted([stub], now, error)
             raise
         # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
         session.info.setdefault(_PENDING, []).append((self._relay, stub, now))
         return stub.message_id
+
+    def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
+        """Do what comes before stubs are inserted, in the caller's transaction."""
+
+    def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:  # noqa: ARG002
+        """Raise what says more than `error` why stubs written at `now` were not inserted."""
+        if is_missing_table(error):
+            raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
 
 
 def key_text(key: object) -> str:

@@ -1,6 +1,6 @@
 """How a stub comes to its end other than by confirmation: given up, told, retried, voided."""
 
-from sqlalchemy import Connection, Table, bindparam, false, null, true, update
+from sqlalchemy import Connection, Table, bindparam, false, func, null, true, update
 
 from reliable_mq.outbox.stub import StubEvent, StubStatus, statuses_before
 from reliable_mq.sql_types import utc_datetime
@@ -37,7 +37,11 @@ class SqlSettlement:
         )
         self._retry = (
             update(stubs)
-            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.RETRY)]))
+            .where(
+                this,
+                stub.status.in_([s.value for s in statuses_before(StubEvent.RETRY)]),
+                func.length(stub.content) > 0,  # a tombstone of a half has nothing to send
+            )
             .values(
                 status=StubStatus.UNCONFIRMED.value,
                 count=0,

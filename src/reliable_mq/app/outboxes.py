@@ -1,0 +1,65 @@
+"""The outboxes of an application: one for each database, and one more for its half messages."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from reliable_mq.app.half_messages import HalfMessages
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_forks import call_in_child
+from reliable_mq.outbox.sql_half_outbox import HalfOutbox
+from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_stubs import SqlStubs
+
+
+class Outboxes:
+    """Outboxes by database; each is made when it is first asked for.
+
+    Args:
+        connections: run the relays.
+        databases: by name.
+        half_messages: send the halves.
+        relay_lease: how long a new stub is its relay's alone, seconds.
+        groups_of_topic: the consumer groups that a message of a topic and tag must reach.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        databases: Mapping[str, Database],
+        half_messages: HalfMessages,
+        *,
+        relay_lease: float,
+        groups_of_topic: Callable[[str, str], tuple[str, ...]],
+    ) -> None:
+        self._connections = connections
+        self._databases = databases
+        self._half_messages = half_messages
+        self._relay_lease = relay_lease
+        self._groups_of_topic = groups_of_topic
+        self._made: dict[tuple[str, bool], SqlOutbox] = {}
+        call_in_child(self.forget)
+
+    def of(self, name: str, *, half: bool) -> SqlOutbox:
+        """Return the outbox of a database; with `half` the one that sends half messages."""
+        made = self._made.get((name, half))
+        if made is not None:
+            return made
+        database = self._databases[name]
+        if half:
+            database.identity.value()  # before the session has locked anything
+        stubs = SqlStubs(database.engine, database.stubs)
+        kind = partial(HalfOutbox, self._half_messages.of(name)) if half else SqlOutbox
+        outbox = self._made[name, half] = kind(
+            stubs,
+            self._connections.relay(name, stubs, database.clock, database.identity.notice_topic),
+            owner=self._connections.owner,
+            lease=self._relay_lease,
+            groups_of_topic=self._groups_of_topic,
+            clock=database.clock.now,
+        )
+        return outbox
+
+    def forget(self) -> None:
+        """Make all of them anew: a forked child writes stubs under a name of its own."""
+        self._made = {}

@@ -1,0 +1,120 @@
+"""Answers brokers that ask for a half message, from the table of stubs.
+
+Receives a broker's question; hands on what is to be said. Any process that uses the database may be
+asked, also after the one that sent the half has died. Refuses to guess: what cannot be told now is
+asked again.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reliable_mq.client.transaction import CheckBack, Half
+from reliable_mq.message import Decision, SendResult
+from reliable_mq.outbox.half import ANSWERS, Finding, HalfView, finding_of
+from reliable_mq.outbox.half_sender import CommitMany
+from reliable_mq.outbox.relay import NextTime, SendOutcome
+from reliable_mq.outbox.stub import Position
+from reliable_mq.sql_faults import known_fault
+
+log = logging.getLogger(__name__)
+
+
+class HalfBook(Protocol):
+    """What check-backs need of the table of stubs; see `sql_half`."""
+
+    def look(self, message_id: str) -> HalfView | None: ...
+
+    def entomb(self, message_id: str, topic: str, now: float) -> bool: ...
+
+    def claim(self, message_id: str, owner: str, now: float, lease: float) -> bool: ...
+
+
+class SendBook(Protocol):
+    """Where it is written down what a send came to; see `sql_stubs`."""
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
+
+
+class CheckBacks:
+    """Answers for the halves of one application in one database.
+
+    Invariant: it says ROLLBACK only when no transaction can commit the half's stub any more, or
+    its message is stored by other means.
+
+    Args:
+        halves: the table of stubs.
+        stubs: where sends are written down.
+        commit_many: commits halves; its results are in their order.
+        next_time: when the next send is due.
+        owner: a name that nobody else claims stubs under.
+        lease: seconds for which a claim holds.
+        clock: the time by which the rows are judged.
+    """
+
+    def __init__(
+        self,
+        halves: HalfBook,
+        stubs: SendBook,
+        commit_many: CommitMany,
+        next_time: NextTime,
+        *,
+        owner: str,
+        lease: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._halves = halves
+        self._stubs = stubs
+        self._commit_many = commit_many
+        self._next_time = next_time
+        self._owner = owner
+        self._lease = lease
+        self._clock = clock
+
+    def answer(self, check: CheckBack) -> Decision | None:
+        """Return what is to be said; None: the half was committed, and that is written down."""
+        half = check.half
+        try:
+            finding, count = self._find(check, self._clock())
+        except Exception as error:  # the database is the only one to know
+            line = known_fault(error)
+            if line is None:
+                raise
+            log.info("half %s: asked again later, %s", half.message_id, line)
+            return Decision.UNKNOWN
+        log.info("half %s of %s: %s", half.message_id, half.queue.topic, finding.value)
+        if finding is Finding.UNSENT:
+            self._commit(half, count)
+            return None
+        return ANSWERS[finding]
+
+    def _find(self, check: CheckBack, now: float) -> tuple[Finding, int]:
+        """Return what the table says, and how often the stub was sent."""
+        message_id = check.half.message_id
+        view = self._halves.look(message_id)
+        if view is None:
+            if self._halves.entomb(message_id, check.half.queue.topic, now):
+                return Finding.ENTOMBED, 0
+            view = self._halves.look(message_id)  # it committed meanwhile
+        if view is None:
+            return Finding.UNDECIDED, 0  # and was removed meanwhile
+        finding = finding_of(view)
+        if finding is Finding.UNSENT and not self._halves.claim(
+            message_id, self._owner, now, self._lease
+        ):
+            finding = Finding.IN_HAND
+        return finding, view.count
+
+    def _commit(self, half: Half, count: int) -> None:
+        """Commit a half whose stub is claimed, and write down what came of it."""
+        result = self._commit_many([half])[0]
+        now, sends = self._clock(), count + 1
+        due = self._next_time(sends, now, None)
+        if isinstance(result, SendResult):
+            queue = result.queue
+            position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
+            outcome = SendOutcome(half.message_id, sends, due, position=position)
+        else:
+            why = f"{type(result).__name__}: {result}"
+            outcome = SendOutcome(half.message_id, sends, due, error=why)
+        self._stubs.record([outcome], self._owner, now)

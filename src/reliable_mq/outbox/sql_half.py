@@ -1,0 +1,131 @@
+"""What check-backs read and write in the table of stubs, one statement each.
+
+Whether there is a row is asked of the database alone, and only after the id is taken: by the stub,
+or by a tombstone. An insert waits for a transaction that has inserted the same id and goes on; it
+waits for a second, and who waited in vain knows that nothing is decided.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, bindparam, insert, or_, select, text, update
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
+from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs
+from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.sql_types import READS_ONLY, utc_datetime
+
+# How a transaction is kept from waiting for ever for another one, and how that is undone.
+_HURRY: Mapping[str, tuple[str, str]] = {
+    "postgresql": ("SET LOCAL lock_timeout = 1000", ""),
+    "mysql": (
+        "SET SESSION innodb_lock_wait_timeout = 1",
+        "SET SESSION innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
+    ),
+}
+_SQLITE_HURRY_MS = 1000
+
+
+class SqlHalves:
+    """Looks up, entombs and claims stubs for check-backs. Every method is one transaction."""
+
+    def __init__(self, stubs: SqlStubs) -> None:
+        self._engine = stubs.engine
+        table = stubs.table
+        stub = table.c
+        this = stub.message_id == bindparam("id")
+        self._look = select(
+            stub.status, stub.broker_name.is_not(None), stubs.blocked, stub.count
+        ).where(this)
+        self._entomb = insert(table)
+        self._claim = (
+            update(table)
+            .where(
+                this,
+                stub.status == UNCONFIRMED,
+                stub.broker_name.is_(None),
+                or_(stub.lease_until.is_(None), stub.lease_until <= bindparam("at")),
+            )
+            .values(
+                owner=bindparam("me"),
+                lease_until=bindparam("until"),
+                resend_time=bindparam("until"),
+            )
+        )
+
+    def look(self, message_id: str) -> HalfView | None:
+        """Return what a committed stub's row says; None: there is none."""
+        with self._engine.execution_options(**READS_ONLY).begin() as connection:
+            asked = {"id": message_id, "me": "", "ids": []}
+            row = connection.execute(self._look, asked).first()
+        if row is None:
+            return None
+        status, is_stored, is_behind, count = row
+        return HalfView(StubStatus(status), bool(is_stored), bool(is_behind), count)
+
+    def entomb(self, message_id: str, topic: str, now: float) -> bool:
+        """Take the id with a tombstone, for good; False: a row has it.
+
+        Raises whatever the database raises when another transaction has inserted the id and goes
+        on; `sql_faults.is_database_busy` knows it.
+        """
+        at = utc_datetime(now)
+        tombstone = {
+            "message_id": message_id,
+            "topic": topic,
+            "content": TOMBSTONE_CONTENT,
+            "status": StubStatus.VOIDED.value,
+            "note": TOMBSTONE_NOTE,
+            "create_date": at,
+            "update_date": at,
+        }
+        try:
+            with _hurried(self._engine) as connection:
+                connection.execute(self._entomb, tombstone)
+        except IntegrityError:
+            return False
+        return True
+
+    def claim(self, message_id: str, owner: str, now: float, lease: float) -> bool:
+        """Make an unsent stub ours for `lease` seconds; False: it is somebody else's, or sent."""
+        values = {
+            "id": message_id,
+            "me": owner,
+            "at": utc_datetime(now),
+            "until": utc_datetime(now + lease),
+        }
+        with _hurried(self._engine) as connection:
+            return connection.execute(self._claim, values).rowcount == 1
+
+
+@contextmanager
+def _hurried(engine: Engine) -> Iterator[Connection]:
+    """Give a transaction that waits for another one for a second at most."""
+    with engine.connect() as connection, _hurried_file(connection):
+        before, after = _HURRY.get(connection.dialect.name, ("", ""))
+        with connection.begin():
+            if before:
+                connection.execute(text(before))
+            try:
+                yield connection
+            finally:
+                if after and not connection.invalidated:
+                    connection.execute(text(after))
+
+
+@contextmanager
+def _hurried_file(connection: Connection) -> Iterator[None]:
+    """Let SQLite's BEGIN wait no longer, either: it is where all waiting is done."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    (usual_ms,) = driver.execute("PRAGMA busy_timeout").fetchone()
+    driver.execute(f"PRAGMA busy_timeout = {_SQLITE_HURRY_MS}")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            driver.execute(f"PRAGMA busy_timeout = {usual_ms}")

@@ -1,0 +1,61 @@
+"""The outbox of `mq.transaction(half=True)`: a stub's message goes to a broker before its row does.
+
+Receives what the outbox receives. Hands on a half to the broker, then the stub to the transaction;
+the relay commits the half when the transaction has committed. What the broker refuses is refused
+here, while the business can still be rolled back.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.util import await_only
+
+from reliable_mq.errors import HalfRolledBack, MessageRefused
+from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.stub import Stub
+
+_TIME_DIGITS = 12  # of an id that we made, see `message.new_message_id`
+
+
+class HalfBroker(Protocol):
+    """Where halves go."""
+
+    def send(self, stubs: Sequence[Stub]) -> None: ...
+
+    def send_async(self, stubs: Sequence[Stub]) -> Coroutine[Any, Any, None]: ...
+
+    def roll_back(self, stubs: Sequence[Stub]) -> None: ...
+
+
+class HalfOutbox(SqlOutbox):
+    """Writes stubs whose messages wait at a broker as halves.
+
+    Args:
+        halves: sends them.
+        *given, **named: the outbox's.
+    """
+
+    def __init__(self, halves: HalfBroker, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._halves = halves
+
+    def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
+        if any(stub.deliver_time is not None for stub in stubs):
+            raise MessageRefused("a half message cannot be delayed: send it without half=True")
+        if connection.dialect.is_async:
+            await_only(self._halves.send_async(stubs))
+        else:
+            self._halves.send(stubs)
+
+    def _not_inserted(self, stubs: Sequence[Stub], now: float, error: DBAPIError) -> None:
+        self._halves.roll_back(stubs)
+        super()._not_inserted(stubs, now, error)
+        made = f"{int(now * 1000):0{_TIME_DIGITS}X}"
+        if isinstance(error, IntegrityError) and all(s.message_id.startswith(made) for s in stubs):
+            raise HalfRolledBack(
+                "a broker asked for the half message before its stub was written, and heard that "
+                "there is none: this took longer than the broker's transactionTimeOut; run the "
+                "transaction again"
+            ) from error

@@ -1,0 +1,185 @@
+"""Half messages before any database: their life, what is answered, how the relay sends them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from reliable_mq.client.transaction import Half
+from reliable_mq.errors import UsageError
+from reliable_mq.message import Decision, Message, MessageQueue, SendResult, SendStatus
+from reliable_mq.outbox.half import (
+    ANSWERS,
+    HALF_TRANSITIONS,
+    Finding,
+    HalfEvent,
+    HalfState,
+    HalfView,
+    finding_of,
+    half_group,
+    next_half_state,
+)
+from reliable_mq.outbox.half_sender import HalfSender
+from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.outbox.thread_open_halves import OpenHalves
+
+QUEUE = MessageQueue("orders", "b", 0)
+
+
+def half(name: str, key: str = "") -> Half:
+    return Half(
+        message_id=name,
+        group="g",
+        queue=QUEUE,
+        ordering_key=key,
+        half_offset=1,
+        commit_log_offset=2,
+    )
+
+
+def message(name: str, key: str = "") -> Message:
+    return Message(topic="orders", body=b"x", message_id=name, ordering_key=key)
+
+
+def stored(name: str) -> SendResult:
+    return SendResult(
+        status=SendStatus.SEND_OK,
+        message_id=name,
+        offset_message_id="",
+        queue=QUEUE,
+        queue_offset=0,
+    )
+
+
+class Wire:
+    """Notes what goes out, in which order; what is named in `bad` fails."""
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = bad
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        return self._all("send", [each.message_id for each in messages])
+
+    def commit_many(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
+        if self.failure is not None:
+            raise self.failure
+        return self._all("commit", [each.message_id for each in halves])
+
+    def _all(self, verb: str, names: list[str]) -> list[SendResult | Exception]:
+        self.calls.append(f"{verb} {' '.join(names)}")
+        return [OSError(name) if name in self.bad else stored(name) for name in names]
+
+
+def sender(wire: Wire, *halves: Half) -> tuple[HalfSender, OpenHalves]:
+    known = OpenHalves()
+    for each in halves:
+        known.add(each)
+    return HalfSender(wire, known, wire.commit_many), known
+
+
+def kinds(results: Sequence[SendResult | Exception]) -> list[str]:
+    return [type(result).__name__ for result in results]
+
+
+def test_an_event_that_is_not_in_the_table_changes_nothing() -> None:
+    for state in HalfState:
+        for event in HalfEvent:
+            if (state, event) in HALF_TRANSITIONS:
+                next_half_state(state, event)
+            else:
+                with pytest.raises(UsageError):
+                    next_half_state(state, event)
+
+
+def test_rollback_is_never_said_while_a_stub_may_still_be_sent_by_its_half() -> None:
+    for status in StubStatus:
+        for is_stored in (False, True):
+            for is_behind in (False, True):
+                finding = finding_of(HalfView(status, is_stored, is_behind, 0))
+                is_owed = status is StubStatus.UNCONFIRMED and not is_stored
+                assert (ANSWERS[finding] is Decision.ROLLBACK) is not is_owed
+
+
+def test_every_finding_has_an_answer() -> None:
+    assert ANSWERS.keys() == set(Finding)
+    assert ANSWERS[Finding.UNDECIDED] is Decision.UNKNOWN
+
+
+def test_a_group_is_that_of_one_database_and_fits_a_broker() -> None:
+    one, two = half_group("shop", "1" * 16), half_group("shop", "2" * 16)
+    assert one != two
+    assert len(half_group("x" * 120, "1" * 16)) <= 120
+
+
+def test_halves_are_committed_and_messages_sent() -> None:
+    wire = Wire()
+    sending, known = sender(wire, half("h1"), half("h2"))
+
+    results = sending.send_many([message("h1"), message("m1"), message("h2"), message("m2")])
+
+    assert [each.message_id for each in results if isinstance(each, SendResult)] == [
+        *("h1", "m1", "h2", "m2")
+    ]
+    assert wire.calls == ["send m1 m2", "commit h1 h2"]
+    assert len(known) == 0
+    known.invariants()
+
+
+def test_one_keys_messages_keep_their_order_whichever_way_they_go() -> None:
+    wire = Wire()
+    sending, _ = sender(wire, half("2", "k"), half("5", "k"))
+
+    sending.send_many([message(name, "k") for name in "12345"])
+
+    assert wire.calls == ["send 1", "commit 2", "send 3 4", "commit 5"]
+
+
+def test_after_one_that_failed_later_ones_of_its_key_are_not_sent() -> None:
+    wire = Wire("1")
+    sending, known = sender(wire, half("2", "k"), half("4", "other"))
+
+    results = sending.send_many(
+        [message("1", "k"), message("2", "k"), message("3", "k"), message("4", "other")]
+    )
+
+    assert kinds(results) == ["OSError", "NotSent", "NotSent", "SendResult"]
+    assert wire.calls == ["send 1", "commit 4"]
+    assert len(known) == 0  # 2 is left to a check-back
+
+
+def test_a_commit_that_failed_is_left_to_a_check_back() -> None:
+    wire = Wire("h")
+    sending, known = sender(wire, half("h"))
+
+    assert kinds(sending.send_many([message("h")])) == ["OSError"]
+    sending.send_many([message("h")])
+
+    assert wire.calls == ["commit h", "send h"]
+    assert len(known) == 0
+
+
+def test_a_client_that_raises_leaves_no_half_half_done() -> None:
+    wire = Wire()
+    wire.failure = OSError("gone")
+    sending, known = sender(wire, half("h"))
+
+    assert kinds(sending.send_many([message("h"), message("m")])) == ["OSError", "SendResult"]
+    assert len(known) == 0
+
+
+def test_rolled_back_halves_are_not_committed_and_unknown_ones_are_nobodys() -> None:
+    known = OpenHalves()
+    known.add(half("h"))
+
+    assert [each.message_id for each in known.roll_back(["h", "stranger"])] == ["h"]
+    assert known.roll_back(["h"]) == []
+    assert known.send(["h"]) == {}
+
+
+def test_of_too_many_the_oldest_is_left_to_a_check_back() -> None:
+    known = OpenHalves(count_max=2)
+    for name in "abc":
+        known.add(half(name))
+    known.invariants()
+    assert known.send(["a", "b", "c"]).keys() == {"b", "c"}

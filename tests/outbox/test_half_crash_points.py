@@ -1,0 +1,112 @@
+"""P1 and P2 with half messages, whatever dies at whatever step: producer, check-back, scheduler.
+
+The n-th run dies at the n-th step of two business transactions and their relay. Then brokers ask
+and a scheduler looks, in either order, and the one who answers dies at each of its steps, too.
+"""
+
+import pytest
+from sqlalchemy import text
+from tests.app.kill_switch import KillSwitch
+from tests.outbox.half_world import FAR, HalfWorld, Life
+
+STEPS_MAX = 100
+
+
+@pytest.fixture
+def world(database_url: str) -> HalfWorld:
+    return HalfWorld(database_url)
+
+
+class RolledBack(Exception):
+    """The business says no."""
+
+
+def place(life: Life, number: int, name: str) -> None:
+    with life.transaction() as tx:
+        tx.session.execute(text("INSERT INTO orders VALUES (:n, :id)"), {"n": number, "id": name})
+        tx.send("orders", name, ordering_key="k")
+        if name.startswith("no"):
+            raise RolledBack
+
+
+def produce(world: HalfWorld, switch: KillSwitch) -> None:
+    """Commit an order, roll one back, take one back with its savepoint, commit another."""
+    with world.life(switch) as life:
+        place(life, 1, "first")
+        life.run_relay()
+        with pytest.raises(RolledBack):
+            place(life, 2, "no")
+        with life.transaction() as tx:
+            savepoint = tx.session.begin_nested()
+            tx.send("orders", "lost", ordering_key="k")
+            savepoint.rollback()
+            tx.session.execute(text("INSERT INTO orders VALUES (3, 'second')"))
+            tx.send("orders", "second", ordering_key="k")
+        life.run_relay()
+
+
+def check_back(world: HalfWorld, switch: KillSwitch | None = None, now: float = FAR) -> None:
+    with world.life(switch) as life:
+        life.now = now
+        life.answer_all()
+
+
+def resend(world: HalfWorld, switch: KillSwitch | None = None, now: float = FAR) -> None:
+    with world.life(switch) as life:
+        life.now = now
+        life.resend()
+
+
+@pytest.mark.parametrize(
+    ("first", "commits_again"),
+    [("check-back", True), ("scheduler", False)],
+    ids=["a check-back first, at Apache's", "the scheduler first, at ours"],
+)
+def test_a_half_is_shown_if_and_only_if_it_was_committed_whichever_step_was_the_last(
+    world: HalfWorld, first: str, commits_again: bool
+) -> None:
+    for step in range(STEPS_MAX):
+        world.clean(commits_again=commits_again)
+        switch = KillSwitch(step)
+        produce(world, switch)
+        if first == "scheduler":
+            resend(world)
+        # One that is behind another of its key is asked for again.
+        check_back(world)
+        check_back(world, now=FAR + 100)
+        resend(world, now=FAR + 200)
+        check_back(world, now=FAR + 300)
+        world.check()
+        if not switch.dead:
+            break
+    assert step >= 30
+
+
+def test_whoever_answers_may_die_at_any_step(world: HalfWorld) -> None:
+    deaths = 0
+    for last in ("after half", "after INSERT INTO rmq_message_stub", "hand over"):
+        for step in range(STEPS_MAX):
+            world.clean(commits_again=True)
+            produce(world, DiesAt(last))
+            switch = KillSwitch(step)
+            check_back(world, switch)
+            resend(world, now=FAR + 100)  # the dead one's claim has passed
+            check_back(world, now=FAR + 200)
+            world.check()
+            if not switch.dead:
+                break
+            deaths += 1
+    assert deaths >= 20
+
+
+class DiesAt(KillSwitch):
+    """Dies at the first step of a name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def step(self, name: str) -> None:
+        if name == self._name:
+            self.at = len(self.names)
+        super().step(name)
