@@ -15,12 +15,12 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
-# make fuzz MINUTES=60, or CASE=broker:17 to replay one
+# make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17
 MINUTES ?= 1
 PYTEST ?= -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop check format bench sim fuzz walk clean
+.PHONY: help demo test interop check format bench sim fuzz crash chaos walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -51,6 +51,12 @@ sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to re
 
 fuzz: $(READY) ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
 	@$(BIN)/python -m tests.fuzz $(if $(CASE),--case $(CASE),--minutes $(MINUTES))
+
+crash: $(READY) ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md
+	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
+
+chaos: $(READY) ## kill everything at random under load, then count; MINUTES=120 SEED=17
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %)
 
 walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk

@@ -1,0 +1,30 @@
+"""Kill everything at random under load, then count: `python -m tests.chaos --minutes 120`."""
+
+import argparse
+import random
+import sys
+
+from tests.chaos.run import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=None, help="repeats the faults of a run")
+    parser.add_argument("--rate", type=float, default=25.0, help="orders/s of each producer")
+    parser.add_argument("--quiet", action="store_true", help="print the table only")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
+    print(f"make chaos MINUTES={given.minutes:g} SEED={seed}", flush=True)
+
+    def tell(line: str) -> None:
+        if not given.quiet:
+            print(line, flush=True)
+
+    outcome = run(seed, given.minutes * 60, given.rate, tell)
+    print(f"\n{outcome.table()}")
+    return 0 if outcome.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

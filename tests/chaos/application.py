@@ -1,0 +1,95 @@
+"""The shop under chaos: orders, three groups that must hear of each, and one that follows.
+
+`RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE` and `RELIABLE_MQ_REDIS` say where everything is.
+"""
+
+import random
+from typing import Any
+
+from sqlalchemy import Column, Index, Integer, MetaData, String, Table, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq import ReceivedMessage, ReliableMQ, Retry
+
+TABLES = MetaData()
+ORDERS = Table(
+    "orders",
+    TABLES,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("customer", String(20), nullable=False),
+)
+# Nothing is unique but the row's own number: a message that was handled twice shows.
+EFFECTS = Table(
+    "effects",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("consumer_group", String(40), nullable=False),
+    Column("order_id", Integer, nullable=False),
+    Column("customer", String(20), nullable=False),
+)
+Index("effects_order", EFFECTS.c.consumer_group, EFFECTS.c.order_id)
+
+GROUPS = ("payments", "points", "mails")
+AFTER = "receipts"
+"""What consumes the messages that `payments` sends from its handler."""
+FAILURES = 0.01
+"""The share of attempts that fail by themselves."""
+
+mq = ReliableMQ(
+    "chaos",
+    relay_lease=2.0,
+    resend_lease=4.0,
+    resend_waits=(2.0, 4.0, 8.0, 15.0),
+    resend_backlog_wait=1.0,
+    resend_interval=0.2,
+    resend_count_max=1000,
+    claim_lease=2.0,
+    retry_waits=(0.2, 0.5, 1.0),
+)
+
+
+def place_order(order_id: int, customer: str) -> None:
+    """Write an order and announce it."""
+    order = {"id": order_id, "customer": customer}
+    with mq.transaction() as tx:
+        tx.session.execute(insert(ORDERS), order)
+        tx.send("orders", order, key=order_id, ordering_key=customer)
+
+
+def _may_fail() -> None:
+    if random.random() < FAILURES:
+        raise Retry(after=0.1)
+
+
+def _effect(group: str, order: dict[str, Any]) -> dict[str, Any]:
+    return {"consumer_group": group, "order_id": order["id"], "customer": order["customer"]}
+
+
+@mq.consumer("orders", group="payments", max_attempts=1000)
+def take_payment(order: dict[str, Any], session: Session, message: ReceivedMessage) -> None:
+    """One commit: the effect, and the message that follows from it."""
+    session.execute(insert(EFFECTS), _effect("payments", order))
+    with mq.transaction(session) as tx:
+        tx.send("paid", order, key=order["id"], ordering_key=message.ordering_key)
+    _may_fail()
+
+
+@mq.consumer("orders", group="points", log_receipt=True, max_attempts=1000)
+async def add_points(order: dict[str, Any], session: AsyncSession) -> None:
+    """Receipt first, as for effects outside the database."""
+    await session.execute(insert(EFFECTS), _effect("points", order))
+    _may_fail()
+
+
+@mq.consumer("orders", group="mails", batch=16, max_attempts=1000)
+def write_mail(order: dict[str, Any], session: Session) -> None:
+    """Many in one transaction."""
+    session.execute(insert(EFFECTS), _effect("mails", order))
+    _may_fail()
+
+
+@mq.consumer("paid", group=AFTER, batch=16, max_attempts=1000)
+async def write_receipt(order: dict[str, Any], session: AsyncSession) -> None:
+    """What follows."""
+    await session.execute(insert(EFFECTS), _effect(AFTER, order))

@@ -1,0 +1,55 @@
+"""A process that places orders until it is told to stop: `python -m tests.chaos.producer 0 2 50`.
+
+Receives its number, how many producers there are, and orders a second. Started again, it goes on
+behind the last of its orders that is in the database.
+"""
+
+import itertools
+import logging
+import sys
+import time
+
+from sqlalchemy import func, select
+from tests.chaos.application import ORDERS, mq, place_order
+
+from reliable_mq.app.thread_signals import stop_on_signal
+
+log = logging.getLogger(__name__)
+
+CUSTOMERS = 12
+"""Customers of each producer; every fifth order is nobody's, and keeps no order."""
+AGAIN_SECONDS = 0.2
+
+
+def last_order(number: int, producers: int) -> int:
+    """Return the greatest order number of this producer that is committed, or -1."""
+    with mq.database.engine.connect() as connection:
+        question = select(func.max(ORDERS.c.id)).where(ORDERS.c.id % producers == number)
+        found = connection.scalar(question)
+    return -1 if found is None else int(found)
+
+
+def main() -> None:
+    number, producers, rate = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    stopped = stop_on_signal()
+    order_id: int | None = None
+    for turn in itertools.count():
+        if stopped.wait(1 / rate):
+            break
+        try:
+            if order_id is None:  # at the start, and when a commit's answer was lost
+                last = last_order(number, producers)
+                order_id = number if last < 0 else last + producers
+            customer = f"{number}-{order_id // producers % CUSTOMERS}" if turn % 5 else ""
+            place_order(order_id, customer)
+            order_id += producers
+        except Exception as error:  # noqa: BLE001 - the database is away: a till tries again
+            log.warning("order %s: %s", order_id, error)
+            order_id = None
+            time.sleep(AGAIN_SECONDS)
+    mq.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main()

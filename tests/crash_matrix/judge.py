@@ -1,0 +1,176 @@
+"""What a world must look like when everything is drained, asked in plain SQL.
+
+Receives a world; hands on sentences that say what is wrong with it. It uses nothing of what is
+tested but the names of tables and columns.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from redis import Redis as RedisClient
+from redis.exceptions import RedisError
+from tests.crash_matrix.application import AFTER, FAILS_FIRST, GROUPS, LONELY, WANTED
+from tests.crash_matrix.modes import Redis, Role
+from tests.crash_matrix.worlds import Books, World
+
+CONFIRMED, CONSUMED = 1, 1
+Attempts = Mapping[tuple[str, str], int]
+"""The fewest attempts that a message must have had at last, by (consumer group, message id)."""
+
+
+def attempts_begun(world: World) -> Attempts:
+    """Return what is known, right after a death, of attempts that began and came to no end.
+
+    Whoever goes on must count them: what the consume log says, and what Redis says where Redis
+    survives.
+    """
+    begun: dict[tuple[str, str], int] = {}
+    with Books(world) as books:
+        logs = books.ask("SELECT consumer_group, message_id, state, attempt FROM rmq_consume_log")
+    consumed = {(group, message) for group, message, state, _ in logs if state == CONSUMED}
+    for group, message, state, attempt in logs:
+        if state != CONSUMED:
+            begun[group, message] = attempt + 1
+    if world.mode.redis in {Redis.UP, Redis.FAILING_OVER}:
+        for (group, message), attempt in _leases(world).items():
+            if (group, message) not in consumed:
+                begun[group, message] = max(attempt + 1, begun.get((group, message), 0))
+    return begun
+
+
+def _leases(world: World) -> Attempts:
+    """Return the attempts that Redis counts for claims of this world that are not done."""
+    found: dict[tuple[str, str], int] = {}
+    try:
+        with RedisClient.from_url(world.redis, decode_responses=True) as client:
+            for key in client.scan_iter(f"rmq:*-{world.run}:*"):
+                value = client.get(key)
+                if isinstance(value, str) and value != "done":
+                    _, group, message = key.split(":")
+                    found[group, message] = int(value.partition(":")[0])
+    except RedisError:
+        return {}
+    return found
+
+
+def wrongs(world: World, role: Role, begun: Attempts) -> list[str]:
+    """Return what is wrong in a world that was drained; empty: every promise was kept."""
+    wanted = [*WANTED, *([LONELY] if role is Role.SCHEDULER else [])]
+    with Books(world) as books:
+        return [
+            *_business_rows_and_stubs(books, world, wanted),
+            *_effects(books, world),
+            *_order(books, world),
+            *_consume_logs(books, world, begun),
+            *_told(books, world, role),
+        ]
+
+
+def _business_rows_and_stubs(books: Books, world: World, wanted: list[int]) -> list[str]:
+    """P1 and P2: each order has one stub, no stub is without its order, all are confirmed."""
+    found = []
+    orders = Counter(row[0] for row in books.ask("SELECT id FROM orders"))
+    if orders != Counter(wanted):
+        found.append(f"orders are {sorted(orders.elements())}, wanted were {wanted}")
+    paid = Counter(
+        row[0] for row in books.ask("SELECT order_id FROM effects WHERE consumer_group='payments'")
+    )
+    for rows, topics in (
+        (orders, (world.topic("orders"), world.topic("lonely"))),
+        (paid, (world.topic("paid"),)),
+    ):
+        among = ", ".join(f"'{topic}'" for topic in topics)
+        stubs = books.ask(
+            "SELECT message_key, status FROM rmq_message_stub "
+            f"WHERE topic IN ({among}) ORDER BY seq"
+        )
+        keys = Counter(int(key) for key, _ in stubs)
+        if keys != rows:
+            found.append(f"stubs {sorted(keys.elements())}, rows {sorted(rows.elements())}")
+        open_ = [key for key, status in stubs if status != CONFIRMED and int(key) != LONELY]
+        if open_:
+            found.append(f"stubs of {topics[0]} that are not confirmed: {open_}")
+    return found
+
+
+def _effects(books: Books, world: World) -> list[str]:
+    """P4: every order has its effect exactly once in every group."""
+    found = []
+    for group in (*GROUPS, AFTER):
+        effects = Counter(
+            row[0]
+            for row in books.ask(
+                f"SELECT order_id FROM effects WHERE consumer_group = '{group}' ORDER BY id"
+            )
+        )
+        if effects != Counter(WANTED):
+            found.append(f"effects of {group}: {sorted(effects.elements())}")
+    return found
+
+
+def _order(books: Books, world: World) -> list[str]:
+    """P6: the effects of each customer came in the order of the stubs."""
+    found = []
+    for topic, groups in (("orders", GROUPS), ("paid", (AFTER,))):
+        rows = [
+            int(row[0])
+            for row in books.ask(
+                "SELECT message_key FROM rmq_message_stub "
+                f"WHERE topic = '{world.topic(topic)}' ORDER BY seq"
+            )
+        ]
+        for group in groups:
+            for customer in sorted({name for name in WANTED.values() if name}):
+                effects = [
+                    row[0]
+                    for row in books.ask(
+                        f"SELECT order_id FROM effects WHERE consumer_group = '{group}' "
+                        f"AND customer = '{customer}' ORDER BY id"
+                    )
+                ]
+                if effects != [key for key in rows if WANTED.get(key) == customer]:
+                    found.append(f"{customer}'s effects of {group} came as {effects}")
+    return found
+
+
+def _consume_logs(books: Books, world: World, begun: Attempts) -> list[str]:
+    """Every log says CONSUMED, and no attempt that began is forgotten."""
+    logs = books.ask("SELECT consumer_group, message_id, state, attempt FROM rmq_consume_log")
+    found = [
+        f"the log of {group} and {message} says {state}"
+        for group, message, state, _ in logs
+        if state != CONSUMED
+    ]
+    if len(logs) != len(WANTED) * (len(GROUPS) + 1):
+        found.append(f"there are {len(logs)} consume logs")
+    attempts = {(group, message): attempt for group, message, _, attempt in logs}
+    found += [
+        f"{group} counts {attempts.get((group, message))} attempts at {message}, "
+        f"{at_least} had begun"
+        for (group, message), at_least in begun.items()
+        if attempts.get((group, message), at_least) < at_least
+    ]
+    if world.mode.redis is Redis.UP:  # who forgets fails again, and is right
+        failed = [
+            (group, message)
+            for group, message, attempt in books.ask(
+                "SELECT l.consumer_group, l.message_id, l.attempt FROM rmq_consume_log l "
+                "JOIN rmq_message_stub s ON s.message_id = l.message_id "
+                f"WHERE s.message_key = '{FAILS_FIRST}' AND s.topic = '{world.topic('orders')}'"
+            )
+            if attempt < 2 and not group.startswith("payments")
+        ]
+        found += [
+            f"{group} counts one attempt at {message}, which failed" for group, message in failed
+        ]
+    return found
+
+
+def _told(books: Books, world: World, role: Role) -> list[str]:
+    """A person was told of the order whose message nobody consumes."""
+    if role is not Role.SCHEDULER:
+        return []
+    rows = books.ask(
+        f"SELECT status, resend_time FROM rmq_message_stub WHERE topic = '{world.topic('lonely')}'"
+    )
+    return [] if rows == [(0, None)] else [f"the lonely stub is {rows}"]

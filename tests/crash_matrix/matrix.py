@@ -1,0 +1,131 @@
+"""The matrix: every crash point of every role in every mode, each tried by a death.
+
+Receives servers and lives; hands on what became of each death. The points are those that a life
+passes which nobody kills, so they are as many as the code has.
+"""
+
+import queue
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from tests.crash_matrix.judge import attempts_begun, wrongs
+from tests.crash_matrix.lives import Lives
+from tests.crash_matrix.modes import Mode, Role
+from tests.crash_matrix.roles import PREPARED_BY
+from tests.crash_matrix.worlds import Servers, World
+
+T = TypeVar("T")
+
+TAIL_LINES = 15
+TRIES = 3
+"""A point that depends on which of two threads is faster is not passed by every life."""
+
+
+class Death(msgspec.Struct, frozen=True):
+    """What became of one death; `wrong` is empty when every promise was kept."""
+
+    role: Role
+    mode: Mode
+    point: str
+    is_reached: bool
+    wrong: tuple[str, ...]
+
+
+class LifeFailed(Exception):
+    """A life ended in a way that no run should see; the text holds the end of its log."""
+
+
+class Matrix:
+    """Runs deaths, several at a time.
+
+    Args:
+        servers: what all runs share.
+        lives: the zygote.
+        hands: how many runs go on at once.
+    """
+
+    def __init__(self, servers: Servers, lives: Lives, hands: int) -> None:
+        self._servers = servers
+        self._lives = lives
+        self._hands: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for hand in range(hands):
+            self._hands.put(hand)
+        self._pool = ThreadPoolExecutor(hands)
+
+    def points(self, asked: Iterable[tuple[Role, Mode]]) -> dict[tuple[Role, Mode], list[str]]:
+        """Return the points that a life passes which nobody kills, in their order."""
+        waiting = {
+            self._pool.submit(self._with_a_hand, self._points, role, mode): (role, mode)
+            for role, mode in asked
+        }
+        return {waiting[future]: future.result() for future in as_completed(waiting)}
+
+    def deaths(self, wanted: Sequence[tuple[Role, Mode, str]], flaw: str = "") -> Iterator[Death]:
+        """Yield what became of each death, in the order in which they end."""
+        waiting = [
+            self._pool.submit(self._with_a_hand, self._tried, role, mode, point, flaw)
+            for role, mode, point in wanted
+        ]
+        for future in as_completed(waiting):
+            yield future.result()
+
+    def _with_a_hand(self, work: Callable[..., T], *given: object) -> T:
+        hand = self._hands.get()
+        try:
+            return work(hand, *given)
+        finally:
+            self._hands.put(hand)
+
+    def _points(self, hand: int, role: Role, mode: Mode) -> list[str]:
+        world = self._prepared(hand, role, mode, "")
+        steps = Path(world.directory, "steps")
+        code = self._lives.live(role, world, steps=str(steps))
+        if code != 0:
+            raise LifeFailed(f"{role}, {mode}: ended with {code}\n{_tail(world, role)}")
+        self._servers.remove(world)
+        return steps.read_text().splitlines()
+
+    def _tried(self, hand: int, role: Role, mode: Mode, point: str, flaw: str) -> Death:
+        for _ in range(TRIES):
+            death = self._die(hand, role, mode, point, flaw)
+            if death.is_reached or death.wrong:
+                break
+        return death
+
+    def _die(self, hand: int, role: Role, mode: Mode, point: str, flaw: str) -> Death:
+        world = self._prepared(hand, role, mode, flaw)
+        code = self._lives.live(role, world, at=point, steps=str(Path(world.directory, "steps")))
+        if code not in (0, -signal.SIGKILL):
+            wrong = [f"{role} ended with {code}\n{_tail(world, role)}"]
+            return Death(role, mode, point, False, tuple(wrong))
+        begun = attempts_begun(world)
+        is_reached = code == -signal.SIGKILL
+        code = self._lives.live("drain", self._servers.after_death(world))
+        wrong = [] if code == 0 else [f"the drain ended with {code}\n{_tail(world, 'drain')}"]
+        wrong += wrongs(world, role, begun)
+        self._servers.remove(world)
+        return Death(role, mode, point, is_reached, tuple(wrong))
+
+    def _prepared(self, hand: int, role: Role, mode: Mode, flaw: str) -> World:
+        world = self._servers.world(mode, hand)
+        if role in PREPARED_BY:
+            code = self._lives.live(PREPARED_BY[role], world)
+            if code != 0:
+                raise LifeFailed(
+                    f"{PREPARED_BY[role]} ended with {code}\n{_tail(world, PREPARED_BY[role])}"
+                )
+        return msgspec.structs.replace(world, flaw=flaw)
+
+
+def _tail(world: World, life: str) -> str:
+    log = Path(world.directory, f"{life}.log")
+    return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+
+def names_of(points: Iterable[str]) -> list[str]:
+    """Return the names of points without their numbers, each once, in their order."""
+    return list(dict.fromkeys(point.rpartition("#")[0] for point in points))

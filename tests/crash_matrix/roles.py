@@ -1,0 +1,155 @@
+"""What a process of a run does: each function is the whole life of one, if nothing ends it before.
+
+Receives a world; returns when the process has done its work. The first three are the roles that
+die; the others prepare a world for them, and live on after them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from tests.crash_matrix.application import (
+    AFTER,
+    GROUPS,
+    LONELY,
+    WANTED,
+    build,
+    place_lonely,
+    place_missing,
+)
+from tests.crash_matrix.modes import Role
+from tests.crash_matrix.worlds import Books, World
+
+from reliable_mq.client.thread_client import Client
+from reliable_mq.testing.local_servers import free_port
+
+LIFE_SECONDS_MAX = 25.0
+LOOK_SECONDS = 0.01
+FAR = 1_000_000
+"""An offset that no queue has: what is said to lie there was lost."""
+
+_UNSETTLED = "SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
+_NOT_ASKED_FOR = (
+    "SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL "
+    f'AND (broker_name IS NULL OR "offset" >= {FAR} OR "count" >= 16 OR message_key = \'1\')'
+)
+
+
+def producer(world: World) -> None:
+    """Place the orders; the relay sends them before the application closes."""
+    mq = build(world)
+    place_missing(mq, world)
+    mq.close()
+
+
+def worker(world: World) -> None:
+    """Consume until every group has had its effect of every order."""
+    mq = build(world)
+    wanted = len(WANTED) * (len(GROUPS) + 1)
+    with mq, Books(world) as books:
+        _wait(lambda: books.ask("SELECT count(*) FROM effects")[0][0] >= wanted)
+        _wait(lambda: books.ask(_UNSETTLED)[0][0] == 0)
+
+
+def scheduler(world: World) -> None:
+    """Send what is due, confirm what was left behind, tell of what was sent often enough."""
+    mq = build(world)
+    with Books(world) as books:
+        mq.resend_forever(_Until(lambda: books.ask(_NOT_ASKED_FOR)[0][0] == 0))
+    mq.close()
+
+
+def sent(world: World) -> None:
+    """Prepare a world whose messages wait for a worker."""
+    producer(world)
+    with Books(world) as books:
+        unsent = "SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NULL"
+        assert books.ask(unsent) == [(0,)]
+
+
+def overdue(world: World) -> None:
+    """Prepare a world in which a scheduler finds one of everything that it looks after.
+
+    Orders 1 and 2 were consumed, and 1 was not confirmed. The broker was away when 3, 4 and 5 were
+    placed, and has lost 5 since. Nobody consumes the lonely one, which was sent often enough.
+    """
+    mq = build(world)
+    place_missing(mq, world, up_to=2)
+    with mq, Books(world) as books:
+        wanted = 2 * (len(GROUPS) + 1)
+        _wait(lambda: books.ask("SELECT count(*) FROM effects")[0][0] >= wanted)
+        _wait(lambda: books.ask(_UNSETTLED)[0][0] == 0)
+    away = build(msgspec.structs.replace(world, broker=f"127.0.0.1:{free_port()}"))
+    place_missing(away, world)
+    place_lonely(away, world)
+    away.close()
+    with Books(world) as books:
+        stub = "UPDATE rmq_message_stub SET resend_time = create_date"
+        orders = f"topic = '{world.topic('orders')}'"
+        books.run(f"{stub} WHERE {orders}")
+        books.run(f"{stub}, status = 0 WHERE message_key = '1' AND {orders}")
+        books.run(
+            f"{stub}, broker_name = 'shop-broker', queue_id = 0, \"offset\" = {FAR}, "
+            f"\"count\" = 1 WHERE message_key = '5'"
+        )
+        books.run(f"{stub}, \"count\" = 16 WHERE message_key = '{LONELY}'")
+
+
+def drain(world: World) -> None:
+    """The application after the death: everything of it, until nothing is left to be done."""
+    mq = build(world)
+    place_missing(mq, world)
+    settled = threading.Event()
+    resending = threading.Thread(target=mq.resend_forever, args=(settled,), daemon=True)
+    resending.start()
+    with mq, Books(world) as books, Client(world.broker) as client:
+        _wait(lambda: books.ask(_UNSETTLED)[0][0] == 0)
+        _wait(lambda: _is_read_to_the_end(client, world))
+        settled.set()
+        resending.join(LIFE_SECONDS_MAX)
+
+
+def _is_read_to_the_end(client: Client, world: World) -> bool:
+    """Say whether no message waits for a group any more, not even one that comes twice."""
+    read = [(world.group(name), world.topic("orders")) for name in GROUPS]
+    read.append((world.group(AFTER), world.topic("paid")))
+    return all(
+        committed >= end
+        for group, topic in read
+        for committed, end in client.consumer_progress(group, topic).values()
+    )
+
+
+LIVES: Mapping[str, Callable[[World], None]] = {
+    Role.PRODUCER: producer,
+    Role.WORKER: worker,
+    Role.SCHEDULER: scheduler,
+    "sent": sent,
+    "overdue": overdue,
+    "drain": drain,
+}
+
+PREPARED_BY: Mapping[Role, str] = {Role.WORKER: "sent", Role.SCHEDULER: "overdue"}
+
+
+class _Until:
+    """Ends a scheduler when a condition holds."""
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+
+    def is_set(self) -> bool:
+        return self._condition()
+
+    def wait(self, timeout: float) -> bool:
+        time.sleep(timeout)
+        return self._condition()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIFE_SECONDS_MAX
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the life came to no end")
+        time.sleep(LOOK_SECONDS)

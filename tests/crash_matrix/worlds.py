@@ -1,0 +1,196 @@
+"""Worlds: what one run has for itself on servers that all runs share.
+
+Receives a mode; hands on a `World`, which is all that the processes of a run are told. A run has
+its own tables (a file of SQLite, a schema of PostgreSQL), its own topics and consumer groups, and
+the Redis database of the hand that runs it.
+"""
+
+import contextlib
+import itertools
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import psycopg
+from bench.reliable_mq_broker import ReliableMQBroker
+from redis import Redis as RedisClient
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+from tests.crash_matrix.modes import Kind, Mode, Redis
+from tests.crash_matrix.redis_gates import RedisGates
+
+from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
+
+__all__ = ["Books", "Servers", "World"]
+
+RUNS_OF_A_BROKER = 400
+"""A broker that has known so many runs is replaced: their topics only make it slower."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """Where the processes of one run find everything."""
+
+    run: int
+    mode: Mode
+    database: str
+    redis: str
+    broker: str
+    directory: str
+    #: a planted flaw, see `flaws`; empty: none
+    flaw: str = ""
+
+    def topic(self, name: str) -> str:
+        """Return the run's own topic of this name."""
+        return f"{name}-{self.run}"
+
+    def group(self, name: str) -> str:
+        """Return the run's own consumer group of this name."""
+        return f"{name}-{self.run}"
+
+
+class Books:
+    """The tables of a world, read and written in plain SQL past everything that is tested."""
+
+    def __init__(self, world: World) -> None:
+        self._connection: Any
+        if world.mode.kind is Kind.SQLITE:
+            file = world.database.removeprefix("sqlite:///")
+            self._connection = sqlite3.connect(file, timeout=30, isolation_level=None)
+        else:
+            url = world.database.replace("+psycopg", "")
+            self._connection = psycopg.connect(url, autocommit=True)
+
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
+        """Return all rows that answer a question."""
+        return list(self._connection.execute(question).fetchall())
+
+    def run(self, statement: str) -> None:
+        """Run a statement and commit it."""
+        self._connection.execute(statement)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> "Books":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Servers:
+    """PostgreSQL, two Valkeys and brokers, shared by all runs. A context manager.
+
+    Invariant: a run number is given once.
+
+    Args:
+        tables: what every run has in its database.
+    """
+
+    def __init__(self, tables: Sequence[MetaData]) -> None:
+        self._tables = tables
+        self._numbers = itertools.count(1)
+        self._brokers: list[ReliableMQBroker] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Servers":
+        with contextlib.ExitStack() as stack:
+            self.directory = Path(tempfile.mkdtemp(prefix="reliable-mq-crash-"))
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            self.directory.chmod(0o755)  # PostgreSQL's user must get to its data
+            self._postgres = LocalPostgres(self.directory / "postgres")
+            self._valkey = LocalValkey(self.directory / "valkey")
+            replica = LocalValkey(self.directory / "replica")
+            for server in (self._postgres, self._valkey, replica):
+                server.start()
+                stack.callback(server.stop)
+            self._gates = stack.enter_context(RedisGates(self._valkey.port, replica.port))
+            stack.callback(lambda: [broker.stop() for broker in self._brokers])
+            self._nobody = f"redis://127.0.0.1:{free_port()}/0"
+            self._template = self.directory / "template.db"
+            engine = create_engine(f"sqlite:///{self._template}")
+            for metadata in self._tables:
+                metadata.create_all(engine)
+            engine.dispose()
+            self._definition = ";\n".join(map(_definition, self._tables))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def world(self, mode: Mode, hand: int) -> World:
+        """Return a new world for the hand of this number, which has a Redis database."""
+        with self._lock:
+            run = next(self._numbers)
+            broker = self._broker(run)
+        directory = self.directory / f"run-{run}"
+        directory.mkdir()
+        return World(
+            run=run,
+            mode=mode,
+            database=self._new_database(mode.kind, run, directory),
+            redis=self._redis_url(mode.redis, hand),
+            broker=broker.name_server_address,
+            directory=str(directory),
+        )
+
+    def _broker(self, run: int) -> ReliableMQBroker:
+        if run % RUNS_OF_A_BROKER == 1:
+            if len(self._brokers) > 1:  # its last run has ended long ago
+                self._brokers[-2].stop()
+            broker = ReliableMQBroker(self.directory / f"broker-{run}")
+            broker.start()
+            self._brokers.append(broker)
+        return self._brokers[-1]
+
+    def _new_database(self, kind: Kind, run: int, directory: Path) -> str:
+        if kind is Kind.SQLITE:
+            shutil.copy(self._template, directory / "shop.db")
+            return f"sqlite:///{directory / 'shop.db'}"
+        schema = f"run_{run}"
+        self._define(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {self._definition}")
+        return f"{self._postgres.url}?options={quote(f'-csearch_path={schema}')}"
+
+    def _define(self, statements: str) -> None:
+        url = self._postgres.url.replace("+psycopg", "")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statements.encode())
+
+    def _redis_url(self, redis: Redis, hand: int) -> str:
+        if redis is Redis.DOWN:
+            return self._nobody
+        port = self._gates.open() if redis is Redis.FAILING_OVER else self._valkey.port
+        return f"redis://127.0.0.1:{port}/{hand}"
+
+    def after_death(self, world: World) -> World:
+        """Do to Redis what the mode wants at a death; return the world as it is from then on."""
+        if world.mode.redis is Redis.FLUSHED:
+            with RedisClient.from_url(world.redis) as client:
+                client.flushdb()
+        if world.mode.redis is Redis.LOST:
+            return msgspec.structs.replace(world, redis=self._nobody)
+        return world
+
+    def remove(self, world: World) -> None:
+        """Forget a world that was judged."""
+        shutil.rmtree(world.directory, ignore_errors=True)
+        if world.mode.kind is Kind.POSTGRESQL:
+            self._define(f"DROP SCHEMA run_{world.run} CASCADE")
+
+
+def _definition(metadata: MetaData) -> str:
+    """Return the statements that make tables in PostgreSQL, in one text."""
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    made: list[str] = []
+    for table in metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=dialect)))
+        made += [str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes]
+    return ";\n".join(made)

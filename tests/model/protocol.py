@@ -1,0 +1,288 @@
+"""The protocol as moves between states. What it decides, the code's own tables decide here too:
+
+`first_step`, `STEP_OF_ROW`, `next_row` and `attempt_after` of `idempotency.claim`, `next_status`
+and `due_state` of `outbox.stub`. Written anew is only what holds them together: which process does
+what in one step that nobody sees the middle of (a commit, a call of Redis, a send).
+
+The methods are what flaws change, see `flaws`.
+"""
+
+from collections.abc import Iterator
+
+from tests.model import redis_model
+from tests.model.state import (
+    CONSUMERS,
+    GONE,
+    NOBODY,
+    Consumer,
+    Copy,
+    Log,
+    Pc,
+    State,
+)
+
+from reliable_mq.idempotency.claim import (
+    STEP_OF_ROW,
+    UNREACHABLE,
+    Claim,
+    Row,
+    RowEvent,
+    Step,
+    attempt_after,
+    first_step,
+    next_row,
+)
+from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
+
+ATTEMPTS_MAX = 2
+Move = tuple[str, State]
+
+
+class Consuming:
+    """What the two consumers do.
+
+    Args:
+        log_receipt: take the two-step form always.
+    """
+
+    def __init__(self, *, log_receipt: bool = False) -> None:
+        self.log_receipt = log_receipt
+
+    def consumer_moves(self, state: State, i: int) -> Iterator[Move]:
+        """Yield what consumer `i` can do next."""
+        me = state.consumers[i]
+        if me.pc is Pc.IDLE:
+            yield from self._takes(state, i)
+        elif me.pc is Pc.CLAIM:
+            yield from self.claims(state, i)
+        elif me.pc is Pc.END or me.pc is Pc.AGAIN:
+            yield from self._ends(state, i)
+        elif me.pc is Pc.BURY:
+            yield f"{i} buries", self.ending(state, i, "fail")._replace(letters=state.letters + 1)
+        elif self._may_touch_the_row(state, i):
+            yield from self._works(state, i)
+
+    def _works(self, state: State, i: int) -> Iterator[Move]:
+        """Yield a move that touches the row: it waits for who has it in an open transaction."""
+        match state.consumers[i].pc:
+            case Pc.RECEIVE:
+                yield f"{i} receives", self.received(state, i)
+            case Pc.BEGIN:
+                yield f"{i} inserts", self.inserted(state, i)
+            case Pc.RUN:
+                yield f"{i} runs", self.ran(state, i)
+                yield from self._fails(state, i)
+            case Pc.IN_TX:
+                yield f"{i} commits", self.committed(state, i)
+                yield from self._fails(state, i)
+            case Pc.FAILING:
+                yield f"{i} records a failure", self.failed(state, i)
+            case Pc.GIVE_UP:
+                yield f"{i} gives up", self.gave_up(state, i)
+
+    @staticmethod
+    def _may_touch_the_row(state: State, i: int) -> bool:
+        return state.consumers[1 - i].pc is not Pc.IN_TX
+
+    def _takes(self, state: State, i: int) -> Iterator[Move]:
+        for at, copy in enumerate(state.copies):
+            if copy.is_finished:
+                continue
+            if copy.holders and not state.budget.repeats:
+                continue
+            budget = state.budget
+            if copy.holders:
+                budget = budget._replace(repeats=budget.repeats - 1)
+            copies = _with(state.copies, at, copy._replace(holders=copy.holders | 1 << i))
+            after = state._replace(budget=budget, copies=copies)
+            yield f"{i} takes copy {at}", put(_forget(after, i), i, Consumer(Pc.CLAIM, at))
+            return  # a queue is read in its order
+
+    def claims(self, state: State, i: int) -> Iterator[Move]:
+        """Yield what a claim can come to."""
+        claim, key = redis_model.claimed(state.key, i)
+        yield f"{i} claims", self.answered(state._replace(key=key), i, claim)
+        if state.budget.outages:
+            budget = state.budget._replace(outages=state.budget.outages - 1)
+            after = self.answered(state._replace(budget=budget), i, UNREACHABLE)
+            yield f"{i} does not reach Redis", after
+
+    def answered(self, state: State, i: int, claim: Claim) -> State:
+        """Return what follows a claim, by the code's own table."""
+        me = state.consumers[i]
+        step = first_step(
+            claim,
+            attempts_max=ATTEMPTS_MAX,
+            log_receipt=self.log_receipt,
+            is_resent=state.copies[me.copy].is_resent,
+        )
+        me = me._replace(attempt=max(claim.attempt, 1))
+        match step:
+            case Step.ACKNOWLEDGE:
+                return put(state, i, me._replace(pc=Pc.END))
+            case Step.LATER:
+                return put(state, i, me._replace(pc=Pc.AGAIN))
+            case Step.GIVE_UP:
+                return put(state, i, me._replace(pc=Pc.GIVE_UP))
+            case Step.ONE_COMMIT:
+                return put(state, i, me._replace(pc=Pc.BEGIN))
+            case Step.RECEIVE_FIRST:
+                return put(state, i, me._replace(pc=Pc.RECEIVE))
+
+    def received(self, state: State, i: int) -> State:
+        """Commit a RECEIVED row, or settle what another row says."""
+        me, log = state.consumers[i], state.log
+        step = Step.RECEIVE_FIRST if log.row is Row.ABSENT else STEP_OF_ROW[log.row]
+        if step is Step.ACKNOWLEDGE:
+            return self.ending(state, i, "done")
+        if step is Step.LATER:
+            return self.later(state, i, "back")
+        attempt = attempt_after(log.row, log.attempt, me.attempt)
+        after = state._replace(log=Log(next_row(log.row, RowEvent.RECEIVE), attempt, i))
+        pc = Pc.RUN if attempt <= ATTEMPTS_MAX else Pc.GIVE_UP
+        return put(after, i, me._replace(pc=pc, attempt=attempt, has_receipt=True))
+
+    def inserted(self, state: State, i: int) -> State:
+        """Insert a CONSUMED row into the open transaction, or settle what a row there says."""
+        me, log = state.consumers[i], state.log
+        if log.row is Row.ABSENT:
+            return put(state, i, me._replace(pc=Pc.IN_TX, has_receipt=False))
+        step = STEP_OF_ROW[log.row]
+        if step is Step.ACKNOWLEDGE:
+            return self.ending(state, i, "done")
+        if step is Step.LATER:
+            return self.later(state, i, "back")
+        return put(state, i, me._replace(pc=Pc.RECEIVE))
+
+    def ran(self, state: State, i: int) -> State:
+        """Run the handler and turn our RECEIVED row into CONSUMED, in the open transaction."""
+        if self.is_ours(state.log, i):
+            return put(state, i, state.consumers[i]._replace(pc=Pc.IN_TX))
+        return self.later(state, i, "")  # the claim is lost: the effect is rolled back
+
+    def is_ours(self, log: Log, i: int) -> bool:
+        """Say whether the row is RECEIVED and bears our token."""
+        return log.owner == i and log.row in {Row.RUNNING, Row.IN_DOUBT}
+
+    def committed(self, state: State, i: int) -> State:
+        """Commit row, effect and confirmation at once."""
+        row = next_row(state.log.row, RowEvent.CONSUME)
+        after = state._replace(
+            log=Log(row, state.consumers[i].attempt, NOBODY), effects=state.effects + 1
+        )
+        return self.ending(confirmed(after), i, "done")
+
+    def _fails(self, state: State, i: int) -> Iterator[Move]:
+        if state.budget.failures:
+            budget = state.budget._replace(failures=state.budget.failures - 1)
+            me = state.consumers[i]._replace(pc=Pc.FAILING)
+            yield f"{i}'s handler fails", put(state._replace(budget=budget), i, me)
+
+    def failed(self, state: State, i: int) -> State:
+        """Record a failure, if the claim is still ours; else do what the row says."""
+        me, log = state.consumers[i], state.log
+        if log.row is Row.CONSUMED:
+            return self.ending(state, i, "done")
+        if log.owner not in (NOBODY, i):
+            return self.later(state, i, "fail")
+        attempt = max(me.attempt, log.attempt)
+        after = state._replace(log=Log(next_row(log.row, RowEvent.FAIL), attempt, NOBODY))
+        if me.attempt >= ATTEMPTS_MAX:
+            return put(exhausted(after), i, me._replace(pc=Pc.BURY))
+        return self.later(after, i, "fail")
+
+    def gave_up(self, state: State, i: int) -> State:
+        """Make a dead letter, unless the row says that the message was consumed or is at work."""
+        me, log = state.consumers[i], state.log
+        step = Step.RECEIVE_FIRST if log.row is Row.ABSENT else STEP_OF_ROW[log.row]
+        if log.row is Row.RUNNING and log.owner == i:
+            step = Step.RECEIVE_FIRST
+        if step is Step.ACKNOWLEDGE:
+            return self.ending(state, i, "done")
+        if step is Step.LATER:
+            return self.later(state, i, "back")
+        attempt = attempt_after(log.row, log.attempt, me.attempt)
+        after = state._replace(log=Log(Row.FAILED, attempt, NOBODY))
+        return put(exhausted(after), i, me._replace(pc=Pc.BURY))
+
+    def ending(self, state: State, i: int, fate: str) -> State:
+        """Return the state in which the delivery is to be acknowledged."""
+        return put(state, i, state.consumers[i]._replace(pc=Pc.END, fate=fate))
+
+    def later(self, state: State, i: int, fate: str) -> State:
+        """Return the state in which the delivery is to come again."""
+        return put(state, i, state.consumers[i]._replace(pc=Pc.AGAIN, fate=fate))
+
+    def _ends(self, state: State, i: int) -> Iterator[Move]:
+        """Yield the two things that an end consists of, in either order."""
+        me = state.consumers[i]
+        if me.fate:
+            after = put(state, i, me._replace(fate=""))
+            key = redis_model.settled(state.key, i, me.fate)
+            yield f"{i} tells Redis {me.fate}", _idle_if_over(after._replace(key=key), i)
+            if state.budget.outages:
+                budget = state.budget._replace(outages=state.budget.outages - 1)
+                yield f"{i} tells Redis nothing", _idle_if_over(after._replace(budget=budget), i)
+        if me.copy >= 0:
+            copy = state.copies[me.copy]
+            copy = copy._replace(
+                holders=copy.holders & ~(1 << i),
+                is_finished=copy.is_finished or me.pc is Pc.END,
+            )
+            copies = _with(state.copies, me.copy, copy)
+            after = put(state._replace(copies=copies), i, me._replace(copy=-1))
+            verb = "acknowledges" if me.pc is Pc.END else "postpones"
+            yield f"{i} {verb}", _idle_if_over(after, i)
+
+
+def put(state: State, i: int, consumer: Consumer) -> State:
+    """Return the state with another consumer `i`."""
+    first, second = state.consumers
+    return state._replace(consumers=(consumer, second) if i == 0 else (first, consumer))
+
+
+def confirmed(state: State) -> State:
+    """Confirm the stub, if it may be."""
+    stub = state.stub
+    assert stub is not None
+    if stub.status not in statuses_before(StubEvent.CONFIRM):
+        return state
+    status = next_status(stub.status, StubEvent.CONFIRM)
+    return state._replace(stub=stub._replace(status=status))
+
+
+def exhausted(state: State) -> State:
+    """Let the stub be given up, if it may be."""
+    stub = state.stub
+    assert stub is not None
+    if stub.status not in statuses_before(StubEvent.EXHAUSTED):
+        return state
+    assert next_status(stub.status, StubEvent.EXHAUSTED) is StubStatus.UNCONFIRMED
+    return state._replace(stub=stub._replace(given_up=True))
+
+
+def crashed(state: State, i: int) -> State:
+    """Return the state after consumer `i` was killed: what it had in hand comes again."""
+    copies = tuple(copy._replace(holders=copy.holders & ~(1 << i)) for copy in state.copies)
+    return put(_forget(state._replace(copies=copies), i), i, Consumer())
+
+
+def _forget(state: State, i: int) -> State:
+    """Let whatever bears the former token of consumer `i` be nobody's that lives."""
+    if state.log.owner == i:
+        state = state._replace(log=state.log._replace(owner=GONE))
+    if state.key.owner == i:
+        state = state._replace(key=state.key._replace(owner=GONE))
+    return state
+
+
+def _idle_if_over(state: State, i: int) -> State:
+    me = state.consumers[i]
+    return state if me.fate or me.copy >= 0 else put(state, i, Consumer())
+
+
+def _with(copies: tuple[Copy, ...], at: int, copy: Copy) -> tuple[Copy, ...]:
+    return (*copies[:at], copy, *copies[at + 1 :])
+
+
+__all__ = ["ATTEMPTS_MAX", "CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put"]

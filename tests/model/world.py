@@ -1,0 +1,101 @@
+"""All moves of all processes, what time and misfortune do, and what must hold in every state."""
+
+from collections.abc import Iterator
+
+from tests.model import redis_model
+from tests.model.protocol import CONSUMERS, Consuming, Move, crashed
+from tests.model.sending import COUNT_MAX, Sending
+from tests.model.state import GONE, NOBODY, SCHEDULER, Pc, Sender, State
+
+from reliable_mq.idempotency.claim import Row, RowEvent, next_row
+from reliable_mq.outbox.stub import StubStatus
+
+
+class World:
+    """One world to be explored.
+
+    Args:
+        consuming: what consumers do; a flaw is another one.
+        sending: what relay and scheduler do.
+    """
+
+    def __init__(self, consuming: Consuming, sending: Sending) -> None:
+        self._consuming = consuming
+        self._sending = sending
+
+    def moves(self, state: State) -> Iterator[Move]:
+        """Yield what the processes and time can do next."""
+        yield from self._sending.relay_moves(state)
+        for i in CONSUMERS:
+            yield from self._consuming.consumer_moves(state, i)
+        yield from self._sending.scheduler_moves(state)
+        yield from _time(state)
+
+    def misfortunes(self, state: State) -> Iterator[Move]:
+        """Yield which deaths and losses there can be next."""
+        budget = state.budget
+        if budget.flushes and state.key != redis_model.ABSENT:
+            after = budget._replace(flushes=budget.flushes - 1)
+            yield "Redis is flushed", state._replace(budget=after, key=redis_model.ABSENT)
+        if not budget.crashes:
+            return
+        less = state._replace(budget=budget._replace(crashes=budget.crashes - 1))
+        for i in CONSUMERS:
+            if state.consumers[i].pc is not Pc.IDLE:
+                yield f"{i} is killed", crashed(less, i)
+        if state.relay.pc is not Pc.OVER:
+            yield "producer is killed", less._replace(relay=Sender(Pc.OVER))
+        if state.scheduler.pc is not Pc.IDLE:
+            yield "scheduler is killed", _scheduler_killed(less)
+
+
+def _scheduler_killed(state: State) -> State:
+    stub = state.stub
+    if stub is not None and stub.owner == SCHEDULER:
+        stub = stub._replace(owner=GONE)
+    return state._replace(stub=stub, scheduler=Sender())
+
+
+def _time(state: State) -> Iterator[Move]:
+    """Yield which leases can pass now, also those of somebody who still works under them."""
+    if state.key.is_alive:
+        yield "the key's lease passes", state._replace(key=state.key._replace(is_alive=False))
+    if state.log.row is Row.RUNNING:
+        row = next_row(state.log.row, RowEvent.EXPIRE)
+        yield "the row's lease passes", state._replace(log=state.log._replace(row=row))
+    if state.stub is not None and state.stub.is_leased:
+        stub = state.stub._replace(is_leased=False)
+        yield "the stub's lease passes", state._replace(stub=stub)
+
+
+def violation(state: State) -> str | None:
+    """Return which promise this state breaks, None: none."""
+    stub, is_consumed = state.stub, state.log.row is Row.CONSUMED
+    if state.effects > 1:
+        return "P4: the effect happened twice"
+    if is_consumed != (state.effects == 1):
+        return "P4: the consume log and the effect disagree"
+    if state.key.is_done and not is_consumed:
+        return "Redis says done, and nothing was consumed"
+    if stub is None:
+        return "P1: a message without a stub" if state.copies else None
+    if stub.status is StubStatus.CONFIRMED and not is_consumed:
+        return "P2: confirmed, and not consumed"
+    if stub.given_up and is_consumed:
+        return "a consumed message was given up"
+    if stub.is_told and not stub.given_up and stub.count < COUNT_MAX:
+        return "a person was told of a message that could still be sent"
+    return None
+
+
+def is_settled(state: State) -> bool:
+    """Say whether the message has come to an end: consumed and confirmed, told of, or never was."""
+    stub = state.stub
+    if stub is None:
+        return state.relay.pc is Pc.OVER
+    if stub.is_told:
+        return state.effects == 0 or stub.status is StubStatus.CONFIRMED
+    return stub.status is StubStatus.CONFIRMED
+
+
+__all__ = ["NOBODY", "World", "is_settled", "violation"]
