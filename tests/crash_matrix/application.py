@@ -44,14 +44,14 @@ FAILS_FIRST = 3
 """The order that every group fails at when it sees it for the first time."""
 
 
-def build(world: World) -> ReliableMQ:
+def build(world: World, relay_lease: float = 0.4) -> ReliableMQ:
     """Return the application in one world; it is impatient, so that a run is short."""
     mq = ReliableMQ(
         "shop",
         broker=world.broker,
         database=world.database,
         redis=world.redis,
-        relay_lease=0.4,
+        relay_lease=relay_lease,
         resend_lease=0.6,
         resend_waits=(0.4, 0.8, 1.6),
         resend_backlog_wait=0.2,

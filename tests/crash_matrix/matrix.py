@@ -86,8 +86,9 @@ class Matrix:
         code = self._lives.live(role, world, steps=str(steps))
         if code != 0:
             raise LifeFailed(f"{role}, {mode}: ended with {code}\n{_tail(world, role)}")
+        points = steps.read_text().splitlines()
         self._servers.remove(world)
-        return steps.read_text().splitlines()
+        return points
 
     def _tried(self, hand: int, role: Role, mode: Mode, point: str, flaw: str) -> Death:
         for _ in range(TRIES):

@@ -62,10 +62,12 @@ def scheduler(world: World) -> None:
 
 def sent(world: World) -> None:
     """Prepare a world whose messages wait for a worker."""
-    producer(world)
+    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
+    place_missing(mq, world)
     with Books(world) as books:
         unsent = "SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NULL"
-        assert books.ask(unsent) == [(0,)]
+        _wait(lambda: books.ask(unsent) == [(0,)])
+    mq.close()
 
 
 def overdue(world: World) -> None:
@@ -87,7 +89,7 @@ def overdue(world: World) -> None:
     with Books(world) as books:
         stub = "UPDATE rmq_message_stub SET resend_time = create_date"
         orders = f"topic = '{world.topic('orders')}'"
-        books.run(f"{stub} WHERE {orders}")
+        books.run(f"{stub} WHERE {orders} AND status = 0")
         books.run(f"{stub}, status = 0 WHERE message_key = '1' AND {orders}")
         books.run(
             f"{stub}, broker_name = 'shop-broker', queue_id = 0, \"offset\" = {FAR}, "
