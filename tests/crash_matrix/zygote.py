@@ -6,6 +6,7 @@ a fork takes some milliseconds. It has no threads, or a fork could inherit a loc
 """
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -50,6 +51,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 def live(job: Job) -> int:
     """Live a life to its end; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     _hurry()
     plant(job.world.flaw)
     if job.steps:

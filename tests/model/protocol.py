@@ -88,13 +88,11 @@ class Consuming:
         for at, copy in enumerate(state.copies):
             if copy.is_finished:
                 continue
-            if copy.holders and not state.budget.repeats:
+            left = state.misfortunes - bool(copy.holders)  # delivered again: a rebalance
+            if left < 0:
                 continue
-            budget = state.budget
-            if copy.holders:
-                budget = budget._replace(repeats=budget.repeats - 1)
             copies = _with(state.copies, at, copy._replace(holders=copy.holders | 1 << i))
-            after = state._replace(budget=budget, copies=copies)
+            after = state._replace(misfortunes=left, copies=copies)
             yield f"{i} takes copy {at}", put(_forget(after, i), i, Consumer(Pc.CLAIM, at))
             return  # a queue is read in its order
 
@@ -102,10 +100,8 @@ class Consuming:
         """Yield what a claim can come to."""
         claim, key = redis_model.claimed(state.key, i)
         yield f"{i} claims", self.answered(state._replace(key=key), i, claim)
-        if state.budget.outages:
-            budget = state.budget._replace(outages=state.budget.outages - 1)
-            after = self.answered(state._replace(budget=budget), i, UNREACHABLE)
-            yield f"{i} does not reach Redis", after
+        if state.misfortunes:
+            yield f"{i} does not reach Redis", self.answered(worse(state), i, UNREACHABLE)
 
     def answered(self, state: State, i: int, claim: Claim) -> State:
         """Return what follows a claim, by the code's own table."""
@@ -173,10 +169,9 @@ class Consuming:
         return self.ending(confirmed(after), i, "done")
 
     def _fails(self, state: State, i: int) -> Iterator[Move]:
-        if state.budget.failures:
-            budget = state.budget._replace(failures=state.budget.failures - 1)
+        if state.misfortunes:
             me = state.consumers[i]._replace(pc=Pc.FAILING)
-            yield f"{i}'s handler fails", put(state._replace(budget=budget), i, me)
+            yield f"{i}'s handler fails", put(worse(state), i, me)
 
     def failed(self, state: State, i: int) -> State:
         """Record a failure, if the claim is still ours; else do what the row says."""
@@ -220,9 +215,8 @@ class Consuming:
             after = put(state, i, me._replace(fate=""))
             key = redis_model.settled(state.key, i, me.fate)
             yield f"{i} tells Redis {me.fate}", _idle_if_over(after._replace(key=key), i)
-            if state.budget.outages:
-                budget = state.budget._replace(outages=state.budget.outages - 1)
-                yield f"{i} tells Redis nothing", _idle_if_over(after._replace(budget=budget), i)
+            if state.misfortunes:
+                yield f"{i} tells Redis nothing", _idle_if_over(worse(after), i)
         if me.copy >= 0:
             copy = state.copies[me.copy]
             copy = copy._replace(
@@ -239,6 +233,11 @@ def put(state: State, i: int, consumer: Consumer) -> State:
     """Return the state with another consumer `i`."""
     first, second = state.consumers
     return state._replace(consumers=(consumer, second) if i == 0 else (first, consumer))
+
+
+def worse(state: State) -> State:
+    """Return the state with one misfortune less to come."""
+    return state._replace(misfortunes=state.misfortunes - 1)
 
 
 def confirmed(state: State) -> State:
@@ -285,4 +284,4 @@ def _with(copies: tuple[Copy, ...], at: int, copy: Copy) -> tuple[Copy, ...]:
     return (*copies[:at], copy, *copies[at + 1 :])
 
 
-__all__ = ["ATTEMPTS_MAX", "CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put"]
+__all__ = ["ATTEMPTS_MAX", "CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put", "worse"]

@@ -5,7 +5,7 @@ What becomes of a stub is decided by `next_status`, `statuses_before` and `due_s
 
 from collections.abc import Iterator
 
-from tests.model.protocol import Move, confirmed
+from tests.model.protocol import Move, confirmed, worse
 from tests.model.state import NOBODY, RELAY, SCHEDULER, Copy, Pc, Sender, State, Stub
 
 from reliable_mq.idempotency.claim import Row
@@ -63,11 +63,10 @@ class Sending:
         count = state.stub.count + 1 if state.stub is not None else 1
         stored = state._replace(copies=(*state.copies, Copy(is_resent)))
         yield "sends", stored, Sender(Pc.RECORD, count, len(state.copies))
-        if state.budget.failures:
-            budget = state.budget._replace(failures=state.budget.failures - 1)
+        if state.misfortunes:
             unknown = Sender(Pc.RECORD, count)
-            yield "sends and is not answered", stored._replace(budget=budget), unknown
-            yield "does not reach the broker", state._replace(budget=budget), unknown
+            yield "sends and is not answered", worse(stored), unknown
+            yield "does not reach the broker", worse(state), unknown
 
     def recorded(self, state: State, sender: Sender, owner: int) -> State:
         """Write down what a send came to, if the stub is still the sender's."""

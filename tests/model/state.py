@@ -102,21 +102,10 @@ class Sender(NamedTuple):
     seen: Row = Row.ABSENT
 
 
-class Budget(NamedTuple):
-    """How much may still go wrong; it keeps the number of states finite."""
-
-    crashes: int
-    flushes: int
-    failures: int
-    outages: int
-    repeats: int
-    """Deliveries of a copy that somebody has in hand, as after a rebalance."""
-
-
 class State(NamedTuple):
-    """Everything."""
+    """Everything. `misfortunes`: how much may still go wrong, of whatever kind."""
 
-    budget: Budget
+    misfortunes: int
     stub: Stub | None = None
     log: Log = Log()
     key: Key = Key()

@@ -16,7 +16,7 @@ from tests.model.explore import Explored, Explorer
 from tests.model.flaws import CONSUMING, SENDING
 from tests.model.protocol import Consuming, put
 from tests.model.sending import Sending
-from tests.model.state import GONE, NOBODY, Budget, Consumer, Key, Log, Pc, State, Stub
+from tests.model.state import GONE, NOBODY, Consumer, Key, Log, Pc, State, Stub
 from tests.model.world import World
 
 from reliable_mq.app.sql_database import Database
@@ -26,13 +26,13 @@ from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
 from reliable_mq.sql_types import utc_datetime
 
 DEPTH = 22
-BUDGET = Budget(crashes=1, flushes=1, failures=1, outages=1, repeats=1)
+MISFORTUNES = 1
 NOW, AHEAD, PAST = 1000.0, 1010.0, 990.0
 SCRIPTS = Path(redis_model.__file__).parents[2] / "src/reliable_mq/idempotency"
 
 
 def explore(consuming: Consuming, sending: Sending, depth: int = DEPTH) -> Explored:
-    return Explorer(World(consuming, sending), depth).explore(State(BUDGET))
+    return Explorer(World(consuming, sending), depth).explore(State(MISFORTUNES))
 
 
 @pytest.mark.parametrize("log_receipt", [False, True])
@@ -200,7 +200,7 @@ def test_the_moves_of_the_row_in_the_model_are_those_of_the_database(real_log: R
     compared = 0
     for log, attempt in itertools.product(logs(), (1, 2)):
         me = Consumer(Pc.RECEIVE, 0, attempt)
-        state = put(State(BUDGET, stub=Stub(), log=log), 0, me)
+        state = put(State(MISFORTUNES, stub=Stub(), log=log), 0, me)
         for move, compare in MOVES.items():
             with real_log.database.engine.connect() as connection, connection.begin() as undone:
                 real_log.write(connection, log)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.model import redis_model
-from tests.model.protocol import CONSUMERS, Consuming, Move, crashed
+from tests.model.protocol import CONSUMERS, Consuming, Move, crashed, worse
 from tests.model.sending import COUNT_MAX, Sending
 from tests.model.state import GONE, NOBODY, SCHEDULER, Pc, Sender, State
 
@@ -33,13 +33,11 @@ class World:
 
     def misfortunes(self, state: State) -> Iterator[Move]:
         """Yield which deaths and losses there can be next."""
-        budget = state.budget
-        if budget.flushes and state.key != redis_model.ABSENT:
-            after = budget._replace(flushes=budget.flushes - 1)
-            yield "Redis is flushed", state._replace(budget=after, key=redis_model.ABSENT)
-        if not budget.crashes:
+        if not state.misfortunes:
             return
-        less = state._replace(budget=budget._replace(crashes=budget.crashes - 1))
+        less = worse(state)
+        if state.key != redis_model.ABSENT:
+            yield "Redis is flushed", less._replace(key=redis_model.ABSENT)
         for i in CONSUMERS:
             if state.consumers[i].pc is not Pc.IDLE:
                 yield f"{i} is killed", crashed(less, i)
