@@ -103,7 +103,7 @@ def _effects(books: Books, world: World) -> list[str]:
                 f"SELECT order_id FROM effects WHERE consumer_group = '{group}' ORDER BY id"
             )
         )
-        if effects != Counter(WANTED):
+        if effects != Counter(list(WANTED)):
             found.append(f"effects of {group}: {sorted(effects.elements())}")
     return found
 

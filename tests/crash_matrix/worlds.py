@@ -112,7 +112,7 @@ class Servers:
                 server.start()
                 stack.callback(server.stop)
             self._gates = stack.enter_context(RedisGates(self._valkey.port, replica.port))
-            stack.callback(lambda: [broker.stop() for broker in self._brokers])
+            stack.callback(self._stop_brokers)
             self._nobody = f"redis://127.0.0.1:{free_port()}/0"
             self._template = self.directory / "template.db"
             engine = create_engine(f"sqlite:///{self._template}")
@@ -125,6 +125,10 @@ class Servers:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _stop_brokers(self) -> None:
+        for broker in self._brokers[-2:]:
+            broker.stop()
 
     def world(self, mode: Mode, hand: int) -> World:
         """Return a new world for the hand of this number, which has a Redis database."""

@@ -79,7 +79,7 @@ def _hurry() -> None:
         )
         begin(self, name_servers, settings=quick)
 
-    AsyncClient.__init__ = begun  # type: ignore[method-assign]
+    AsyncClient.__init__ = begun  # type: ignore[method-assign,assignment]
 
 
 def _fork(job: Job) -> int:

@@ -60,11 +60,11 @@ class Sending:
 
     def _sends(self, state: State, *, is_resent: bool) -> Iterator[tuple[str, State, Sender]]:
         """Yield what a send can come to: stored and known, stored and unknown, or not stored."""
-        count = state.stub.count + 1 if state.stub is not None else 1
+        sends = state.stub.sends + 1 if state.stub is not None else 1
         stored = state._replace(copies=(*state.copies, Copy(is_resent)))
-        yield "sends", stored, Sender(Pc.RECORD, count, len(state.copies))
+        yield "sends", stored, Sender(Pc.RECORD, sends, len(state.copies))
         if state.misfortunes:
-            unknown = Sender(Pc.RECORD, count)
+            unknown = Sender(Pc.RECORD, sends)
             yield "sends and is not answered", worse(stored), unknown
             yield "does not reach the broker", worse(state), unknown
 
@@ -77,7 +77,7 @@ class Sending:
         position = sender.position if sender.position >= 0 else stub.position
         after = stub._replace(
             status=next_status(stub.status, event),
-            count=sender.count,
+            sends=sender.sends,
             position=position,
             owner=NOBODY,
             is_leased=False,
@@ -116,7 +116,7 @@ class Sending:
 
     def claimed(self, state: State, stub: Stub) -> State:
         """Claim the stub, as one that is used up, unsent or sent."""
-        if stub.given_up or stub.count >= COUNT_MAX:
+        if stub.given_up or stub.sends >= COUNT_MAX:
             pc = Pc.ESCALATE
         else:
             pc = Pc.SENDING if stub.position < 0 else Pc.LOOK

@@ -64,7 +64,7 @@ class Stub(NamedTuple):
     """The row of the stub, as committed. `position`: which copy at the broker it names."""
 
     status: StubStatus = StubStatus.UNCONFIRMED
-    count: int = 0
+    sends: int = 0
     position: int = -1
     owner: int = NOBODY
     is_leased: bool = False
@@ -97,7 +97,7 @@ class Sender(NamedTuple):
     """
 
     pc: Pc = Pc.IDLE
-    count: int = 0
+    sends: int = 0
     position: int = -1
     seen: Row = Row.ABSENT
 

@@ -81,7 +81,7 @@ def violation(state: State) -> str | None:
         return "P2: confirmed, and not consumed"
     if stub.given_up and is_consumed:
         return "a consumed message was given up"
-    if stub.is_told and not stub.given_up and stub.count < COUNT_MAX:
+    if stub.is_told and not stub.given_up and stub.sends < COUNT_MAX:
         return "a person was told of a message that could still be sent"
     return None
 

@@ -45,6 +45,7 @@ _CARRIERS = tuple(
     f"{_PACKAGE}{name}" for name in ("testing.", "app.sql_handler_session", "app.sql_database")
 )
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)
+_current_greenlet: Any = greenlet.getcurrent
 _AUDITED = {"smtplib.send": "mail", "http.client.send": "http"}
 
 
@@ -75,7 +76,7 @@ def statement_name(statement: str) -> str:
 def wanted_by() -> str:
     """Return the innermost function on the stack that is neither a library's nor a carrier's."""
     frame: Any = sys._getframe(1)
-    here: Any = greenlet.getcurrent()
+    here: Any = _current_greenlet()
     while True:
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
