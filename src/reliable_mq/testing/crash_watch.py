@@ -107,7 +107,7 @@ def _watch_statements(step: Step) -> None:
     def _rollback(_connection: object) -> None:
         step(f"{wanted_by()}: before ROLLBACK")
 
-    do_commit = DefaultDialect.do_commit
+    do_commit: Any = DefaultDialect.do_commit
 
     def commit(self: DefaultDialect, connection: Any) -> None:
         step(f"{wanted_by()}: before COMMIT")
