@@ -18,7 +18,7 @@ from tests.crash_matrix.table import put_into, summary
 from tests.crash_matrix.tables import our_tables
 from tests.crash_matrix.worlds import Servers
 
-TELL_EVERY = 100  # deaths
+TELL_EVERY = 25  # deaths
 
 
 def _arguments() -> argparse.Namespace:

@@ -9,8 +9,20 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.model.state import State
+from tests.model.state import Copy, Pc, Sender, State, Stub, mirrored
 from tests.model.world import World, is_settled, violation
+
+from reliable_mq.errors import UsageError
+
+START = State(misfortunes=1)
+"""Nothing has happened; one thing will go wrong."""
+SENT = State(
+    misfortunes=2,
+    stub=Stub(sends=1, position=0),
+    copies=(Copy(is_resent=False),),
+    relay=Sender(Pc.OVER),
+)
+"""The message is at the broker, and the row says so; two things will go wrong."""
 
 
 class Explored(NamedTuple):
@@ -58,8 +70,11 @@ class Explorer:
             if depth == self._depth_max:
                 unexplored.append(number)
                 continue
-            for name, after in self._world.moves(state):
-                self._before[self._visit(frontier, after, depth, number, name)].append(number)
+            try:
+                for name, after in self._world.moves(state):
+                    self._before[self._visit(frontier, after, depth, number, name)].append(number)
+            except UsageError as error:  # an illegal event of one of the code's tables
+                return self._result(depth, False, str(error), number)
             for name, after in self._world.misfortunes(state):
                 self._visit(frontier, after, depth, number, name)
         lost = self._first_without_an_end([*ends, *unexplored])
@@ -71,6 +86,7 @@ class Explorer:
         self, frontier: deque[tuple[State, int]], state: State, depth: int, came: int, name: str
     ) -> int:
         self._moves += 1
+        state = mirrored(state)
         number = self._numbers.get(state)
         if number is None:
             number = self._number(state, came, name)

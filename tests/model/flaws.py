@@ -30,13 +30,11 @@ class KeyIsATombstone(Consuming):
         return super().answered(state, i, claim)._replace(key=redis_model.DONE)
 
 
-class AcknowledgesFirst(Consuming):
-    """The delivery is acknowledged when it is received, not when it is consumed."""
+class AcknowledgesTheHeld(Consuming):
+    """Who finds that another is at it takes the message for done."""
 
-    def answered(self, state: State, i: int, claim: Claim) -> State:
-        after = super().answered(state, i, claim)
-        copies = tuple(copy._replace(is_finished=True) for copy in after.copies)
-        return after._replace(copies=copies)
+    def later(self, state: State, i: int, fate: str) -> State:
+        return self.ending(state, i, "done")
 
 
 class TakesOverTheLiving(Consuming):
@@ -112,11 +110,11 @@ class ConfirmsWhatWasSent(Sending):
 CONSUMING: Mapping[str, Callable[[], Consuming]] = {
     "insert, then handle": InsertThenHandle,
     "the key is a tombstone": KeyIsATombstone,
-    "acknowledged first": AcknowledgesFirst,
+    "acknowledges the held": AcknowledgesTheHeld,
     "takes over the living": lambda: TakesOverTheLiving(log_receipt=True),
     "consumes without a token": lambda: ConsumesWithoutAToken(log_receipt=True),
     "tells Redis first": TellsRedisFirst,
-    "gives up unasked": GivesUpUnasked,
+    "gives up unasked": lambda: GivesUpUnasked(attempts_max=1),
 }
 SENDING: Mapping[str, Callable[[], Sending]] = {
     "sends before the commit": SendsBeforeTheCommit,

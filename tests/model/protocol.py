@@ -34,7 +34,6 @@ from reliable_mq.idempotency.claim import (
 )
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
 
-ATTEMPTS_MAX = 2
 Move = tuple[str, State]
 
 
@@ -43,10 +42,12 @@ class Consuming:
 
     Args:
         log_receipt: take the two-step form always.
+        attempts_max: attempts after which the message is given up.
     """
 
-    def __init__(self, *, log_receipt: bool = False) -> None:
+    def __init__(self, *, log_receipt: bool = False, attempts_max: int = 2) -> None:
         self.log_receipt = log_receipt
+        self.attempts_max = attempts_max
 
     def consumer_moves(self, state: State, i: int) -> Iterator[Move]:
         """Yield what consumer `i` can do next."""
@@ -108,7 +109,7 @@ class Consuming:
         me = state.consumers[i]
         step = first_step(
             claim,
-            attempts_max=ATTEMPTS_MAX,
+            attempts_max=self.attempts_max,
             log_receipt=self.log_receipt,
             is_resent=state.copies[me.copy].is_resent,
         )
@@ -135,7 +136,7 @@ class Consuming:
             return self.later(state, i, "back")
         attempt = attempt_after(log.row, log.attempt, me.attempt)
         after = state._replace(log=Log(next_row(log.row, RowEvent.RECEIVE), attempt, i))
-        pc = Pc.RUN if attempt <= ATTEMPTS_MAX else Pc.GIVE_UP
+        pc = Pc.RUN if attempt <= self.attempts_max else Pc.GIVE_UP
         return put(after, i, me._replace(pc=pc, attempt=attempt, has_receipt=True))
 
     def inserted(self, state: State, i: int) -> State:
@@ -182,7 +183,7 @@ class Consuming:
             return self.later(state, i, "fail")
         attempt = max(me.attempt, log.attempt)
         after = state._replace(log=Log(next_row(log.row, RowEvent.FAIL), attempt, NOBODY))
-        if me.attempt >= ATTEMPTS_MAX:
+        if me.attempt >= self.attempts_max:
             return put(exhausted(after), i, me._replace(pc=Pc.BURY))
         return self.later(after, i, "fail")
 
@@ -284,4 +285,4 @@ def _with(copies: tuple[Copy, ...], at: int, copy: Copy) -> tuple[Copy, ...]:
     return (*copies[:at], copy, *copies[at + 1 :])
 
 
-__all__ = ["ATTEMPTS_MAX", "CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put", "worse"]
+__all__ = ["CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put", "worse"]

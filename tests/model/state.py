@@ -102,6 +102,30 @@ class Sender(NamedTuple):
     seen: Row = Row.ABSENT
 
 
+def mirrored(state: "State") -> "State":
+    """Return the same state with the two consumers' names exchanged; both stand for one."""
+    first, second = state.consumers
+    key, log = state.key, state.log
+    mirror = {0: 1, 1: 0}
+    other = (
+        (second, first),
+        key._replace(owner=mirror.get(key.owner, key.owner)),
+        log._replace(owner=mirror.get(log.owner, log.owner)),
+        tuple(
+            copy._replace(holders=(copy.holders >> 1) | (copy.holders & 1) << 1)
+            for copy in state.copies
+        ),
+    )
+    if (other[0], other[1], other[2].owner, other[3]) < (
+        state.consumers,
+        key,
+        log.owner,
+        state.copies,
+    ):
+        return state._replace(consumers=other[0], key=other[1], log=other[2], copies=other[3])
+    return state
+
+
 class State(NamedTuple):
     """Everything. `misfortunes`: how much may still go wrong, of whatever kind."""
 
