@@ -223,7 +223,7 @@ def test_a_missing_table_says_what_to_do(database_url: str, tmp_path: Path) -> N
     @mq.consumer("orders", group="payments")
     def pay(order: dict[str, int]) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="rmq_consume_log is missing: call"):
+    with pytest.raises(ConfigurationError, match=r"rmq_\w+ is missing: call"):
         mq.start()
     with (
         pytest.raises(ConfigurationError, match="rmq_message_stub is missing: call"),

@@ -102,6 +102,14 @@ def test_a_half_is_seen_when_its_transaction_committed_and_gone_when_it_did_not(
     assert [(row.count, row.broker_name is not None) for row in stubs(shop)] == [(1, True)] * 2
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["message", "half"])
+def test_what_was_committed_a_moment_ago_is_sent_by_close(shop: ReliableMQ, half: bool) -> None:
+    with shop.transaction(half=half) as tx:
+        tx.send("orders", "a", required_groups=())
+    shop.close()
+    assert [row.status for row in stubs(shop)] == [1]
+
+
 def test_asynchronous_code_has_halves_too(shop: ReliableMQ) -> None:
     async def scene() -> None:
         async with shop.transaction(half=True) as tx:

@@ -182,6 +182,17 @@ def test_a_half_of_a_broker_that_nobody_knows_cannot_be_ended(
         world.play(flows.end(stranger, Decision.COMMIT))
 
 
+def test_a_half_of_another_client_is_ended_by_the_route_of_its_topic(world: World) -> None:
+    settings = ClientSettings()
+    routes = route_table(settings)
+    flows = TransactionFlows(settings, routes, Producer(settings, routes, random_bytes), bytes)
+
+    (result,) = world.play(flows.commit_many([half(asked_by="a:10911")]))
+
+    assert isinstance(result, SendResult)
+    assert [call.address for call in world.calls_of(MAX_OFFSET)] == ["a:10911"]
+
+
 def test_commits_tell_where_the_messages_are_at_most(world: World, flows: TransactionFlows) -> None:
     results = world.play(flows.commit_many([half("m1"), half("m2"), half("m3", queue_id=0)]))
 

@@ -240,23 +240,24 @@ class Connections:
             workers, self._workers = list(self._workers.values()), {}
             notices, self._notices = list(self._notices.values()), {}
             relays, self._relays = list(self._relays.values()), {}
+            thread = self._thread
+        for relay in relays:
+            atexit.unregister(relay.close)
+        if thread is not None and thread.is_alive:
+            for worker in workers:
+                thread.run(worker.close())
+        can_send = thread is None or thread.is_alive
+        timeout = self._settings.relay_lease if can_send else 0.0
+        for telling in notices:
+            telling.close(timeout=timeout)
+        for relay in relays:
+            relay.close(timeout=timeout)
+        with self._lock:  # not before: who sends what is in hand needs them, or makes them
             client, self._client = self._client, None
             broker, self._broker = self._broker, None
             thread, self._thread = self._thread, None
-        for relay in relays:
-            atexit.unregister(relay.close)
         if thread is None or not thread.is_alive:
-            for relay in relays:
-                relay.close(timeout=0.0)  # it never had anything to send, or cannot
-            for telling in notices:
-                telling.close(timeout=0.0)
             return
-        for worker in workers:
-            thread.run(worker.close())
-        for telling in notices:
-            telling.close(timeout=self._settings.relay_lease)
-        for relay in relays:
-            relay.close(timeout=self._settings.relay_lease)
         if client is not None:
             thread.run(client.close())
         if broker is not None:

@@ -136,7 +136,8 @@ class TransactionFlows:
             Unavailable: when the broker cannot be reached.
         """
         if decision is not Decision.UNKNOWN:
-            yield Post(self._address(half), _end_command(half, decision, oneway=True))
+            address = yield from self._address(half)
+            yield Post(address, _end_command(half, decision, oneway=True))
 
     def end(self, half: Half, decision: Decision) -> Flow[None]:
         """End a half; returns when the broker has it stored that it ended.
@@ -148,7 +149,7 @@ class TransactionFlows:
         """
         if decision is Decision.UNKNOWN:
             raise UsageError("a half is ended by COMMIT or ROLLBACK; leave it alone while unknown")
-        address, timeout = self._address(half), self._settings.request_timeout
+        address, timeout = (yield from self._address(half)), self._settings.request_timeout
         reply = yield from call(address, _end_command(half, decision), timeout)
         if reply.code == ResponseCode.ILLEGAL_OPERATION:
             # Its property said for how long the producer alone would speak, and that is over.
@@ -189,8 +190,8 @@ class TransactionFlows:
         for at, half in enumerate(halves):
             try:
                 command = _end_command(half, Decision.COMMIT)
-                calls[at] = Call(self._address(half), command, timeout)
-            except Unavailable as error:
+                calls[at] = Call((yield from self._address(half)), command, timeout)
+            except ReliableMQError as error:
                 answers[at] = error
         answers |= zip(calls, (yield from call_all(list(calls.values()))), strict=True)
         for at, answer in list(answers.items()):
@@ -218,8 +219,8 @@ class TransactionFlows:
             header = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
             command = request(RequestCode.GET_MAX_OFFSET, header.to_ext())
             try:
-                calls[queue] = Call(self._master(queue.broker_name), command, timeout)
-            except Unavailable as error:
+                calls[queue] = Call((yield from self._master(queue)), command, timeout)
+            except ReliableMQError as error:
                 ends[queue] = error
         answers = yield from call_all(list(calls.values()))
         for queue, answer in zip(calls, answers, strict=True):
@@ -229,13 +230,16 @@ class TransactionFlows:
                 ends[queue] = error
         return ends
 
-    def _address(self, half: Half) -> str:
-        return half.asked_by or self._master(half.queue.broker_name)
+    def _address(self, half: Half) -> Flow[str]:
+        return half.asked_by or (yield from self._master(half.queue))
 
-    def _master(self, broker_name: str) -> str:
-        broker = self._routes.broker(broker_name)
+    def _master(self, queue: MessageQueue) -> Flow[str]:
+        broker = self._routes.broker(queue.broker_name)
+        if broker is None:  # the half is another client's
+            route = yield from self._routes.to_send(queue.topic)
+            broker = route.brokers.get(queue.broker_name)
         if broker is None or broker.master is None:
-            raise Unavailable(f"no master of broker {broker_name} is known")
+            raise Unavailable(f"no master of broker {queue.broker_name} is known")
         return broker.master
 
 
