@@ -13,21 +13,18 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
+from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
 
 log = logging.getLogger(__name__)
 
-Fate = Literal["done", "fail", "back"]
-
 SETTLE_SECONDS = 0.01
 """How long an end waits for a claim to travel with."""
-_FAULTS = (RedisError, OSError, asyncio.TimeoutError)
 
 
 class _Asked(NamedTuple):
@@ -55,7 +52,8 @@ class RedisLeases:
     Invariant: at most one round trip is on its way; what is asked meanwhile waits for the next.
 
     Args:
-        url: `redis://host:port/db`, `rediss://…` or `unix://…`.
+        url: `redis://host:port/db`, `rediss://…`, `unix://…`, `redis+sentinel://…` or
+            `redis+cluster://…`, see `redis_servers`.
         duplicate_window: seconds for which "done" is remembered. Only speed depends on it. A lease
             is no longer than this.
         timeout: seconds after which Redis counts as unreachable.
@@ -65,12 +63,7 @@ class RedisLeases:
     """
 
     def __init__(self, url: str, *, duplicate_window: float, timeout: float = 1.0) -> None:
-        try:
-            self._redis = Redis.from_url(
-                url, socket_timeout=timeout, socket_connect_timeout=timeout, protocol=2, retry=None
-            )
-        except ValueError as error:
-            raise ConfigurationError(f"redis={url!r} is no Redis URL: {error}") from error
+        self._servers = servers_of(url, timeout=timeout)
         self._window_ms = int(duplicate_window * 1000)
         self._breaker = CircuitBreaker()
         self._asked: list[_Asked] = []
@@ -78,8 +71,9 @@ class RedisLeases:
         self._round: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         here = files("reliable_mq.idempotency")
-        self._scripts = [here.joinpath(f"{name}.lua").read_text() for name in ("claim", "settle")]
-        self._digests: list[str] = []
+        self._claiming = script_of(here.joinpath("claim.lua").read_text())
+        self._settling = script_of(here.joinpath("settle.lua").read_text())
+        self._are_loaded = False
 
     async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
         """Claim each (key, token) and return Redis's answers in order; never raises for Redis.
@@ -114,8 +108,8 @@ class RedisLeases:
             self._start_round()
         while self._round is not None:
             await asyncio.wait([self._round])
-        with contextlib.suppress(*_FAULTS):
-            await self._redis.aclose()
+        with contextlib.suppress(*FAULTS):
+            await self._servers.close()
 
     def _start_round(self) -> None:
         if self._later is not None:
@@ -152,11 +146,11 @@ class RedisLeases:
         try:
             # Once more at once: after a restart of Redis every pooled connection is dead.
             async for attempt in AsyncRetrying(
-                stop=stop_after_attempt(2), retry=retry_if_exception_type(_FAULTS), reraise=True
+                stop=stop_after_attempt(2), retry=retry_if_exception_type(FAULTS), reraise=True
             ):
                 with attempt:
                     answers = await self._call(asked, ended)
-        except _FAULTS as error:
+        except FAULTS as error:
             self._breaker.failed(asyncio.get_running_loop().time())
             log.warning("Redis does not answer, the database decides alone: %s", error)
             return [UNREACHABLE] * len(asked)
@@ -169,24 +163,29 @@ class RedisLeases:
         return [claim_of(answer) for answer in answers]
 
     async def _call(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[Any]:
-        if not self._digests:
-            self._digests = [await self._redis.script_load(text) for text in self._scripts]
-        pipeline = self._redis.pipeline(transaction=False)
-        if ended:
-            tail = [part for each in ended for part in (each.token, each.fate, each.lease_ms)]
-            keys = [each.key for each in ended]
-            times = (self._window_ms, self._window_ms)
-            pipeline.evalsha(self._digests[1], len(keys), *keys, *times, *tail)
-        if asked:
-            keys = [each.key for each in asked]
-            tail = [part for each in asked for part in (each.token, each.lease_ms)]
-            pipeline.evalsha(self._digests[0], len(keys), *keys, self._window_ms, *tail)
+        if not self._are_loaded:
+            for script in (self._settling, self._claiming):
+                await self._servers.load(script)
+            self._are_loaded = True
+        window = self._window_ms
+        settling = ScriptCall(
+            self._settling,
+            (window, window),
+            [each.key for each in ended],
+            [(each.token, each.fate, each.lease_ms) for each in ended],
+        )
+        claiming = ScriptCall(
+            self._claiming,
+            (window,),
+            [each.key for each in asked],
+            [(each.token, each.lease_ms) for each in asked],
+        )
         try:
-            answers = await pipeline.execute()
-        except NoScriptError:  # Redis was restarted or its scripts were flushed
-            self._digests = []
+            answers = await self._servers.run([each for each in (settling, claiming) if each.keys])
+        except NoScriptError:  # restarted, flushed, or promoted: scripts are not replicated
+            self._are_loaded = False
             raise
-        return list(answers[-1]) if asked else []
+        return answers[-1] if asked else []
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,0 +1,225 @@
+"""Where leases lie: one Redis, the primary that a Sentinel names, or a cluster.
+
+Receives a URL; hands on something that runs a script over many keys in one round trip (in a
+cluster: one for each of its servers, at the same time). Refuses to know what the scripts do.
+
+    redis://[user:password@]host:6379/0           rediss:// over TLS, unix:///path?db=0
+    redis+sentinel://[user:password@]host:26379,host:26379/primary-name/0
+    redis+cluster://[user:password@]host:6379,host:6379
+                                                  rediss+sentinel://, rediss+cluster:// over TLS
+
+What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `sentinel_username` and
+`sentinel_password` are for the Sentinels themselves.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
+
+from reliable_mq.errors import ConfigurationError
+
+FAULTS = (RedisError, RedisClusterException, OSError, TimeoutError)
+"""What a server that is away, loading or not yet promoted raises."""
+
+_SENTINEL_PORT, _PORT = 26379, 6379
+
+
+class Script(NamedTuple):
+    """A Lua script and the digest by which a server that has it calls it."""
+
+    text: str
+    digest: str
+
+
+class ScriptCall(NamedTuple):
+    """A script over some keys: `shared` arguments come first, then `parts[i]` of `keys[i]`."""
+
+    script: Script
+    shared: tuple[Any, ...]
+    keys: Sequence[str]
+    parts: Sequence[tuple[Any, ...]]
+
+
+class RedisServers(Protocol):
+    """One or many servers that hold each key in one place."""
+
+    async def load(self, script: Script) -> None:
+        """Make a script known to every server that may be asked to run it."""
+        ...
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        """Run scripts, in their order for each key; return the answers by call and key.
+
+        Raises one of `FAULTS` when any of it may not have been done.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+def script_of(text: str) -> Script:
+    """Return a script with its digest."""
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class _OneServer:
+    """One Redis, or the primary of the moment: all keys of a call go in one command."""
+
+    def __init__(self, redis: Redis, sentinel: Sentinel | None = None) -> None:
+        self._redis = redis
+        self._sentinel = sentinel
+
+    async def load(self, script: Script) -> None:
+        await self._redis.script_load(script.text)
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for call in calls:
+            tail = [part for parts in call.parts for part in parts]
+            pipeline.evalsha(call.script.digest, len(call.keys), *call.keys, *call.shared, *tail)
+        return [list(answers) for answers in await pipeline.execute()]
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+        if self._sentinel is not None:
+            for each in self._sentinel.sentinels:
+                await each.aclose()
+
+
+class _Cluster:
+    """A Redis cluster: a script may touch keys of one slot only, so each key has its command."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+
+    async def load(self, script: Script) -> None:
+        await self._cluster.initialize()
+        await self._cluster.execute_command(
+            "SCRIPT LOAD", script.text, target_nodes=RedisCluster.PRIMARIES
+        )
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        pipeline = self._cluster.pipeline()
+        for call in calls:
+            for key, parts in zip(call.keys, call.parts, strict=True):
+                pipeline.execute_command(
+                    "EVALSHA", call.script.digest, 1, key, *call.shared, *parts
+                )
+        flat = iter(await pipeline.execute())
+        return [[next(flat)[0] for _ in call.keys] for call in calls]
+
+    async def close(self) -> None:
+        await self._cluster.aclose()
+
+
+class _Place(NamedTuple):
+    """What a URL of several servers says."""
+
+    hosts: list[tuple[str, int]]
+    path: list[str]
+    options: dict[str, Any]
+
+
+def servers_of(url: str, *, timeout: float) -> RedisServers:
+    """Return the servers of a URL, not connected yet.
+
+    Args:
+        url: see the head of this module.
+        timeout: seconds after which a server counts as away.
+
+    Raises:
+        ConfigurationError: when the URL is none of those.
+    """
+    known: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "protocol": 2,
+    }
+    try:
+        scheme = urlsplit(url).scheme
+        if scheme.endswith("+sentinel"):
+            return _sentinel(url, known)
+        if scheme.endswith("+cluster"):
+            return _cluster(url, known)
+        return _OneServer(Redis.from_url(url, retry=None, **known))
+    except (ValueError, RedisClusterException) as error:
+        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {error}") from error
+
+
+def hidden(url: str) -> str:
+    """Return a URL without its password, to be shown."""
+    before, at, after = url.rpartition("@")
+    scheme, slashes, login = before.partition("://")
+    return f"{scheme}{slashes}{login.partition(':')[0]}@{after}" if at and slashes else url
+
+
+def _sentinel(url: str, known: dict[str, Any]) -> RedisServers:
+    place = _place(url, _SENTINEL_PORT)
+    if not place.path:
+        raise ValueError("it names no primary: redis+sentinel://host:26379/primary-name/0")
+    name, *database = place.path
+    options = place.options | known
+    if database:
+        options["db"] = int(database[0])
+    own = {
+        each: options.pop(f"sentinel_{each}")
+        for each in ("username", "password")
+        if f"sentinel_{each}" in options
+    }
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = own["ssl"] = True
+    own |= {each: value for each, value in options.items() if each.startswith("ssl_")}
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        place.hosts, sentinel_kwargs=own | known | {"retry": None}
+    )
+    return _OneServer(sentinel.master_for(unquote(name), retry=None, **options), sentinel)
+
+
+def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
+    place = _place(url, _PORT)
+    if place.path and place.path != ["0"]:
+        raise ValueError("a cluster has database 0 only")
+    options = place.options | known
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
+    # Who asks tries again by itself; the cluster's own patience would outlast a lease.
+    cluster = RedisCluster(
+        startup_nodes=[ClusterNode(host, port) for host, port in place.hosts],
+        retry=Retry(NoBackoff(), 0),
+        **options,
+    )
+    return _Cluster(cluster)
+
+
+def _place(url: str, port: int) -> _Place:
+    """Take a URL with several hosts apart; redis-py reads what they share."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme not in ("redis", "rediss"):
+        raise ValueError(f"{parts.scheme}:// is not known")
+    login, at, hosts = parts.netloc.rpartition("@")
+    found = [_host(each, port) for each in hosts.split(",") if each]
+    if not found:
+        raise ValueError("it names no host")
+    query = urlencode(parse_qsl(parts.query))
+    options: dict[str, Any] = dict(parse_url(f"{scheme}://{login}{at}host/?{query}"))
+    options.pop("host", None)
+    return _Place(found, [each for each in parts.path.split("/") if each], options)
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    one = urlsplit(f"//{text}")
+    if not one.hostname:
+        raise ValueError(f"{text!r} is no host")
+    return one.hostname, one.port or port

@@ -1,0 +1,153 @@
+"""Leases in a cluster, and in the primary that a Sentinel names; what a URL may say."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio.cluster import RedisCluster
+from redis.crc import key_slot
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.claim import Claim, Lease
+from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
+from reliable_mq.idempotency.redis_servers import hidden, servers_of
+from reliable_mq.testing.local_valkey_groups import LocalValkeyCluster, LocalValkeySentinel
+
+LONG = 30.0
+KEYS = [key_of("payments", f"{number:032X}") for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def cluster(server_directory: Path) -> Iterator[LocalValkeyCluster]:
+    servers = LocalValkeyCluster(server_directory / "cluster")
+    servers.start()
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture
+def sentinel(server_directory: Path) -> Iterator[LocalValkeySentinel]:
+    servers = LocalValkeySentinel(server_directory / "sentinel")
+    servers.start()
+    yield servers
+    servers.stop()
+
+
+async def claim_all(leases: RedisLeases, token: str) -> list[Claim]:
+    return await leases.claim([(key, token) for key in KEYS], LONG)
+
+
+def test_a_cluster_keeps_each_claim_where_its_key_belongs(cluster: LocalValkeyCluster) -> None:
+    cluster.flush()
+    assert len({key_slot(key.encode()) * 3 // 16384 for key in KEYS}) == 3  # on every server
+
+    async def scenario() -> None:
+        leases = RedisLeases(cluster.url, duplicate_window=60.0)
+        try:
+            assert await claim_all(leases, "one") == [Claim(Lease.FIRST, 1)] * len(KEYS)
+            assert {each.lease for each in await claim_all(leases, "two")} == {Lease.HELD}
+            for number, key in enumerate(KEYS):
+                leases.settle(key, "one", "done" if number % 2 else "back")
+            words = [each.lease for each in await claim_all(leases, "three")]
+            assert words == [Lease.FIRST, Lease.DONE] * (len(KEYS) // 2)
+        finally:
+            await leases.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cluster_that_lost_a_server_is_unreachable_and_found_again(
+    server_directory: Path,
+) -> None:
+    cluster = LocalValkeyCluster(server_directory / "cluster that loses one")
+    cluster.start()
+
+    async def scenario() -> None:
+        leases = RedisLeases(cluster.url, duplicate_window=60.0, timeout=0.5)
+        try:
+            assert {each.lease for each in await claim_all(leases, "one")} == {Lease.FIRST}
+            cluster.nodes[0].kill()
+            assert {each.lease for each in await claim_all(leases, "two")} == {Lease.UNREACHABLE}
+            cluster.nodes[0].start()
+            while (found := await claim_all(leases, "three"))[0].lease is Lease.UNREACHABLE:
+                await asyncio.sleep(0.05)
+            assert {each.lease for each in found} <= {Lease.FIRST, Lease.HELD}
+        finally:
+            await leases.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        cluster.stop()
+
+
+def test_leases_go_on_at_the_replica_that_a_sentinel_promotes(
+    sentinel: LocalValkeySentinel,
+) -> None:
+    """What the replica had not yet is gone, as with a flush: the database decides."""
+
+    async def scenario() -> None:
+        leases = RedisLeases(sentinel.url, duplicate_window=60.0, timeout=0.5)
+        try:
+            assert {each.lease for each in await claim_all(leases, "one")} == {Lease.FIRST}
+            sentinel.primary.kill()
+            while (found := await claim_all(leases, "two"))[0].lease is Lease.UNREACHABLE:
+                await asyncio.sleep(0.05)
+            assert {each.lease for each in found} <= {Lease.FIRST, Lease.HELD}
+        finally:
+            await leases.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_url_names_hosts_a_primary_a_login_and_options() -> None:
+    one: Any = servers_of(
+        "rediss+sentinel://shop:s%40crt@a:1,[::1]/main/3?sentinel_password=p&ssl_cert_reqs=none",
+        timeout=0.5,
+    )
+    assert [each.connection_pool.connection_kwargs["host"] for each in one._sentinel.sentinels] == [
+        "a",
+        "::1",
+    ]
+    watched = one._sentinel.sentinels[0].connection_pool.connection_kwargs
+    assert (watched["password"], watched["ssl_cert_reqs"]) == ("p", "none")
+    primary = one._redis.connection_pool
+    assert primary.service_name == "main"
+    options = primary.connection_kwargs
+    assert (options["username"], options["password"], options["db"]) == ("shop", "s@crt", 3)
+
+
+def test_a_cluster_url_names_its_hosts() -> None:
+    async def scenario() -> None:
+        made: Any = servers_of("rediss+cluster://:secret@a,b:7001", timeout=0.5)
+        cluster: RedisCluster = made._cluster
+        nodes = {(n.host, n.port) for n in cluster.nodes_manager.startup_nodes.values()}
+        assert nodes == {("a", 6379), ("b", 7001)}
+        assert cluster.nodes_manager.connection_kwargs["password"] == "secret"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+sentinel://a:26379", "names no primary"),
+        ("redis+sentinel://a/main/three", "invalid literal"),
+        ("redis+sentinel:///main", "names no host"),
+        ("redis+cluster://a/1", "database 0 only"),
+        ("redis+cluster://a:x", "Port could not be cast"),
+        ("http+cluster://a", "http\\+cluster:// is not known"),
+        ("redis+cluster://:secret@a/1", "redis\\+cluster://@a/1"),
+    ],
+)
+def test_a_url_that_cannot_be_is_refused_without_showing_its_password(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as refused:
+        servers_of(url, timeout=0.5)
+    assert "secret" not in str(refused.value)
+
+
+def test_only_the_password_is_hidden() -> None:
+    assert hidden("redis://shop:secret@a:1/0") == "redis://shop@a:1/0"
+    assert hidden("redis://a:1/0") == "redis://a:1/0"
