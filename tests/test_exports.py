@@ -12,6 +12,7 @@ def test_these_are_the_names_of_the_package() -> None:
     assert reliable_mq.__all__ == [
         "AsyncTransaction",
         "Decision",
+        "IdempotentCall",
         "Message",
         "ReceivedMessage",
         "Reject",

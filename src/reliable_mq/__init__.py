@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reliable_mq.app.application import ReliableMQ
     from reliable_mq.app.consumer import Reject, Retry
+    from reliable_mq.app.keyed_function import IdempotentCall
     from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
 _HOMES = {
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Decision": "reliable_mq.message",
+    "IdempotentCall": "reliable_mq.app.keyed_function",
     "Message": "reliable_mq.message",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
@@ -42,6 +44,7 @@ _HOMES = {
 __all__ = [
     "AsyncTransaction",
     "Decision",
+    "IdempotentCall",
     "Message",
     "ReceivedMessage",
     "Reject",

@@ -4,6 +4,10 @@
     ├── UsageError             yours; the call can never work as it is
     │   └── ConfigurationError     yours; a setting is wrong, the text says which and what to do
     ├── MessageRefused         yours; the message breaks a limit or names something illegal
+    ├── CallRefused            an idempotent function was not called
+    │   ├── KeyInvalid             yours; what should be its key is none
+    │   ├── KeyReused              yours; the key stands for another request
+    │   └── CallRunning            theirs; a call with this key runs, try again
     ├── Unavailable            theirs; nothing is wrong with the call, try again
     │   ├── ConnectionLost         the peer went away
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
@@ -40,6 +44,28 @@ class ConfigurationError(UsageError):
 
 class MessageRefused(ReliableMQError):
     """The message breaks a limit or names something illegal."""
+
+
+class CallRefused(ReliableMQError):
+    """An idempotent function was not called."""
+
+
+class KeyInvalid(CallRefused):
+    """A value that is no key: None, empty, or of a type that two sides may write differently."""
+
+
+class KeyReused(CallRefused):
+    """The key was used before, with other arguments."""
+
+
+class CallRunning(CallRefused):
+    """A call with this key is running; `retry_after` seconds are left of its lease."""
+
+    retryable = True
+
+    def __init__(self, text: str, retry_after: float) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class Unavailable(ReliableMQError):

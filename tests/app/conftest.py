@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.app.banks import Bank
 from tests.app.lives import A, B, C, Ledger
 
 
@@ -17,3 +18,10 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 @pytest.fixture(params=["redis", "no redis"])
 def redis(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("redis_url") if request.param == "redis" else None
+
+
+@pytest.fixture
+def bank(database_url: str) -> Iterator[Bank]:
+    made = Bank(database_url)
+    yield made
+    made.mq.close()

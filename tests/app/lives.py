@@ -57,7 +57,8 @@ class Ledger:
         stubs = SqlStubs(self.database.engine, self.database.stubs)
         with self.database.engine.begin() as connection:
             connection.execute(text("CREATE TABLE IF NOT EXISTS effects (id TEXT)"))
-            for table in ("effects", self.database.stubs.name, self.database.logs.name):
+            ours = (self.database.stubs.name, self.database.logs.name, self.database.keys.name)
+            for table in ("effects", *ours):
                 connection.execute(text(f"DELETE FROM {table}"))
             for name in names:
                 stub = Stub(

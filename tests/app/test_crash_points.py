@@ -12,13 +12,22 @@ import pytest
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import Ledger, Life, delivery
 
-from reliable_mq.app.sql_attempts import Attempt, Attempts, Results
+from reliable_mq.app.sql_attempts import Attempts, Begun, Results
+from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.subscription import CONSUMED
+from reliable_mq.idempotency.business_key import BusinessKey, business_key
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.local_servers import LocalValkey
 
 ONE = ("A" * 32,)
 BATCH = tuple(letter * 32 for letter in "ABC")
 STEPS_MAX = 200
+
+
+def by_id(_payload: Any, message: ReceivedMessage) -> BusinessKey:
+    """A business key that no two messages share: it must not stand in its message's way."""
+    return business_key(message.message_id)
+
 
 MODES: dict[str, dict[str, Any]] = {
     "one commit": {},
@@ -30,6 +39,12 @@ MODES: dict[str, dict[str, Any]] = {
     "batch": {"batch": 3, "names": BATCH},
     "batch, receipt first": {"batch": 3, "names": BATCH, "log_receipt": True},
     "batch, no Redis": {"batch": 3, "names": BATCH, "redis": False},
+    "business key, batch, no Redis": {
+        "batch": 2,
+        "names": BATCH[:2],
+        "redis": False,
+        "read_key": by_id,
+    },
 }
 
 
@@ -111,7 +126,7 @@ def test_the_effect_happens_once_whichever_step_is_the_last(matrix: Matrix, mode
 class InsertThenHandle(Attempts):
     """The seed's protocol: the log says "consumed", is committed, and then the handler runs."""
 
-    def begin(self, session: Any, attempt: Attempt, results: Results) -> Attempt | None:
+    def begin(self, session: Any, attempt: Attempt, results: Results) -> Begun:
         begun = super().begin(session, attempt, results)
         session.commit()
         session.connection()

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reliable_mq.app.sql_attempts import Attempt, Attempts, Results
+from reliable_mq.app.sql_attempts import Attempts, Begun, Results
+from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.idempotency.claim import Claim
-from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
 
 
 def insert_then_handle() -> None:
     """The seed's order of steps: the log says CONSUMED, is committed, and then the handler runs."""
     begin = Attempts.begin
 
-    def begun(self: Attempts, session: Any, attempt: Attempt, results: Results) -> Attempt | None:
+    def begun(self: Attempts, session: Any, attempt: Attempt, results: Results) -> Begun:
         answer = begin(self, session, attempt, results)
         session.commit()
         session.connection()
@@ -29,8 +30,7 @@ def key_never_leased() -> None:
         self: RedisLeases, claims: Sequence[tuple[str, str]], lease: float
     ) -> list[Claim]:
         answers = await claim(self, claims, lease)
-        for key, _ in claims:
-            await self._redis.set(key, "done")
+        await self._call((), [_Ended(key, token, "done") for key, token in claims])
         return answers
 
     RedisLeases.claim = claimed  # type: ignore[method-assign]

@@ -1,27 +1,28 @@
 """`ReliableMQ`: the object an application declares its messaging on."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.asyncio_producer import Producer
-from reliable_mq.app.consumer import DEFAULT_CONCURRENCY
 from reliable_mq.app.declarations import Declarations
+from reliable_mq.app.declaring import Declaring
 from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.outboxes import Outboxes
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
+from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
-from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX
+from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.resend.policy import ResendPolicy
@@ -32,14 +33,12 @@ from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Callable[..., Any])
-L = TypeVar("L")
 
 _SPARE_CONNECTIONS = 4
 _PRODUCER_CONNECTIONS = 16
 
 
-class ReliableMQ:
+class ReliableMQ(Declaring):
     """Reliable messaging for one application.
 
     Nothing is connected before it is needed: declare it at module level, import it everywhere. A
@@ -106,6 +105,7 @@ class ReliableMQ:
         )
         self._producer: Producer | None = None
         self._declared = Declarations(self.settings)
+        self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
 
     @property
     def database(self) -> Database:
@@ -117,111 +117,6 @@ class ReliableMQ:
             each.concurrency for each in self._declared.consumers if each.database == database
         )
         return max(handlers, _PRODUCER_CONNECTIONS) + _SPARE_CONNECTIONS
-
-    def topic(self, name: str, *, groups: Sequence[str] = ()) -> str:
-        """Declare a managed topic and the consumer groups its messages must reach.
-
-        Groups of consumers that other applications run are named here; those of this application
-        are known by themselves. Returns the name.
-
-        Raises:
-            ConfigurationError: when a name is not legal.
-        """
-        self._declared.topic(name, groups)
-        return name
-
-    def groups_of(self, topic: str, tag: str = "") -> tuple[str, ...]:
-        """Return the consumer groups that a message of `topic` must reach to be confirmed.
-
-        A consumer whose tags leave the message out is not asked for. The topic is a managed one
-        from now on.
-        """
-        return self._declared.groups_of(topic, tag)
-
-    def consumer(
-        self,
-        topic: str,
-        *,
-        group: str,
-        tag: str = "*",
-        ordered: bool = True,
-        batch: int = 1,
-        max_attempts: int = RETRY_ATTEMPTS_MAX,
-        log_receipt: bool = False,
-        lease: float | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        database: str = MAIN_DATABASE,
-    ) -> Callable[[F], F]:
-        """Register the decorated function as the handler of a consumer group.
-
-        The function's effect in the database and the row that says "consumed" are one commit: the
-        effect happens exactly once per message and group. Its parameters are filled by annotation:
-        a `Session` (in an `async def`: an `AsyncSession`) whose transaction is committed when the
-        function returns, a `ReceivedMessage`, and the payload: a pydantic model, dataclass, dict,
-        str or bytes. A `def` runs in a thread, an `async def` as a task. Whatever would end the
-        session's transaction raises `UsageError` while the function has it; savepoints are its own.
-
-        Raise `Retry(after=…)` to be called again, `Reject(reason)` for the dead letters; any other
-        exception is a failed attempt.
-
-        Args:
-            topic: the topic.
-            group: the consumer group; one handler each.
-            tag: "*", or tags joined by "||".
-            ordered: messages with one ordering key are handled one at a time and in order.
-            batch: handle up to so many messages in one database transaction. When one of them
-                fails, all are rolled back and called again, now with a savepoint each; so with
-                more than 1 a handler's effects should lie in its session, or `log_receipt` be set.
-            max_attempts: attempts after which a message becomes a dead letter. An attempt during
-                which the process died counts.
-            log_receipt: commit a row that says RECEIVED before the function runs. For effects
-                outside this database: after a crash `message.in_doubt` is set.
-            lease: seconds for which a claim holds that is not renewed, in Redis and in the consume
-                log; default the setting `claim_lease`. Shorter than `duplicate_window`.
-            concurrency: how many calls run at once.
-            database: the name of the database that its effects lie in, and with them its session,
-                its consume log and the messages it sends itself.
-
-        Raises:
-            UsageError: when a parameter cannot be filled or the group has a handler already.
-            ConfigurationError: when a name or number is not legal, or there is no such database.
-        """
-        self.databases.check_name(database)
-
-        def register(function: F) -> F:
-            self._declared.consumer(
-                function,
-                topic=topic,
-                group=group,
-                tag=tag,
-                ordered=ordered,
-                batch=batch,
-                max_attempts=max_attempts,
-                log_receipt=log_receipt,
-                lease=lease,
-                concurrency=concurrency,
-                database=database,
-            )
-            return function
-
-        return register
-
-    def transaction_listener(self, topic: str) -> Callable[[L], L]:
-        """Register the decorated class, or an object, as the listener for halves of a topic.
-
-        See `TransactionListener` for its methods, `Producer.send_in_transaction` for what sends.
-        What is in a database of this application needs none: `transaction(half=True)`.
-
-        Raises:
-            UsageError: when it lacks a method or the topic has a listener.
-            ConfigurationError: when the topic's name is not legal.
-        """
-
-        def register(listener: L) -> L:
-            self._half_messages.listeners.register(topic, listener)
-            return listener
-
-        return register
 
     def transaction(
         self,

@@ -11,24 +11,21 @@ import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.payload import PayloadInvalid
-from reliable_mq.app.sql_attempts import (
-    Attempt,
-    Attempts,
-    Results,
-    Settled,
-    tell_postponed,
-    tell_suppressed,
-)
+from reliable_mq.app.sql_attempts import Attempts, Results, Settled
+from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease, Step, first_step
-from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
+from reliable_mq.idempotency.lease_store import Fate, LeaseStore
+from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import Entry
+from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import RESENT, ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -44,11 +41,11 @@ class Deliveries:
 
     Args:
         attempts: the database's part.
-        leases: Redis's part; None: the database decides alone.
+        leases: Redis's part, or another store's; None: the database decides alone.
         threads: where `def` handlers run.
     """
 
-    def __init__(self, attempts: Attempts, leases: RedisLeases | None, threads: Executor) -> None:
+    def __init__(self, attempts: Attempts, leases: LeaseStore | None, threads: Executor) -> None:
         self._attempts = attempts
         self._consumer = attempts.consumer
         self._leases = leases
@@ -62,11 +59,12 @@ class Deliveries:
     async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         """Handle 1..batch messages; the client's `Handler`."""
         entries = [self._entry(message) for message in messages]
+        claims = await self._claim(entries)
+        if len(messages) > 1 and any(claim.in_doubt for claim in claims):
+            return await self._handle_apart(messages, entries, claims)
         results: Results = {}
         attempts = []
-        for message, entry, claim in zip(
-            messages, entries, await self._claim(entries), strict=True
-        ):
+        for message, entry, claim in zip(messages, entries, claims, strict=True):
             attempt = await self._attempt(message, entry, claim, results)
             if attempt is not None:
                 attempts.append(attempt)
@@ -75,11 +73,39 @@ class Deliveries:
         if len(results) != len(entries):
             raise InvariantBroken(f"{len(entries)} deliveries, {len(results)} outcomes")
         for entry in entries:
-            fate = results[entry.token].fate
-            if self._leases is not None and fate is not None:
-                key = key_of(entry.group, entry.message_id)
-                self._leases.settle(key, entry.token, fate)
+            self._end(entry, results[entry.token].fate)
         return [results[entry.token].outcome for entry in entries]
+
+    async def _handle_apart(
+        self,
+        messages: Sequence[ReceivedMessage],
+        entries: Sequence[Entry],
+        claims: Sequence[Claim],
+    ) -> list[Outcome]:
+        """Handle a batch in which some may have killed their process: these alone, first.
+
+        All claims are given back, and each is claimed anew directly before it is handled: a
+        message that kills its process again must not cost its neighbours an attempt. The least
+        tried go first, so that innocent ones are done before the culprit has its turn.
+        """
+        for entry, claim in zip(entries, claims, strict=True):
+            if claim.lease in (Lease.FIRST, Lease.AGAIN):
+                self._end(entry, "back")
+        places = range(len(messages))
+        suspects = [place for place in places if claims[place].in_doubt]
+        outcomes: dict[int, Outcome] = {}
+        for place in sorted(suspects, key=lambda place: claims[place].attempt):
+            (outcomes[place],) = await self.handle([messages[place]])
+        others = [place for place in places if place not in outcomes]
+        if others:
+            handled = await self.handle([messages[place] for place in others])
+            outcomes.update(zip(others, handled, strict=True))
+        return [outcomes[place] for place in places]
+
+    def _end(self, entry: Entry, fate: Fate | None) -> None:
+        """Tell Redis what became of a claim, if it was ours."""
+        if self._leases is not None and fate is not None:
+            self._leases.settle(key_of(entry.group, entry.message_id), entry.token, fate)
 
     def start(self) -> None:
         """Begin to renew the leases of handlers that take long. Needs a running loop."""
@@ -135,20 +161,31 @@ class Deliveries:
             entry = replace(entry, attempt=claim.attempt)
         # Done, and yet its handler runs: its row was lost, who knows what else it did then.
         if claim.in_doubt or claim.lease is Lease.DONE:
-            message = replace(message, in_doubt=True)
+            message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
         if step is Step.GIVE_UP:
             reason = f"{consumer.max_attempts} attempts did not finish"
         else:
             try:
-                return replace(attempt, payload=consumer.plan.decode(message.body))
+                payload = consumer.plan.decode(message.body)
+                return replace(attempt, payload=payload, key=self._key(entry, payload, message))
             except PayloadInvalid as error:
                 reason = f"the payload does not validate: {error}"
+            except KeyInvalid as error:
+                reason = f"no business key: {error}"
         loop = asyncio.get_running_loop()
         results[entry.token] = await loop.run_in_executor(
             self._threads, self._attempts.give_up, entry, reason
         )
         return None
+
+    def _key(self, entry: Entry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
+        """Return what the table of business keys is told, if the consumer has keys."""
+        if self._consumer.read_key is None:
+            return None
+        key = self._consumer.read_key(payload, message)
+        fields = asdict(entry) | {"message_id": key.digest, "attempt": 1, "confirm_to": ""}
+        return KeyEntry(**fields, holder=entry.message_id, shown=key.shown)
 
     async def _run(self, attempts: Sequence[Attempt]) -> Results:
         """Run the attempts of different messages; a second copy of one comes again later."""

@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.app.consumer import check_answer
-from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, HandlerExit, Results
+from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
 from reliable_mq.app.sql_handler_session import HandlerSession
+from reliable_mq.app.sql_receipts import Attempt
 
 
 async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -21,12 +23,15 @@ async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
     """
     results: Results = {}
     try:
+        alone: list[Attempt] = []
         receipts = [each for each in wanted if each.receipt]
-        ready = await _receive(attempts, receipts, results)
+        ready = await _receive(attempts, receipts, results, alone)
         ready += [each for each in wanted if not each.receipt]
         while ready:
             conflicts = await _run(attempts, ready, results)
-            ready = await _receive(attempts, conflicts, results)
+            ready = await _receive(attempts, conflicts, results, alone)
+        for each in alone:
+            await _run(attempts, await _receive(attempts, [each], results, []), results)
     except Exception as error:  # noqa: BLE001 - told by `unhandled`
         for each in wanted:
             results.setdefault(each.entry.token, attempts.unhandled(error))
@@ -34,13 +39,15 @@ async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
 
 
 async def _receive(
-    attempts: Attempts, wanted: Sequence[Attempt], results: Results
+    attempts: Attempts, wanted: Sequence[Attempt], results: Results, alone: list[Attempt]
 ) -> list[Attempt]:
-    return await asyncio.to_thread(attempts.receive, wanted, results) if wanted else []
+    return await asyncio.to_thread(attempts.receive, wanted, results, alone) if wanted else []
 
 
 async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
     """Run attempts in one transaction; return those that must be received first."""
+    if not ready:
+        return []
     if len(ready) == 1:
         return await _run_one(attempts, ready[0], results)
     if not any(each.receipt for each in ready) and await _run_together(attempts, ready):
@@ -54,8 +61,13 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
             for each in ready:
                 savepoint = await session.begin_nested()
                 begun = await session.run_sync(attempts.begin, each, ended)
+                if begun in (Begun.RECEIVE, Begun.SETTLED):
+                    await savepoint.rollback()
+                    if begun is Begun.RECEIVE:
+                        conflicts.append(replace(each, receipt=True))
+                    continue
                 try:
-                    if begun is each:
+                    if begun is Begun.RUN:
                         await _call(attempts, session, each)
                     await savepoint.commit()
                 except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
@@ -64,11 +76,8 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
                         attempts.fail_inside, each, error
                     )
                 else:
-                    if begun is each:
-                        done.append(each)
-                        ended[each.entry.token] = DONE
-                    elif begun is not None:
-                        conflicts.append(begun)
+                    done.append(each)
+                    ended[each.entry.token] = DONE
             await session.run_sync(attempts.commit, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
@@ -101,10 +110,12 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
             await session.rollback()
             results[attempt.entry.token] = attempts.unhandled(error)
             return []
-        if begun is not attempt:
-            return [] if begun is None else [begun]
+        if begun in (Begun.RECEIVE, Begun.SETTLED):
+            await session.rollback()
+            return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
         try:
-            await _call(attempts, session, attempt)
+            if begun is Begun.RUN:
+                await _call(attempts, session, attempt)
             await session.run_sync(attempts.commit, [attempt])
         except Exception as error:  # noqa: BLE001 - judged by `fail`
             await session.rollback()

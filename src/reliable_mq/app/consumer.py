@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.payload import Decoder, decoder_of
 from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import UsageError
@@ -147,6 +148,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
     concurrency: int = DEFAULT_CONCURRENCY
     database: str = MAIN_DATABASE
+    read_key: KeyReader | None = None
 
     def __post_init__(self) -> None:
         if self.lease <= 0:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reliable_mq.app.consumer import Consumer, plan_of
+from reliable_mq.app.key_reading import KeySource, key_reader_of
 from reliable_mq.client.subscription import check_name, tags_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
@@ -57,6 +58,7 @@ class Declarations:
         *,
         group: str,
         lease: float | None,
+        idempotent_by: KeySource | None = None,
         **options: Any,
     ) -> None:
         """Take a handler; see `ReliableMQ.consumer`."""
@@ -65,6 +67,8 @@ class Declarations:
         seconds = self._settings.claim_lease if lease is None else lease
         if seconds >= (window := self._settings.duplicate_window):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
+        if idempotent_by is not None:
+            options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
         self._consumers[group] = Consumer(
             plan=plan_of(function), group=group, lease=seconds, **options
         )

@@ -6,7 +6,7 @@ runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from enum import Enum
 
 import msgspec
 from sqlalchemy import Connection
@@ -14,13 +14,20 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_receipts import (
+    Attempt,
+    SqlReceipts,
+    tell_duplicate,
+    tell_postponed,
+    tell_suppressed,
+)
 from reliable_mq.app.sql_telling import NoticeInbox, Telling
 from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.claim import Step
-from reliable_mq.idempotency.redis_leases import Fate
-from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.idempotency.lease_store import Fate
+from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
+from reliable_mq.idempotency.sql_key_log import SqlKeyLog
 from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
 
@@ -42,13 +49,13 @@ class HandlerExit(Exception):
     """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """One run of a handler. `receipt`: its RECEIVED row is committed before the handler runs."""
+class Begun(Enum):
+    """What follows when an attempt was begun in the handler's transaction."""
 
-    entry: Entry
-    message: ReceivedMessage
-    payload: Any
-    receipt: bool
+    RUN = "run"  # call the handler
+    SKIP = "skip"  # the duplicate of a business key: commit what was noted, without the handler
+    RECEIVE = "receive"  # nothing is ours yet: undo, and receive it first
+    SETTLED = "settled"  # undo; its outcome is known
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -60,16 +67,6 @@ class Settled(msgspec.Struct, frozen=True):
 
 DONE = Settled(CONSUMED, "done")
 Results = dict[str, Settled]
-
-
-def tell_suppressed(entry: Entry) -> None:
-    """Log that a delivery had its effect before: the message came again for nothing."""
-    log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)
-
-
-def tell_postponed(entry: Entry) -> None:
-    """Log that a delivery waits, because another one of the message is being handled."""
-    log.info("group %s: postponed delivery of message %s", entry.group, entry.message_id)
 
 
 class Attempts:
@@ -93,8 +90,10 @@ class Attempts:
         self.consumer = consumer
         self.database = database
         self.log = SqlConsumeLog(database.logs, database.dialect)
+        self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self._confirmation = database.confirmation()
         self.telling = Telling(consumer.group, database, notices)
+        self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
         self._settlement = SqlSettlement(database.stubs, database.logs)
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
@@ -107,53 +106,69 @@ class Attempts:
         self.telling.consumed([entry])
         return DONE
 
-    def receive(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
-        """Commit RECEIVED rows; return the attempts that are ours to run, settle the others."""
+    def receive(
+        self, attempts: Sequence[Attempt], results: Results, alone: list[Attempt]
+    ) -> list[Attempt]:
+        """Commit RECEIVED rows; return the attempts that are ours to run, settle the others.
+
+        Those that may have killed their process are put into `alone`, the least tried first. To
+        be received one by one, so that they cost no other message an attempt.
+        """
+        attempts = _one_of_each_key(attempts, results)
         if not attempts:
             return []
         with self.database.engine.begin() as connection:
-            entries = [attempt.entry for attempt in attempts]
             self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
-            answers = self.log.receive(connection, entries, self._clock(), self.consumer.lease)
-        ready = []
-        for attempt in attempts:
-            found = answers[attempt.entry.message_id]
-            if found.step is Step.ACKNOWLEDGE:
-                results[attempt.entry.token] = self.acknowledge(attempt.entry)
-            elif found.step is Step.LATER:
-                tell_postponed(attempt.entry)
-                later = Later(found.wait, counts=False)
-                results[attempt.entry.token] = Settled(later, "back")
-            elif found.attempt > self.consumer.max_attempts:
+            received = self._receipts.receive(connection, attempts, self._clock())
+        ready: list[Attempt] = []
+        for attempt, found in received:
+            if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 reason = f"{self.consumer.max_attempts} attempts did not finish"
                 results[attempt.entry.token] = self.give_up(attempt.entry, reason)
+            elif found.step in (Step.RECEIVE_FIRST, Step.ALONE):
+                numbered = _numbered(attempt, found.attempt, found.in_doubt)
+                (alone if found.step is Step.ALONE else ready).append(numbered)
             else:
-                ready.append(_numbered(attempt, found.attempt, found.in_doubt))
+                self._settle(attempt.entry, found, results)
+        alone.sort(key=lambda each: each.entry.attempt)
         return ready
 
-    def begin(self, session: Session, attempt: Attempt, results: Results) -> Attempt | None:
+    def begin(self, session: Session, attempt: Attempt, results: Results) -> Begun:
         """Make an attempt ready to run, directly before its handler; return what is to do.
 
-        The attempt itself: run it. Another one: nothing is ours yet, receive that one first. None:
-        it is settled. A row that says CONSUMED is inserted now, in the handler's own transaction
-        or savepoint: it waits for a rival who has inserted it too.
+        Rows that say CONSUMED are inserted now, in the handler's own transaction or savepoint: of
+        the message and of its business key. The insert waits for a rival who has inserted it too.
         """
         if not session.in_transaction():
             session.begin()
         if attempt.receipt:
-            return attempt  # takes no connection: its handler may be long and not want one
+            return Begun.RUN  # takes no connection: its handler may be long and not want one
         connection, now, entry = session.connection(), self._clock(), attempt.entry
-        if self.log.insert_consumed(connection, entry, now):
-            return attempt
-        found = self.log.found(connection, entry, now)
+        if not self.log.insert_consumed(connection, entry, now):
+            return self._not_ours(entry, self.log.found(connection, entry, now), results)
+        if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
+            return Begun.RUN
+        found = self.keys.found(connection, attempt.key, now)
         if found is not None and found.step is Step.ACKNOWLEDGE:
+            tell_duplicate(entry, found.message_id)
+            self.keys.note_duplicate(connection, entry, found.message_id)
+            return Begun.SKIP
+        return self._not_ours(entry, found, results)
+
+    def _not_ours(self, entry: Entry, found: Found | None, results: Results) -> Begun:
+        """Return what follows when a row is there already where ours should have gone."""
+        if found is None or found.step is Step.RECEIVE_FIRST:
+            return Begun.RECEIVE
+        self._settle(entry, found, results)
+        return Begun.SETTLED
+
+    def _settle(self, entry: Entry, found: Found, results: Results) -> None:
+        """Settle a delivery that others have handled, or handle now."""
+        if found.step is Step.ACKNOWLEDGE:
             results[entry.token] = self.acknowledge(entry)
-        elif found is not None and found.step is Step.LATER:
+        else:
             tell_postponed(entry)
             results[entry.token] = Settled(Later(found.wait, counts=False), "back")
-        else:
-            return msgspec.structs.replace(attempt, receipt=True)
-        return None
 
     def begin_together(self, session: Session, attempts: Sequence[Attempt]) -> bool:
         """Make first attempts ready to run in one transaction; False: not all of them are first.
@@ -163,18 +178,27 @@ class Attempts:
         if not session.in_transaction():
             session.begin()
         entries = [attempt.entry for attempt in attempts]
-        return self.log.insert_all_consumed(session.connection(), entries, self._clock())
+        keys = {each.key.message_id: each.key for each in attempts if each.key is not None}
+        if keys and len(keys) < len(attempts):
+            return False  # two of one business key
+        connection, now = session.connection(), self._clock()
+        return self.log.insert_all_consumed(connection, entries, now) and (
+            not keys or self.keys.insert_all_consumed(connection, list(keys.values()), now)
+        )
 
     def finish(self, session: Session, attempt: Attempt) -> None:
-        """Write the effect, and turn a RECEIVED row into CONSUMED if it is still ours.
+        """Write the effect, and turn RECEIVED rows into CONSUMED if they are still ours.
 
         Raises:
             ClaimLost: when it is not; the effect must be rolled back.
         """
         session.flush()
-        if attempt.receipt and not self.log.consume(
-            session.connection(), attempt.entry, self._clock()
-        ):
+        if not attempt.receipt:
+            return
+        connection, now = session.connection(), self._clock()
+        if not self.log.consume(connection, attempt.entry, now):
+            raise ClaimLost
+        if attempt.key is not None and not self.keys.consume(connection, attempt.key, now):
             raise ClaimLost
 
     def commit(self, session: Session, attempts: Sequence[Attempt]) -> None:
@@ -222,6 +246,8 @@ class Attempts:
         self, connection: Connection, attempt: Attempt, settled: Settled, retry_at: float
     ) -> Settled:
         """Write how an attempt ended that has no effect; what does not count leaves no trace."""
+        if attempt.key is not None and attempt.receipt:
+            self.keys.release(connection, attempt.key, retry_at)
         if settled.fate == "back" and attempt.receipt:
             self.log.release(connection, attempt.entry, retry_at)
         if settled.fate != "fail":
@@ -276,9 +302,12 @@ class Attempts:
 
     def renew(self, attempts: Sequence[Attempt]) -> None:
         """Let the leases of running attempts with a RECEIVED row end later."""
+        until = self._clock() + self.consumer.lease
+        keys = [attempt.key for attempt in attempts if attempt.key is not None]
         with self.database.engine.begin() as connection:
-            entries = [attempt.entry for attempt in attempts]
-            self.log.renew(connection, entries, self._clock() + self.consumer.lease)
+            self.log.renew(connection, [attempt.entry for attempt in attempts], until)
+            if keys:
+                self.keys.renew(connection, keys, until)
 
     def _judge(self, attempt: Attempt, error: Exception) -> tuple[Settled, float]:
         """Return how a failed attempt ends, and when its next one is expected."""
@@ -311,6 +340,16 @@ class Attempts:
         return Settled(Later(wait), "fail"), now + wait
 
 
+def _one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
+    """Return one attempt for each business key; the others come again when it is done."""
+    first: dict[str, Attempt] = {}
+    for each in attempts:
+        key = each.entry.message_id if each.key is None else each.key.message_id
+        if first.setdefault(key, each) is not each:
+            results[each.entry.token] = Settled(Later(BUSY_SECONDS, counts=False), "back")
+    return list(first.values())
+
+
 def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
     """Return the attempt with its number, and its message told what is known of earlier ones."""
     message = attempt.message
@@ -320,5 +359,6 @@ def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
             in_doubt=message.in_doubt or in_doubt,
             reconsume_times=max(message.reconsume_times, number - 1),
         )
-    entry = msgspec.structs.replace(attempt.entry, attempt=number)
+    in_doubt = in_doubt or attempt.entry.in_doubt
+    entry = msgspec.structs.replace(attempt.entry, attempt=number, in_doubt=in_doubt)
     return msgspec.structs.replace(attempt, entry=entry, message=message)

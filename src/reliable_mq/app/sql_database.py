@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
@@ -62,6 +63,8 @@ class Database:
         self.logs = consume_log_table(self.metadata, prefix)
         self.confirmations = confirmation_table(self.metadata, prefix)
         identity = identity_table(self.metadata, prefix)
+        self.keys = business_key_table(self.metadata, prefix)
+        self.calls = idempotent_call_table(self.metadata, prefix)
         self.engine = self._make_engine()
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)

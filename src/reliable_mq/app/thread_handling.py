@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from reliable_mq.app.consumer import check_answer
-from reliable_mq.app.sql_attempts import DONE, Attempt, Attempts, HandlerExit, Results
+from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
 from reliable_mq.app.sql_handler_session import HandlerSession
+from reliable_mq.app.sql_receipts import Attempt
 
 
 def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -14,11 +17,14 @@ def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
     """
     results: Results = {}
     try:
-        ready = attempts.receive([each for each in wanted if each.receipt], results)
+        alone: list[Attempt] = []
+        ready = attempts.receive([each for each in wanted if each.receipt], results, alone)
         ready += [each for each in wanted if not each.receipt]
         while ready:
             conflicts = _run(attempts, ready, results)
-            ready = attempts.receive(conflicts, results)
+            ready = attempts.receive(conflicts, results, alone)
+        for each in alone:
+            _run(attempts, attempts.receive([each], results, []), results)
     except Exception as error:  # noqa: BLE001 - told by `unhandled`
         for each in wanted:
             results.setdefault(each.entry.token, attempts.unhandled(error))
@@ -27,6 +33,8 @@ def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
 
 def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:
     """Run attempts in one transaction; return those that must be received first."""
+    if not ready:
+        return []
     if len(ready) == 1:
         return _run_one(attempts, ready[0], results)
     if not any(each.receipt for each in ready) and _run_together(attempts, ready):
@@ -40,19 +48,21 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
             for each in ready:
                 savepoint = session.begin_nested()
                 begun = attempts.begin(session, each, ended)
+                if begun in (Begun.RECEIVE, Begun.SETTLED):
+                    savepoint.rollback()
+                    if begun is Begun.RECEIVE:
+                        conflicts.append(replace(each, receipt=True))
+                    continue
                 try:
-                    if begun is each:
+                    if begun is Begun.RUN:
                         _call(attempts, session, each)
                     savepoint.commit()
                 except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
                     savepoint.rollback()
                     ended[each.entry.token] = attempts.fail_inside(session, each, error)
                 else:
-                    if begun is each:
-                        done.append(each)
-                        ended[each.entry.token] = DONE
-                    elif begun is not None:
-                        conflicts.append(begun)
+                    done.append(each)
+                    ended[each.entry.token] = DONE
             attempts.commit(session, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
@@ -89,10 +99,12 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
             session.rollback()
             results[attempt.entry.token] = attempts.unhandled(error)
             return []
-        if begun is not attempt:
-            return [] if begun is None else [begun]
+        if begun in (Begun.RECEIVE, Begun.SETTLED):
+            session.rollback()
+            return [replace(attempt, receipt=True)] if begun is Begun.RECEIVE else []
         try:
-            _call(attempts, session, attempt)
+            if begun is Begun.RUN:
+                _call(attempts, session, attempt)
             attempts.commit(session, [attempt])
         except Exception as error:  # noqa: BLE001 - judged by `fail`
             session.rollback()

@@ -15,7 +15,8 @@ Life of the row (the columns `state`, `owner`, `lease_until`):
     RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
 
 FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
-anything outside the database (promise P5).
+anything outside the database (promise P5). That it may have is not forgotten by a later attempt
+that fails, or by one that did not count: the column `in_doubt` stays.
 """
 
 from collections.abc import Mapping
@@ -111,6 +112,7 @@ class Step(Enum):
     LATER = "later"  # somebody else is at it; not an attempt
     ONE_COMMIT = "one commit"  # CONSUMED and the effect together; no row is there yet
     RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
+    ALONE = "alone"  # it may have killed its process: receive it when nobody else is at stake
     GIVE_UP = "give up"  # attempts used up: dead letter
 
 

@@ -7,7 +7,8 @@
 -- ARGV[3i+1]  what became of the claim:
 --               "done"   its row says CONSUMED: remembered whoever owns the key, the row decides
 --               "fail"   its failure is in the consume log: the key goes, if it is still ours
---               "back"   nothing was attempted: the attempt is taken back, if the key is still ours
+--               "back"   nothing was attempted: the attempt is taken back, if the key is still
+--                        ours; a doubt about an earlier owner stays
 --               "renew"  the handler still runs: the lease is longer, if the key is still ours
 -- ARGV[3i+2]  lease of that claim, milliseconds, for "renew"
 --
@@ -23,7 +24,8 @@ for i, key in ipairs(KEYS) do
     redis.call('SET', key, 'done', 'PX', ARGV[1])
     answers[i] = 1
   else
-    local attempt, owner = string.match(redis.call('GET', key) or '', '^(%d+):%d+:(.*)$')
+    local value = redis.call('GET', key) or ''
+    local attempt, mark, owner = string.match(value, '^(%d+):%d+:(%??)(.*)$')
     if owner ~= token then
       answers[i] = 0
     else
@@ -32,13 +34,13 @@ for i, key in ipairs(KEYS) do
         redis.call('DEL', key)
       elseif fate == 'back' then
         if tonumber(attempt) > 1 then
-          redis.call('SET', key, (attempt - 1) .. ':0:', 'KEEPTTL')
+          redis.call('SET', key, (attempt - 1) .. ':0:' .. mark, 'KEEPTTL')
         else
           redis.call('DEL', key)
         end
       else
         local till = string.format('%.0f', now + tonumber(ARGV[3 * i + 2]))
-        redis.call('SET', key, attempt .. ':' .. till .. ':' .. token, 'PX', ARGV[2])
+        redis.call('SET', key, attempt .. ':' .. till .. ':' .. mark .. token, 'PX', ARGV[2])
       end
     end
   end

@@ -45,6 +45,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One delivery, as the consume log sees it. `token` names its owner; `attempt`: from 1.
 
     `confirm_to`: where the database of its stub reads notices, when that is another one.
+    `in_doubt`: an attempt before this one was never heard of again, as Redis knows.
     """
 
     group: str
@@ -56,43 +57,50 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     attempt: int = 1
     confirm_to: str = ""
+    in_doubt: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
     """What the log says to a delivery: the next step and, for an attempt, its number.
 
-    `in_doubt`: the attempt before it was never heard of again. `wait`: what is left of another's
-    lease, seconds.
+    `in_doubt`: an attempt before it was never heard of again. `wait`: what is left of another's
+    lease, seconds. `message_id`: of a business key, the message whose row it is.
     """
 
     step: Step
     attempt: int = 1
     in_doubt: bool = False
     wait: float = 0.0
+    message_id: str = ""
 
 
 class SqlConsumeLog:
     """The consume log of one database. All methods work in the caller's transaction."""
 
+    identity = "message_id"
+    """The column that makes, with the consumer group, a row's primary key."""
+
     def __init__(self, table: Table, dialect: str) -> None:
         self.table = table
-        log = table.c
+        log, identity = table.c, table.c[self.identity]
         insert = _insert_of(dialect)(table)
         self._insert = insert.on_conflict_do_nothing()
         self._insert_one = self._insert.execution_options(preserve_rowcount=True)
-        self._insert_many = self._insert.returning(log.message_id)
-        this = and_(
-            log.consumer_group == bindparam("group"), log.message_id == bindparam("message")
-        )
+        self._insert_many = self._insert.returning(identity)
+        this = and_(log.consumer_group == bindparam("group"), identity == bindparam("message"))
         received = log.state == LogState.RECEIVED.value
         ours = log.owner == bindparam("token")
         self._find = (
-            select(log.message_id, log.state, log.attempt, log.owner, log.lease_until)
+            select(
+                identity.label("identity"),
+                log.message_id,
+                *(log.state, log.attempt, log.owner, log.lease_until, log.in_doubt),
+            )
             .where(
                 log.consumer_group == bindparam("group"),
-                is_among(log.message_id, "messages", dialect),
+                is_among(identity, "messages", dialect),
             )
-            .order_by(log.message_id)
+            .order_by(identity)
         )
         self._lock = self._find.with_for_update()
         self._take_over = (
@@ -102,6 +110,8 @@ class SqlConsumeLog:
                 owner=bindparam("token"),
                 attempt=bindparam("new_attempt"),
                 lease_until=bindparam("until"),
+                in_doubt=bindparam("doubt"),
+                **self._taking_over(),
             )
         )
         self._consume = (
@@ -111,8 +121,7 @@ class SqlConsumeLog:
                 state=LogState.CONSUMED.value,
                 consume_date=bindparam("at"),
                 lease_until=null(),
-                confirm_to=bindparam("tell_to"),
-                confirm_time=bindparam("tell_at"),
+                **self._consuming(),
             )
         )
         self._renew = (
@@ -125,10 +134,27 @@ class SqlConsumeLog:
         )
         self._fail = self._failing(insert, received).execution_options(preserve_rowcount=True)
 
+    def _taking_over(self) -> dict[str, Any]:
+        """Return what else changes in a row that another attempt takes over."""
+        return {}
+
+    def _taker(self, _entry: Entry) -> dict[str, Any]:
+        """Return the parameters of `_taking_over`."""
+        return {}
+
+    def _consuming(self) -> dict[str, Any]:
+        """Return what else changes in a row that becomes CONSUMED."""
+        return {"confirm_to": bindparam("tell_to"), "confirm_time": bindparam("tell_at")}
+
+    def _consumer(self, entry: Entry, now: float) -> dict[str, Any]:
+        """Return the parameters of `_consuming`."""
+        telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
+        return {"tell_to": telling["confirm_to"], "tell_at": telling["confirm_time"]}
+
     def _failing(self, insert: Any, received: ColumnElement[bool]) -> Any:
         log, new = self.table.c, insert.excluded
         return insert.on_conflict_do_update(
-            index_elements=[log.consumer_group, log.message_id],
+            index_elements=[log.consumer_group, log[self.identity]],
             set_={
                 "attempt": case((new.attempt > log.attempt, new.attempt), else_=log.attempt),
                 "owner": null(),
@@ -136,13 +162,14 @@ class SqlConsumeLog:
                 "confirm_to": new.confirm_to,
                 "confirm_time": new.confirm_time,
                 "note": new.note,
+                "in_doubt": or_(new.in_doubt, log.in_doubt),
             },
             where=and_(received, or_(log.owner.is_(None), log.owner == bindparam("token"))),
         )
 
     def insert_consumed(self, connection: Connection, entry: Entry, now: float) -> bool:
         """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
-        row = _consumed(entry, now, is_told=bool(entry.confirm_to))
+        row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
         return connection.execute(self._insert_one, row).rowcount == 1
 
     def insert_all_consumed(
@@ -150,14 +177,14 @@ class SqlConsumeLog:
     ) -> bool:
         """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
         is_told = any(entry.confirm_to for entry in entries)
-        rows = [_consumed(entry, now, is_told=is_told) for entry in entries]
+        rows = [self._consumed(entry, now, is_told=is_told) for entry in entries]
         return len(self._inserted(connection, rows)) == len(rows)
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
-        rows.sort(key=lambda row: str(row["message_id"]))  # two batches wait in one order
+        rows.sort(key=lambda row: str(row[self.identity]))  # two batches wait in one order
         if len(rows) == 1:
             inserted = connection.execute(self._insert_one, rows[0]).rowcount
-            return {rows[0]["message_id"]} if inserted == 1 else set()
+            return {rows[0][self.identity]} if inserted == 1 else set()
         return set(connection.execute(self._insert_many, rows).scalars())
 
     def found(self, connection: Connection, entry: Entry, now: float) -> Found | None:
@@ -169,37 +196,36 @@ class SqlConsumeLog:
     def receive(
         self, connection: Connection, entries: Sequence[Entry], now: float, lease: float
     ) -> dict[str, Found]:
-        """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs."""
+        """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs.
+
+        Of several, one whose owner vanished is not taken over: it is to be received alone, because
+        it may be what killed its owner, and would cost the others an attempt again.
+        """
         until = utc_datetime(now + lease)
         rows = [
-            _row(entry, LogState.RECEIVED, now, owner=entry.token) | {"lease_until": until}
+            self._row(entry, LogState.RECEIVED, now, owner=entry.token) | {"lease_until": until}
             for entry in entries
         ]
         inserted = self._inserted(connection, rows)
         answers = {
-            entry.message_id: Found(Step.RECEIVE_FIRST, entry.attempt)
+            entry.message_id: Found(Step.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
             for entry in entries
             if entry.message_id in inserted
         }
         there = [entry for entry in entries if entry.message_id not in inserted]
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
+            if found.step is Step.RECEIVE_FIRST and len(entries) > 1 and _has_vanished(row, now):
+                found = msgspec.structs.replace(found, step=Step.ALONE)
             answers[entry.message_id] = found
             if found.step is Step.RECEIVE_FIRST:
-                connection.execute(
-                    self._take_over,
-                    _this(entry) | {"new_attempt": found.attempt, "until": until},
-                )
+                values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}
+                connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
         return answers
 
     def consume(self, connection: Connection, entry: Entry, now: float) -> bool:
         """Turn our RECEIVED row into CONSUMED; False: the claim is no longer ours."""
-        telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
-        values = _this(entry) | {
-            "at": utc_datetime(now),
-            "tell_to": telling["confirm_to"],
-            "tell_at": telling["confirm_time"],
-        }
+        values = _this(entry) | {"at": utc_datetime(now)} | self._consumer(entry, now)
         return connection.execute(self._consume, values).rowcount == 1
 
     def fail(
@@ -210,7 +236,7 @@ class SqlConsumeLog:
         False: nothing was written, because the row says CONSUMED or the claim is another's. `note`
         says why there is no next one.
         """
-        row = _row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
+        row = self._row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
         row["note"] = note[:NOTE_LENGTH_MAX] or None
         values = row | {"lease_until": utc_datetime(retry_at), "token": entry.token}
         return connection.execute(self._fail, values).rowcount == 1
@@ -235,45 +261,57 @@ class SqlConsumeLog:
         rows = connection.execute(
             statement, {"group": entries[0].group, "messages": sorted(by_id)}
         ).all()
-        return [(by_id[row.message_id], row) for row in rows]
+        return [(by_id[row.identity], row) for row in rows]
 
+    def _consumed(self, entry: Entry, now: float, *, is_told: bool) -> dict[str, Any]:
+        row = self._row(entry, LogState.CONSUMED, now, owner=entry.token)
+        return row | _telling(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
 
-def _judge(entry: Entry, row: Any, now: float) -> Found:
-    until: datetime | None = row.lease_until
-    ends = until.timestamp() if until is not None else None
-    seen = row_of(row.state, row.owner, ends, now)
-    if seen is Row.RUNNING and row.owner == entry.token:
-        return Found(Step.RECEIVE_FIRST, row.attempt)  # our own commit, whose answer was lost
-    wait = ends - now if seen is Row.RUNNING and ends is not None else 0.0
-    attempt = attempt_after(seen, row.attempt, entry.attempt)
-    return Found(STEP_OF_ROW[seen], attempt, seen is Row.IN_DOUBT, wait)
+    def _row(self, entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
+        at = utc_datetime(now)
+        return {
+            "consumer_group": entry.group,
+            "message_id": entry.message_id,
+            "topic": entry.topic,
+            "broker_name": entry.broker_name,
+            "queue_id": entry.queue_id,
+            "offset": entry.offset,
+            "state": state.value,
+            "attempt": entry.attempt,
+            "owner": owner,
+            "lease_until": None,
+            "create_date": at,
+            "consume_date": at if state is LogState.CONSUMED else None,
+            "in_doubt": entry.in_doubt,
+        }
 
 
 def _this(entry: Entry) -> dict[str, Any]:
     return {"group": entry.group, "message": entry.message_id, "token": entry.token}
 
 
-def _row(entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
-    at = utc_datetime(now)
-    return {
-        "consumer_group": entry.group,
-        "message_id": entry.message_id,
-        "topic": entry.topic,
-        "broker_name": entry.broker_name,
-        "queue_id": entry.queue_id,
-        "offset": entry.offset,
-        "state": state.value,
-        "attempt": entry.attempt,
-        "owner": owner,
-        "lease_until": None,
-        "create_date": at,
-        "consume_date": at if state is LogState.CONSUMED else None,
-    }
+def _judge(entry: Entry, row: Any, now: float) -> Found:
+    seen, ends = _seen(row, now)
+    if seen is Row.RUNNING and row.owner == entry.token:
+        # our own commit, whose answer was lost
+        return Found(Step.RECEIVE_FIRST, row.attempt, row.in_doubt)
+    wait = ends - now if seen is Row.RUNNING and ends is not None else 0.0
+    attempt = attempt_after(seen, row.attempt, entry.attempt)
+    in_doubt = seen is Row.IN_DOUBT or row.in_doubt or entry.in_doubt
+    holder = "" if row.message_id == entry.message_id else row.message_id
+    return Found(STEP_OF_ROW[seen], attempt, in_doubt, wait, holder)
 
 
-def _consumed(entry: Entry, now: float, *, is_told: bool) -> dict[str, Any]:
-    row = _row(entry, LogState.CONSUMED, now, owner=entry.token)
-    return row | _telling(entry, now + NOTICE_LEASE_SECONDS) if is_told else row
+def _has_vanished(row: Any, now: float) -> bool:
+    """Say whether the owner of a row was never heard of again."""
+    return _seen(row, now)[0] is Row.IN_DOUBT
+
+
+def _seen(row: Any, now: float) -> tuple[Row, float | None]:
+    """Return what a row says, and when its lease ends."""
+    until: datetime | None = row.lease_until
+    ends = until.timestamp() if until is not None else None
+    return row_of(row.state, row.owner, ends, now), ends
 
 
 def _telling(entry: Entry, at: float) -> dict[str, Any]:

@@ -1,6 +1,17 @@
 """The consume log (design, section 4). Only the shape; statements are in `sql_consume_log`."""
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, SmallInteger, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    false,
+)
 
 from reliable_mq.idempotency.claim import LogState
 from reliable_mq.sql_types import UtcDateTime
@@ -16,7 +27,9 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
 
     `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
     (RECEIVED) is an attempt: running while `owner` is set and `lease_until` lies ahead, in doubt
-    when it lies behind, failed and waiting for its next attempt when `owner` is null.
+    when it lies behind, failed and waiting for its next attempt when `owner` is null. `in_doubt`
+    stays once an attempt was never heard of again. `duplicate_of` is the message that had the
+    effect of this one's business key; this one had none of its own.
 
     `confirm_to` names where the stub's database, another one, reads notices (null: the stub is
     here, or there is none); at `confirm_time` whoever finds the row sends what it says there (null:
@@ -43,6 +56,8 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
         Column("confirm_to", String(64)),
         Column("confirm_time", UtcDateTime),
         Column("note", String(NOTE_LENGTH_MAX)),
+        Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
+        Column("duplicate_of", String(64)),
     )
     untold = table.c.confirm_time.is_not(None)
     Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)

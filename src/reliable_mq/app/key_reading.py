@@ -1,0 +1,87 @@
+"""How a message's business key is read. Receives what `idempotent_by=` says; hands on a function.
+
+idempotent_by="order_id"                  a field of the payload, or "order.id" of one inside it
+idempotent_by=lambda order: order.id      of the payload
+def by_key(message: ReceivedMessage)      of the message, when it is annotated so
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from reliable_mq.errors import KeyInvalid, UsageError
+from reliable_mq.idempotency.business_key import BusinessKey, business_key
+from reliable_mq.message import ReceivedMessage
+
+KeyReader = Callable[[Any, ReceivedMessage], BusinessKey]
+"""(payload, message) -> its key; raises KeyInvalid."""
+KeySource = str | Callable[[Any], object]
+
+
+def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
+    """Return what reads the business key of each message of a consumer.
+
+    Raises:
+        UsageError: when `source` names no field, or is no function of one argument.
+    """
+    if isinstance(source, str):
+        return _field(source, consumer)
+    if not callable(source):
+        raise UsageError(f"{consumer}: idempotent_by={source!r} is no field's name and no function")
+    if inspect.iscoroutinefunction(source):
+        raise UsageError(f"{consumer}: idempotent_by is an async def; a key is read from memory")
+    takes_message = _takes_message(source, consumer)
+
+    def read(payload: Any, message: ReceivedMessage) -> BusinessKey:
+        try:
+            value = source(message if takes_message else payload)
+        except KeyInvalid:
+            raise
+        except Exception as error:  # of the payload's making: the next attempt would fail as well
+            raise KeyInvalid(f"idempotent_by: {type(error).__name__}: {error}") from error
+        return business_key(value)
+
+    return read
+
+
+def _field(path: str, consumer: str) -> KeyReader:
+    names = path.split(".")
+    if not all(name.strip() for name in names):
+        raise UsageError(f"{consumer}: idempotent_by={path!r} names no field")
+
+    def read(payload: Any, _message: ReceivedMessage) -> BusinessKey:
+        value = payload
+        for name in names:
+            value = field_of(value, name)
+        return business_key(value)
+
+    return read
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Return the item or attribute `name` of a value.
+
+    Raises:
+        KeyInvalid: when it has none.
+    """
+    if isinstance(value, Mapping):
+        if name in value:
+            return value[name]
+    elif not name.startswith("_") and hasattr(value, name):
+        return getattr(value, name)
+    raise KeyInvalid(f"there is no {name!r} to read the key from")
+
+
+def _takes_message(source: Callable[[Any], object], consumer: str) -> bool:
+    try:
+        parameters = list(inspect.signature(source).parameters.values())
+    except (TypeError, ValueError):  # a builtin; it gets the payload
+        return False
+    needed = [each for each in parameters if each.default is each.empty]
+    if not parameters or len(needed) > 1:
+        raise UsageError(f"{consumer}: idempotent_by must be a function of one argument")
+    try:
+        hints = get_type_hints(source)
+    except (NameError, TypeError):
+        return False
+    return hints.get(parameters[0].name) is ReceivedMessage

@@ -1,0 +1,217 @@
+"""A function that is called once for each key: how its key, arguments and result are read. Values.
+
+Receives what `@mq.idempotent(…)` says and the arguments of a call. Hands on the call as the table
+knows it, and the result as bytes and back. Refuses to know the database.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from reliable_mq.app.key_reading import field_of
+from reliable_mq.errors import CallRunning, KeyReused, UsageError
+from reliable_mq.idempotency.business_key import BusinessKey, business_key
+from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound
+from reliable_mq.idempotency.sql_key_tables import RESULT_SIZE_MAX
+
+SCOPE_LENGTH_MAX = 127
+AGAIN_SECONDS = 0.05
+
+Source = str | Callable[..., object]
+"""A parameter ("request_id", "order.id"), or a function of the same arguments."""
+
+
+class IdempotentCall(msgspec.Struct, frozen=True):
+    """What a function may be told of the call it runs in, in a parameter annotated so.
+
+    `key` as people read it; `attempt` from 1; `in_doubt`: an attempt before this one began, and
+    nobody knows whether it finished (promise P5).
+    """
+
+    key: str
+    attempt: int = 1
+    in_doubt: bool = False
+
+
+class KeyedFunction:
+    """One decorated function.
+
+    Args:
+        function: a `def` or `async def`.
+        key: where the key is found.
+        scope: the name within which keys are unique; empty: the function's own.
+        compare: what must be the same when a key is used again.
+        window: seconds for which a result is remembered.
+
+    Raises:
+        UsageError: when one of these cannot work.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: Source,
+        scope: str,
+        compare: Source | Sequence[str] | None,
+        window: float,
+    ) -> None:
+        self.name = getattr(function, "__qualname__", repr(function))
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.scope = scope or f"{function.__module__}.{self.name}"
+        self.window = window
+        if len(self.scope) > SCOPE_LENGTH_MAX or not self.scope.isprintable():
+            raise UsageError(f"{self.name}: scope {self.scope!r} is no name of 1..127 characters")
+        if not window > 0:
+            raise UsageError(f"{self.name}: window={window}: it must be positive seconds")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(f"{self.name}: it yields; what it returns cannot be stored")
+        try:
+            hints = get_type_hints(function)
+        except NameError as error:
+            raise UsageError(f"{self.name}: {error}; import it at module level") from error
+        given = inspect.signature(function)
+        self.session = self._filled(given, hints, Session | AsyncSession)
+        self.told = self._filled(given, hints, IdempotentCall)
+        self._refuse_wrong_session(hints)
+        filled = {self.session, self.told}
+        #: what callers see: without the parameters that are filled here
+        self.signature = given.replace(
+            parameters=[each for each in given.parameters.values() if each.name not in filled]
+        )
+        self._key = self._source(key, "key")
+        sources = [compare] if isinstance(compare, str) or callable(compare) else compare or ()
+        self._compared = [self._source(each, "compare") for each in sources]
+        self._result = self._adapter(hints.get("return", Any))
+
+    def call_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str
+    ) -> tuple[Call, BusinessKey]:
+        """Return the call that these arguments make.
+
+        Raises:
+            KeyInvalid: when there is no key among them.
+            TypeError: when they do not fit the function.
+        """
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        key = business_key(self._key(bound))
+        fingerprint = None
+        if self._compared:
+            values = to_jsonable_python([read(bound) for read in self._compared])
+            text = msgspec.json.encode(values, order="deterministic")
+            fingerprint = hashlib.sha256(text).hexdigest()
+        call = Call(self.scope, key.digest, key.shown, fingerprint, token, self.window)
+        return call, key
+
+    def filled(
+        self, kwargs: dict[str, Any], session: Any, key: BusinessKey, found: CallFound
+    ) -> dict[str, Any]:
+        """Return the keyword arguments with those that are filled here."""
+        more = dict(kwargs)
+        if self.session is not None:
+            more[self.session] = session
+        if self.told is not None:
+            more[self.told] = IdempotentCall(key.shown, found.attempt, found.in_doubt)
+        return more
+
+    def encode(self, result: Any) -> bytes:
+        """Return a result as it is stored.
+
+        Raises:
+            UsageError: when it cannot be, or is over 1 MiB.
+        """
+        try:
+            stored = self._result.dump_json(result, warnings="error")
+        except (PydanticSerializationError, ValueError) as error:
+            raise UsageError(f"{self.name}: its result cannot be stored: {error}") from error
+        if len(stored) > RESULT_SIZE_MAX:
+            raise UsageError(f"{self.name}: its result has {len(stored)} bytes, 1 MiB is the most")
+        return stored
+
+    def decode(self, stored: bytes | None) -> Any:
+        """Return a result that was stored.
+
+        Raises:
+            UsageError: when there is none, or it is none of today's type.
+        """
+        if stored is None:
+            raise UsageError(f"{self.name}: the result of this call could not be stored")
+        try:
+            return self._result.validate_json(stored)
+        except ValidationError as error:
+            raise UsageError(f"{self.name}: a stored result does not read: {error}") from error
+
+    def refuse(self, found: CallFound, call: Call) -> None:
+        """Raise when a call is not to be made now.
+
+        Raises:
+            CallRunning: another one with its key is at it.
+            KeyReused: the key stands for other arguments.
+        """
+        if found.answer is Answer.RUNNING:
+            wait = max(found.wait, AGAIN_SECONDS)
+            raise CallRunning(f"a call of {self.scope} with key {call.shown!r} runs", wait)
+        if found.answer is Answer.REUSED:
+            raise KeyReused(f"key {call.shown!r} of {self.scope} stands for other arguments")
+
+    def _filled(
+        self, signature: inspect.Signature, hints: Mapping[str, Any], wanted: Any
+    ) -> str | None:
+        """Return the one parameter of a type."""
+        names = [
+            name
+            for name in signature.parameters
+            if isinstance(hints.get(name), type) and issubclass(hints[name], wanted)
+        ]
+        if len(names) > 1:
+            raise UsageError(f"{self.name}: {names[0]!r} and {names[1]!r} would get the same")
+        if names and signature.parameters[names[0]].kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise UsageError(f"{self.name}: {names[0]!r} must not be positional-only")
+        return names[0] if names else None
+
+    def _refuse_wrong_session(self, hints: Mapping[str, Any]) -> None:
+        if self.session is None:
+            return
+        if issubclass(hints[self.session], AsyncSession) != self.is_async:
+            takes = (
+                "an async def takes an AsyncSession" if self.is_async else "a def takes a Session"
+            )
+            raise UsageError(f"{self.name}: {takes}")
+
+    def _source(self, source: Source, what: str) -> Callable[[inspect.BoundArguments], object]:
+        if callable(source):
+            return lambda bound: source(*bound.args, **bound.kwargs)
+        first, *fields = source.split(".")
+        if first not in self.signature.parameters or not all(fields):
+            known = ", ".join(self.signature.parameters)
+            raise UsageError(f"{self.name}: {what}={source!r} is none of its parameters: {known}")
+
+        def read(bound: inspect.BoundArguments) -> object:
+            value = bound.arguments[first]
+            for name in fields:
+                value = field_of(value, name)
+            return value
+
+        return read
+
+    def _adapter(self, wanted: Any) -> TypeAdapter[Any]:
+        try:
+            if wanted in (bytes, bytes | None):
+                return TypeAdapter(
+                    wanted, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+                )
+            return TypeAdapter(wanted)
+        except PydanticSchemaGenerationError as error:
+            raise UsageError(
+                f"{self.name}: no result of type {wanted!r} can be stored; annotate what it "
+                "returns with a pydantic model, a dataclass, or what JSON knows"
+            ) from error

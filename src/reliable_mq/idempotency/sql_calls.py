@@ -1,0 +1,205 @@
+"""The statements on idempotent calls, one sentence each.
+
+Table `<prefix>idempotent_call`, see `sql_key_tables`. The primary key (scope, key) decides between
+two callers: the second insert waits for the first one's commit and then finds a row. The row lives
+by the same table as the consume log's (`claim.ROW_TRANSITIONS`).
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.idempotency.claim import LogState, Row, row_of
+from reliable_mq.sql_types import utc_datetime
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of an idempotent function. `token` names its owner; `window`: seconds."""
+
+    scope: str
+    key_digest: str
+    shown: str
+    fingerprint: str | None
+    token: str
+    window: float
+
+
+class Answer(Enum):
+    """What the table says to a call."""
+
+    RUN = "run"  # the row is ours
+    REPLAY = "replay"  # it was done: here is what it returned
+    RUNNING = "running"  # another one is at it
+    REUSED = "reused"  # the key stands for other arguments
+
+
+class CallFound(msgspec.Struct, frozen=True):
+    """The answer, and what belongs to it.
+
+    `attempt` and `in_doubt` (an earlier one was never heard of again) of a call that runs, `wait`
+    seconds of another one's lease, `result` of one that was done (None: it could not be stored).
+    """
+
+    answer: Answer
+    attempt: int = 1
+    in_doubt: bool = False
+    wait: float = 0.0
+    result: bytes | None = None
+
+
+class SqlCalls:
+    """The idempotent calls of one database. All methods work in the caller's transaction."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        call = table.c
+        this = and_(call.scope == bindparam("in_scope"), call.key_digest == bindparam("digest"))
+        ours = and_(
+            this,
+            call.owner == bindparam("token"),
+            call.state == LogState.RECEIVED.value,
+        )
+        self._insert = insert(table)
+        self._find = select(
+            *(call.state, call.attempt, call.owner, call.lease_until, call.in_doubt),
+            *(call.fingerprint, call.result, call.expire_date),
+        ).where(this)
+        self._lock = self._find.with_for_update()
+        self._take_over = (
+            update(table)
+            .where(this)
+            .values(
+                state=LogState.RECEIVED.value,
+                owner=bindparam("token"),
+                lease_until=bindparam("until"),
+                attempt=bindparam("new_attempt"),
+                in_doubt=bindparam("doubt"),
+                fingerprint=bindparam("print"),
+                result=null(),
+                create_date=bindparam("at"),
+                finish_date=null(),
+                expire_date=bindparam("expires"),
+            )
+        )
+        self._finish = (
+            update(table)
+            .where(ours)
+            .values(
+                state=LogState.CONSUMED.value,
+                result=bindparam("returned"),
+                lease_until=null(),
+                finish_date=bindparam("at"),
+                expire_date=bindparam("expires"),
+            )
+        )
+        self._release = update(table).where(ours).values(owner=null(), lease_until=null())
+        self._renew = update(table).where(ours).values(lease_until=bindparam("until"))
+        # What is in doubt stays: nobody knows yet what became of it.
+        settled = or_(call.state == LogState.CONSUMED.value, call.owner.is_(None))
+        self._expired = (
+            select(call.scope, call.key_digest)
+            .where(call.expire_date <= bindparam("at"), settled)
+            .order_by(call.expire_date)
+            .limit(bindparam("most"))
+        )
+        self._remove = delete(table).where(this, call.expire_date <= bindparam("at"), settled)
+
+    def begin(self, connection: Connection, call: Call, now: float, lease: float) -> CallFound:
+        """Make a call ours, or say why it is not. Its row is there when this is committed."""
+        at, until = utc_datetime(now), utc_datetime(now + lease)
+        expires = utc_datetime(now + call.window)
+        row = connection.execute(self._find, _this(call)).one_or_none()
+        if row is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(
+                        self._insert,
+                        {
+                            "scope": call.scope,
+                            "key_digest": call.key_digest,
+                            "call_key": call.shown,
+                            "fingerprint": call.fingerprint,
+                            "state": LogState.RECEIVED.value,
+                            "attempt": 1,
+                            "owner": call.token,
+                            "lease_until": until,
+                            "in_doubt": False,
+                            "create_date": at,
+                            "expire_date": expires,
+                        },
+                    )
+            except IntegrityError:
+                row = connection.execute(self._lock, _this(call)).one_or_none()
+            else:
+                return CallFound(Answer.RUN)
+        elif row.state != LogState.CONSUMED or row.expire_date.timestamp() <= now:
+            row = connection.execute(self._lock, _this(call)).one_or_none()
+        if row is None:  # it was removed a moment ago: its time had passed
+            return CallFound(Answer.RUNNING)
+        found = _judge(row, call, now)
+        if found.answer is Answer.RUN:
+            values = {"new_attempt": found.attempt, "doubt": found.in_doubt, "until": until}
+            values |= {"print": call.fingerprint, "at": at, "expires": expires}
+            connection.execute(self._take_over, _this(call) | {"token": call.token} | values)
+        return found
+
+    def finish(self, connection: Connection, call: Call, result: bytes | None, now: float) -> bool:
+        """Store what a call returned; False: the claim is no longer ours."""
+        values: dict[str, Any] = {"token": call.token, "returned": result}
+        values |= {"at": utc_datetime(now), "expires": utc_datetime(now + call.window)}
+        return connection.execute(self._finish, _this(call) | values).rowcount == 1
+
+    def release(self, connection: Connection, call: Call) -> None:
+        """Let the key go after a call that failed, if it is ours; the next one is tried at once."""
+        connection.execute(self._release, _this(call) | {"token": call.token})
+
+    def renew(self, connection: Connection, calls: Sequence[Call], until: float) -> None:
+        """Let the leases of running calls end later."""
+        values = [
+            _this(call) | {"token": call.token, "until": utc_datetime(until)} for call in calls
+        ]
+        connection.execute(self._renew, values)
+
+    def remove_expired(self, connection: Connection, now: float, limit: int) -> int:
+        """Remove up to `limit` calls whose window has passed; return how many there were."""
+        at = utc_datetime(now)
+        rows = connection.execute(self._expired, {"at": at, "most": limit}).all()
+        if rows:
+            values = [{"in_scope": row.scope, "digest": row.key_digest, "at": at} for row in rows]
+            connection.execute(self._remove, values)
+        return len(rows)
+
+
+def _judge(row: Any, call: Call, now: float) -> CallFound:
+    ends = row.lease_until.timestamp() if row.lease_until is not None else None
+    seen = row_of(row.state, row.owner, ends, now)
+    if seen is Row.CONSUMED and row.expire_date.timestamp() <= now:
+        return CallFound(Answer.RUN)  # forgotten: a new call
+    has_no_effect = seen is Row.FAILED and not row.in_doubt  # so its key may be used once more
+    if row.fingerprint != call.fingerprint and not has_no_effect:
+        return CallFound(Answer.REUSED)
+    if seen is Row.CONSUMED:
+        return CallFound(Answer.REPLAY, result=row.result)
+    if seen is Row.RUNNING and row.owner != call.token:
+        return CallFound(Answer.RUNNING, wait=(ends or now) - now)
+    in_doubt = row.in_doubt or seen is Row.IN_DOUBT
+    return CallFound(Answer.RUN, row.attempt + 1, in_doubt)
+
+
+def _this(call: Call) -> dict[str, Any]:
+    return {"in_scope": call.scope, "digest": call.key_digest}

@@ -1,0 +1,74 @@
+"""The statements on business keys: the consume log once more, by key instead of by message.
+
+Table `<prefix>business_key`, see `sql_key_tables`. Whoever may write a key's row decides over the
+effect of all messages with that key; a message that comes second is noted in the consume log as
+the duplicate of the first.
+"""
+
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, update
+
+from reliable_mq.idempotency.claim import LogState
+from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
+
+
+class KeyEntry(Entry, frozen=True, kw_only=True):
+    """One delivery, as the table of keys sees it: `message_id` is the key's digest here.
+
+    `holder` is the message; `shown` the key as people read it.
+    """
+
+    holder: str
+    shown: str
+
+
+class SqlKeyLog(SqlConsumeLog):
+    """The business keys of one database. All methods work in the caller's transaction."""
+
+    identity = "key_digest"
+
+    def __init__(self, table: Table, logs: Table, dialect: str) -> None:
+        super().__init__(table, dialect)
+        self._note_duplicate = (
+            update(logs)
+            .where(
+                and_(
+                    logs.c.consumer_group == bindparam("group"),
+                    logs.c.message_id == bindparam("message"),
+                    logs.c.state == LogState.CONSUMED.value,
+                )
+            )
+            .values(duplicate_of=bindparam("had_it"))
+        )
+
+    def note_duplicate(self, connection: Connection, entry: Entry, message_id: str) -> None:
+        """Note in a message's consume log, which says CONSUMED, which one had the effect."""
+        values = {"group": entry.group, "message": entry.message_id, "had_it": message_id}
+        connection.execute(self._note_duplicate, values)
+
+    def _taking_over(self) -> dict[str, Any]:
+        return {"message_id": bindparam("holder")}
+
+    def _taker(self, entry: Entry) -> dict[str, Any]:
+        return {"holder": cast("KeyEntry", entry).holder}
+
+    def _consuming(self) -> dict[str, Any]:
+        return {}  # other databases are told of messages, not of keys
+
+    def _consumer(self, _entry: Entry, _now: float) -> dict[str, Any]:
+        return {}
+
+    def _failing(self, insert: Any, _received: ColumnElement[bool]) -> Any:
+        return insert  # the key of a message that failed is released
+
+    def _row(self, entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
+        row = super()._row(entry, state, now, owner)
+        for name in ("topic", "broker_name", "queue_id", "offset"):  # of the message, not its key
+            del row[name]
+        key = cast("KeyEntry", entry)
+        return row | {
+            "key_digest": key.message_id,
+            "message_id": key.holder,
+            "business_key": key.shown,
+        }

@@ -1,0 +1,83 @@
+"""The tables of keys: business keys of messages, and keys of idempotent calls.
+
+Only the shape; the statements are in `sql_key_log` and `sql_calls`.
+"""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    false,
+)
+
+from reliable_mq.idempotency.business_key import SHOWN_LENGTH_MAX
+from reliable_mq.sql_types import UtcDateTime
+
+RESULT_SIZE_MAX = 1024 * 1024
+"""Bytes of a stored result: whoever asks again is sent all of it, and the database keeps it."""
+
+
+def business_key_table(metadata: MetaData, prefix: str) -> Table:
+    """Return the table `<prefix>business_key`: one row per consumer group and business key.
+
+    Its rows live as those of the consume log (`state`, `attempt`, `owner`, `lease_until`,
+    `in_doubt`), in the same transactions. `message_id` is the message that had the effect, or that
+    is at it. `key_digest` is the SHA-256 of the key; `business_key` shows its beginning to people.
+    """
+    name = f"{prefix}business_key"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
+        metadata,
+        Column("consumer_group", String(127), primary_key=True),
+        Column("key_digest", String(64), primary_key=True),
+        Column("business_key", String(SHOWN_LENGTH_MAX), nullable=False),
+        Column("message_id", String(64), nullable=False),
+        Column("state", SmallInteger, nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("owner", String(64)),
+        Column("lease_until", UtcDateTime),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("consume_date", UtcDateTime),
+        Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
+    )
+    Index(f"{name}_message", table.c.message_id)  # a message's timeline names its key
+    return table
+
+
+def idempotent_call_table(metadata: MetaData, prefix: str) -> Table:
+    """Return the table `<prefix>idempotent_call`: one row per scope and key of a function's call.
+
+    `state` 1: the call is done and `result` is what it returned, until `expire_date`. `state` 0:
+    running while `owner` is set and `lease_until` lies ahead, in doubt when it lies behind, failed
+    when `owner` is null. `fingerprint` is the SHA-256 of the arguments that must not change.
+    """
+    name = f"{prefix}idempotent_call"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
+        metadata,
+        Column("scope", String(127), primary_key=True),
+        Column("key_digest", String(64), primary_key=True),
+        Column("call_key", String(SHOWN_LENGTH_MAX), nullable=False),
+        Column("fingerprint", String(64)),
+        Column("state", SmallInteger, nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("owner", String(64)),
+        Column("lease_until", UtcDateTime),
+        Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
+        Column("result", LargeBinary(RESULT_SIZE_MAX)),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("finish_date", UtcDateTime),
+        Column("expire_date", UtcDateTime, nullable=False),
+    )
+    Index(f"{name}_expired", table.c.expire_date)
+    return table

@@ -1,0 +1,111 @@
+"""What an idempotent call leaves: its result for a while, and what is refused at once."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+from tests.app.banks import Bank, elsewhere
+from tests.app.kill_switch import Killed
+
+from reliable_mq import IdempotentCall
+from reliable_mq.errors import UsageError
+
+
+def test_a_result_is_forgotten_after_its_window_and_removed(bank: Bank) -> None:
+    pay = bank.pay(window=timedelta(seconds=60))
+    pay("r-1", 5)
+    later = bank.mq.database.clock.now() + 61
+    with bank.mq.database.engine.begin() as connection:
+        table = bank.mq._calls.table
+        assert table.remove_expired(connection, later - 30, 10) == 0
+        assert table.remove_expired(connection, later, 10) == 1
+    assert bank.rows() == []
+
+    assert pay("r-1", 5).number == 2
+
+
+def test_a_call_in_doubt_is_not_removed_whatever_its_window(bank: Bank) -> None:
+    def dies(_call: IdempotentCall) -> str:
+        raise Killed
+
+    with pytest.raises(Killed):
+        elsewhere(bank, dies)("r-1")
+
+    with bank.mq.database.engine.begin() as connection:
+        far = bank.mq.database.clock.now() + 10**7
+        assert bank.mq._calls.table.remove_expired(connection, far, 10) == 0
+
+
+def test_a_key_whose_window_has_passed_may_be_used_anew_before_it_is_removed(bank: Bank) -> None:
+    pay = bank.pay(window=timedelta(milliseconds=1))
+    pay("r-1", 5)
+    threading.Event().wait(0.002)
+
+    assert pay("r-1", 6).number == 2
+
+
+def test_a_result_that_cannot_be_stored_is_told_and_the_effect_not_repeated(bank: Bank) -> None:
+    calls: list[int] = []
+
+    @bank.mq.idempotent(key="request")
+    def ask(request: str) -> Any:
+        calls.append(1)
+        return object()
+
+    for _ in range(2):
+        with pytest.raises(UsageError, match="result"):
+            ask("r-1")
+    assert calls == [1]
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [(Point, Point(1)), (bytes, b"\xff\0"), (None, None), (tuple[int, str], (1, "a")), (Any, [1])],
+)
+def test_what_comes_back_is_of_the_type_that_went_in(
+    bank: Bank, annotation: Any, result: Any
+) -> None:
+    def give(request: str) -> Any:
+        return result
+
+    give.__annotations__["return"] = annotation
+    give = bank.mq.idempotent(key="request")(give)
+
+    assert [give("r-1"), give("r-1")] == [result, result]
+
+
+def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:
+    def plain(request: str) -> int:
+        return 1
+
+    def yields(request: str) -> Any:
+        yield 1
+
+    def unknown(request: str) -> threading.Lock:
+        return threading.Lock()
+
+    async def wrong(request: str, session: Session) -> int:
+        return 1
+
+    refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (plain, {"key": "id"}, "key='id' is none of its parameters: request"),
+        (plain, {"key": "request", "compare": "amount"}, "compare='amount' is none"),
+        (plain, {"key": "request", "window": timedelta(0)}, "must be positive"),
+        (plain, {"key": "request", "window": timedelta(-1)}, "must be positive"),
+        (plain, {"key": "request", "scope": "x" * 128}, "no name of 1..127"),
+        (yields, {"key": "request"}, "it yields"),
+        (unknown, {"key": "request"}, "no result of type"),
+        (wrong, {"key": "request"}, "an async def takes an AsyncSession"),
+    ]
+    for function, options, why in refused:
+        with pytest.raises(UsageError, match=why):
+            bank.mq.idempotent(**options)(function)
