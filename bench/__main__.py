@@ -12,6 +12,7 @@ from bench.render import PAGE
 MEASUREMENTS = (
     "wire_codec",
     "orders_end_to_end",
+    "resend",
     "kill_broker",
     "send_throughput",
     "consume_throughput",

@@ -107,12 +107,23 @@ def scale_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def figures_table(results: dict[str, Any]) -> str:
+    """One line per figure, with the bar that it is held against."""
+    rows = [("what", "figure", "unit", "bar")]
+    rows += [
+        (each["what"], _figure(each["value"], ",.4g"), each["unit"], each["bar"])
+        for each in results["rounds"]
+    ]
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "consume": consume_table,
     "kills": kill_table,
     "scale": scale_table,
     "orders": orders_table,
+    "resend": figures_table,
 }
 
 

@@ -14,6 +14,7 @@ from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 log = logging.getLogger(__name__)
 
 OutsidePolicy = Literal["warn", "raise", "allow"]
+RetentionMode = Literal["rows", "off"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
@@ -65,6 +66,15 @@ class Settings(BaseSettings):
     resend_interval: float = Field(1.0, gt=0)
     #: how many stubs one look takes
     resend_batch: int = Field(500, ge=1, le=10_000)
+
+    #: "rows": settled stubs and consumed logs are removed when their time is over; "off": never
+    retention: RetentionMode = "rows"
+    #: how long a stub is kept after it was confirmed or voided
+    stub_retention: float = Field(7 * 86_400.0, gt=0)
+    #: how long the log of a consumed message is kept, and longer while its stub is there
+    log_retention: float = Field(30 * 86_400.0, gt=0)
+    #: how far back a broker may deliver again: its fileReservedTime, and a day for its cleaning
+    replay_window: float = Field(4 * 86_400.0, gt=0)
 
     #: how long a claim holds that is not renewed; running handlers renew it
     claim_lease: float = Field(10.0, gt=0)

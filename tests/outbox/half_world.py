@@ -33,6 +33,7 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import LogNotifier, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_topics import SqlTopics
 
 FAR = 1e10
 """A time at which every lease has passed."""
@@ -166,6 +167,7 @@ class Life:
         self.scheduler = Scheduler(
             SqlDue(stubs, self.database.logs, self.database.confirmation(), 16),
             stubs,
+            SqlTopics(self.database.engine, self.database.resend_topics),
             broker,
             ResendPolicy(),
             LogNotifier(),

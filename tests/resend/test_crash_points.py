@@ -22,6 +22,7 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import LogNotifier, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_topics import SqlTopics
 
 STEPS_MAX = 100
 FAR = 1e10
@@ -119,6 +120,7 @@ class World:
         scheduler = Scheduler(
             SqlDue(stubs, database.logs, confirmation, 16),
             stubs,
+            SqlTopics(database.engine, database.resend_topics),
             self.broker,
             ResendPolicy(),
             LogNotifier(),

@@ -1,13 +1,15 @@
 """When the next send is due."""
 
 import pytest
+from tenacity import RetryCallState
+from tenacity.wait import wait_exception, wait_exponential, wait_fixed, wait_random
 
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.policy import WAIT_MAX, WAIT_MIN, ResendPolicy, Wait, ladder
 
 
 def test_waits_follow_the_ladder_and_its_last_step_repeats() -> None:
-    policy = ResendPolicy(waits=(1.0, 5.0, 30.0))
+    policy = ResendPolicy(wait=ladder(1.0, 5.0, 30.0))
 
     assert [policy.next_time(count, 100.0) for count in (1, 2, 3, 4, 99)] == [
         *(101.0, 105.0, 130.0, 130.0, 130.0)
@@ -24,7 +26,7 @@ def test_a_later_send_never_waits_less() -> None:
 
 
 def test_a_delayed_message_is_not_missed_before_it_could_be_there() -> None:
-    policy = ResendPolicy(waits=(10.0,))
+    policy = ResendPolicy(wait=ladder(10.0))
 
     assert policy.next_time(1, 100.0, deliver_time=500.0) == 510.0
     assert policy.next_time(1, 600.0, deliver_time=500.0) == 610.0
@@ -39,10 +41,12 @@ def test_a_stub_in_a_backlog_rests_longer_as_it_grows_old_but_minutes_at_most() 
     assert ResendPolicy(backlog_wait=900.0).rest_of(1e9) == 900.0
 
 
-@pytest.mark.parametrize("waits", [(), (0.0,), (-1.0, 5.0), (5.0, 1.0)])
+@pytest.mark.parametrize(
+    "waits", [(), (0.0,), (-1.0, 5.0), (5.0, 1.0), (float("nan"),), (float("inf"),)]
+)
 def test_a_ladder_that_cannot_work_is_refused(waits: tuple[float, ...]) -> None:
     with pytest.raises(ConfigurationError):
-        ResendPolicy(waits=waits)
+        ladder(*waits)
 
 
 def test_numbers_that_cannot_work_are_refused() -> None:
@@ -50,3 +54,38 @@ def test_numbers_that_cannot_work_are_refused() -> None:
         ResendPolicy(count_max=0)
     with pytest.raises(UsageError):
         ResendPolicy().next_time(0, 1.0)
+
+
+def test_waits_are_composed_as_tenacitys() -> None:
+    policy = ResendPolicy(wait=wait_exponential(max=60) + wait_fixed(5))
+
+    assert [policy.next_time(count, 0.0) for count in (1, 2, 4, 20)] == [6.0, 7.0, 13.0, 65.0]
+
+
+def test_a_wait_that_draws_lots_stays_within_bounds() -> None:
+    drawn = iter((5.0, 0.0, float("nan"), float("inf"), 7.0))
+    policy = ResendPolicy(wait=lambda _state: next(drawn), count_max=1)
+
+    assert [policy.wait_after(1) for _ in range(4)] == [WAIT_MIN, WAIT_MIN, WAIT_MAX, 7.0]
+    jitter = ResendPolicy(wait=wait_fixed(10) + wait_random(0, 5))
+    assert all(10.0 <= jitter.wait_after(1) <= 15.0 for _ in range(100))
+
+
+def test_the_horizon_is_the_sum_of_the_waits_that_come_before_a_person() -> None:
+    assert ResendPolicy(wait=ladder(10.0, 20.0), count_max=4).horizon() == 70.0
+
+
+def broken(_state: RetryCallState) -> float:
+    raise RuntimeError("no idea")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        *(wait_fixed(0), wait_fixed(-1), lambda _state: float("nan"), lambda _state: WAIT_MAX * 2),
+        *(wait_exception(lambda _error: 1.0), broken),
+    ],
+)
+def test_a_wait_that_cannot_work_is_refused_at_once(wait: Wait) -> None:
+    with pytest.raises(ConfigurationError, match="the wait after send 1"):
+        ResendPolicy(wait=wait)

@@ -1,6 +1,5 @@
 """The resend scheduler where stubs are lost, late or many: their order, and who goes first."""
 
-from sqlalchemy import text
 from tests.resend.worlds import QUEUE, World
 
 from reliable_mq.errors import ConnectionLost
@@ -55,9 +54,8 @@ def test_a_lost_stub_whose_resend_fails_holds_up_the_unsent_ones_of_its_key(worl
 
     # Then the later one does not go before it
     world.broker.failure = None
-    assert world.scheduler.run_once(112.0) == ResendCounts()
-    for now in (125.0, 125.0):
-        world.scheduler.run_once(now)
+    assert world.scheduler.run_once(112.0) == ResendCounts(claimed=1, rested=1)
+    world.scheduler.run_once(125.0)
     assert world.broker.sent == ["k1", "k2"]
 
 
@@ -92,6 +90,12 @@ def test_a_full_batch_is_followed_at_once_by_the_next_one() -> None:
     assert pause_after(ResendCounts(claimed=500, rested=500, is_full=True), 5.0, 1.0) == 1.0
     assert pause_after(ResendCounts(claimed=1, sent=1), 0.2, 1.0) == 0.05
     assert pause_after(ResendCounts(), 0.2, 1.0) == 1.0
+
+
+def test_a_scheduler_wakes_when_the_next_stub_is_due_and_looks_at_its_interval_anyway() -> None:
+    assert pause_after(ResendCounts(), 0.2, 1.0, ahead=0.3) == 0.3
+    assert pause_after(ResendCounts(), 0.2, 1.0, ahead=-1.0) == 0.05
+    assert pause_after(ResendCounts(), 0.2, 1.0, ahead=60.0) == 1.0
 
 
 def test_an_old_stub_in_a_backlog_rests_longer(world: World) -> None:
@@ -135,26 +139,3 @@ def test_a_person_is_told_once_of_a_group_that_does_not_reach_old_messages(world
     assert (told.group, told.topic, told.stubs) == ("typo", "orders", 2)
     assert told.oldest.message_id.startswith("a0")
     assert (world.notifier.told, world.broker.sent) == ([], [])
-
-
-def test_what_was_never_sent_is_found_without_reading_the_backlog(postgres_url: str) -> None:
-    world = World(postgres_url)
-    with world.database.engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO rmq_message_stub (message_id, topic, content, status, create_date,"
-                " update_date, resend_time, broker_name) SELECT lpad(i::text, 32, '0'), 't', '',"
-                " 0, now(), now(), now() - interval '1 minute', 'b' FROM generate_series(1, 9000) i"
-            )
-        )
-    world.write("due")
-    with world.database.engine.begin() as connection:
-        connection.execute(text("ANALYZE rmq_message_stub"))
-        plan = connection.execute(
-            text(
-                "EXPLAIN SELECT * FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
-                " AND resend_time <= now() ORDER BY resend_time, seq LIMIT 100"
-            )
-        ).scalars()
-        assert "rmq_message_stub_unsent" in "\n".join(plan)
-    world.database.close()

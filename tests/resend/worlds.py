@@ -6,13 +6,15 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.policy import ResendPolicy, ladder
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Backlog, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.sql_types import utc_datetime
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
@@ -28,12 +30,24 @@ class MemoryBroker:
         self.progress: dict[str, Progress] = {}
         self.failure: Exception | None = None
         self.unasked: Exception | None = None
+        self.on_send: Callable[[list[str]], None] | None = None
+        self.refused: set[str] = set()
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         if self.failure is not None:
             raise self.failure
+        if self.on_send is not None:
+            self.on_send([message.message_id.rstrip("0") for message in messages])
         results: list[SendResult | Exception] = []
+        failed: set[str] = set()
         for message in messages:
+            if message.message_id.rstrip("0") in self.refused:
+                results.append(MessageRefused("too large"))
+                failed.add(message.ordering_key)
+                continue
+            if message.ordering_key and message.ordering_key in failed:
+                results.append(NotSent("an earlier one"))
+                continue
             results.append(
                 SendResult(
                     status=SendStatus.SEND_OK,
@@ -75,20 +89,24 @@ class World:
         self.database = Database(url, prefix="rmq_", connections=4)
         self.database.create_tables()
         self.stubs = SqlStubs(self.database.engine, self.database.stubs)
+        self.topics = SqlTopics(self.database.engine, self.database.resend_topics)
         self.broker = MemoryBroker()
         self.notifier = MemoryNotifier()
         self.scheduler = self.new_scheduler("one")
 
+    def new_due(self) -> SqlDue:
+        database = self.database
+        return SqlDue(self.stubs, database.logs, database.confirmation(), MAX)
+
     def new_scheduler(
         self, owner: str, batch: int = 100, confirm_to: Callable[[], str] = str
     ) -> Scheduler:
-        database = self.database
-        confirmation = database.confirmation()
         return Scheduler(
-            SqlDue(self.stubs, database.logs, confirmation, MAX),
+            self.new_due(),
             self.stubs,
+            self.topics,
             self.broker,
-            ResendPolicy(waits=(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
+            ResendPolicy(wait=ladder(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
             self.notifier,
             owner=owner,
             lease=60.0,
@@ -103,12 +121,13 @@ class World:
         key: str = "",
         groups: tuple[str, ...] = ("g",),
         deliver_time: float | None = None,
+        topic: str = "orders",
     ) -> str:
         """Write a stub at 100 whose relay died; it is due at 105."""
         stub = Stub(
             seq=0,
             message_id=name.ljust(32, "0"),
-            topic="orders",
+            topic=topic,
             content=b"x",
             ordering_key=key,
             required_groups=groups,

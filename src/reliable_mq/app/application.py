@@ -18,16 +18,15 @@ from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.app.thread_signals import run_until_signal
+from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_transaction import TransactionScope
-from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
+from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import LogNotifier, Notifier, ResendCounts, Scheduler
-from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
@@ -54,6 +53,8 @@ class ReliableMQ(Declaring):
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
         notifier: who tells a person of stubs that were sent too often; default: the log.
+        resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
+            waits, alone or composed; default a ladder of the setting `resend_waits`.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
 
     Raises:
@@ -70,6 +71,7 @@ class ReliableMQ(Declaring):
         redis: str | None = None,
         settings: Settings | None = None,
         notifier: Notifier | None = None,
+        resend_wait: Wait | None = None,
         **more: Any,
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
@@ -81,7 +83,7 @@ class ReliableMQ(Declaring):
         self.settings = load_settings(**given)
         self._notifier = notifier or LogNotifier()
         self._policy = ResendPolicy(
-            waits=self.settings.resend_waits,
+            wait=resend_wait or ladder(*self.settings.resend_waits),
             count_max=self.settings.resend_count_max,
             backlog_wait=self.settings.resend_backlog_wait,
             told_after=self.settings.resend_told_after,
@@ -106,6 +108,8 @@ class ReliableMQ(Declaring):
         self._producer: Producer | None = None
         self._declared = Declarations(self.settings)
         self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
+        check_upkeep(self.settings, self._policy)
+        self._upkeep = Upkeep(self._connections, self.databases, self.settings, self._policy)
 
     @property
     def database(self) -> Database:
@@ -177,40 +181,34 @@ class ReliableMQ(Declaring):
             notifier: instead of the application's.
             database: the name of the database.
         """
-        chosen, settings = self.databases[database], self.settings
-        stubs = SqlStubs(chosen.engine, chosen.stubs)
-        return Scheduler(
-            SqlDue(stubs, chosen.logs, chosen.confirmation(), settings.resend_count_max),
-            stubs,
-            self._connections,
-            self._policy,
-            notifier or self._notifier,
-            owner=self._connections.scheduler_owner(),
-            lease=settings.resend_lease,
-            batch=settings.resend_batch,
-            confirm_to=chosen.identity.notice_topic,
-        )
+        return self._upkeep.scheduler(database, notifier or self._notifier)
+
+    def retention(self, *, database: str = MAIN_DATABASE) -> Retention:
+        """Return what removes settled stubs and consumed logs of a database, when old enough.
+
+        `resend_forever` runs it; call its `run_once` yourself with the setting `retention="off"`.
+        """
+        return self._upkeep.retention(database)
 
     def resend_forever(self, stopped: Stopped, notifier: Notifier | None = None) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
+        Retention runs beside them.
+
         Raises:
-            ConfigurationError: when a table is missing.
+            ConfigurationError: when a table is missing, or windows contradict each other.
         """
+        check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         interval = self.settings.resend_interval
         log.info("application %s: resend looks every %g s", self.name, interval)
-        reading = NoticeReading(self._connections, self.databases, self.settings.claim_lease)
         self._half_messages.join()
-        resend_all(
-            [
-                Resending(name, self.scheduler(notifier, database=name), each.clock.measured_now)
-                for name, each in self.databases.items()
-            ],
-            reading,
-            stopped,
-            interval,
-        )
+        self._upkeep.run(stopped, notifier or self._notifier)
+
+    @property
+    def resending(self) -> ResendControl:
+        """Pauses the resending of topics, and says which are paused or closed."""
+        return ResendControl(self.databases)
 
     def resend_once(self, notifier: Notifier | None = None) -> dict[str, ResendCounts]:
         """Read the notices that are there, look once into each database; return what was done.
@@ -219,12 +217,7 @@ class ReliableMQ(Declaring):
             ConfigurationError: when a table is missing.
         """
         self.databases.check_tables()
-        reading = NoticeReading(self._connections, self.databases, self.settings.claim_lease)
-        reading.catch_up(self.settings.shutdown_timeout)
-        return {
-            name: self.scheduler(notifier, database=name).run_once(each.clock.now())
-            for name, each in self.databases.items()
-        }
+        return self._upkeep.run_once(notifier or self._notifier)
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours.
@@ -241,10 +234,11 @@ class ReliableMQ(Declaring):
 
         Raises:
             UsageError: when it has no consumers.
-            ConfigurationError: when a table is missing.
+            ConfigurationError: when a table is missing, or windows contradict each other.
         """
         if not self._declared.consumers:
             raise UsageError(f"application {self.name} has no consumers: decorate one")
+        check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         self._half_messages.join()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)

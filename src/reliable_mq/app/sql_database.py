@@ -23,6 +23,7 @@ from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import READS_ONLY, TABLE_PREFIX_PATTERN, missing_table_text
@@ -65,6 +66,8 @@ class Database:
         identity = identity_table(self.metadata, prefix)
         self.keys = business_key_table(self.metadata, prefix)
         self.calls = idempotent_call_table(self.metadata, prefix)
+        self.resend_topics = resend_topic_table(self.metadata, prefix)
+        self.retention_duties = retention_table(self.metadata, prefix)
         self.engine = self._make_engine()
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)

@@ -34,6 +34,7 @@ VERBS = {
     "namesrv": Verb("namesrv", "Run a name server."),
     "run": Verb("run", "Run the consumers of an application."),
     "resend": Verb("resend", "Send again what nobody confirmed; escalate what went out too often."),
+    "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list."),
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),

@@ -4,6 +4,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Index,
     Integer,
     MetaData,
@@ -11,12 +12,13 @@ from sqlalchemy import (
     String,
     Table,
     false,
+    literal_column,
 )
 
 from reliable_mq.idempotency.claim import LogState
 from reliable_mq.sql_types import UtcDateTime
 
-__all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table"]
+__all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows"]
 
 DEFAULT_PREFIX = "rmq_"
 NOTE_LENGTH_MAX = 1000
@@ -63,4 +65,19 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
     Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)
     # Confirmation and the resend scheduler ask by message, over all groups.
     Index(f"{name}_message", table.c.message_id)
+    # What retention removes, the oldest first.
+    Index(
+        f"{name}_consumed",
+        table.c.consume_date,
+        postgresql_where=consumed_rows(table),
+        sqlite_where=consumed_rows(table),
+    )
     return table
+
+
+def consumed_rows(table: Table) -> ColumnElement[bool]:
+    """Return what the rows of consumed messages have in common.
+
+    A literal: a partial index is used only when its condition is in the statement's text.
+    """
+    return table.c.state == literal_column(str(LogState.CONSUMED.value))

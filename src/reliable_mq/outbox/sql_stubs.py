@@ -105,7 +105,7 @@ class SqlStubs:
             exists().where(
                 earlier.topic == stub.topic,
                 earlier.ordering_key == stub.ordering_key,
-                earlier.ordering_key != "",
+                earlier.ordering_key != literal_column("''"),  # of the index, too
                 earlier.seq < stub.seq,
                 earlier.status == UNCONFIRMED,
                 condition,

@@ -4,6 +4,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -14,6 +15,8 @@ from sqlalchemy import (
     Text,
     and_,
     false,
+    literal_column,
+    not_,
 )
 
 from reliable_mq.outbox.stub import TEXT_LENGTH_MAX
@@ -64,11 +67,22 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         Column("lease_until", UtcDateTime),
     )
     column = table.c
-    waiting = and_(column.status == 0, column.resend_time.is_not(None))
-    Index(f"{name}_due", column.resend_time, postgresql_where=waiting, sqlite_where=waiting)
-    # A backlog is due again and again: what was never sent must be found without reading it.
-    unsent = and_(waiting, column.broker_name.is_(None))
-    Index(f"{name}_unsent", column.resend_time, postgresql_where=unsent, sqlite_where=unsent)
+    # Each kind of waiting has an index of its own, by topic: a scheduler finds what is due of one
+    # without reading past another's, however many wait.
+    for kind, condition in waiting_kinds(table).items():
+        Index(
+            f"{name}_{kind.replace(' ', '_')}",
+            *(column.topic, column.resend_time, column.seq),
+            postgresql_where=condition,
+            sqlite_where=condition,
+        )
+    # What retention removes, the oldest first.
+    Index(
+        f"{name}_settled",
+        column.update_date,
+        postgresql_where=settled_rows(table),
+        sqlite_where=settled_rows(table),
+    )
     ordered = and_(column.status == 0, column.ordering_key != "")
     Index(
         f"{name}_ordered",
@@ -80,3 +94,27 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         sqlite_where=ordered,
     )
     return table
+
+
+def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
+    """Return what the stubs of each kind of waiting have in common; see `resend.due.DueKind`.
+
+    Literals throughout: a partial index is used only when its condition is in the statement's text.
+    """
+    column = table.c
+    nought: ColumnElement[int] = literal_column("0")
+    waiting = and_(column.status == nought, column.resend_time.is_not(None))
+    unsent = and_(waiting, column.broker_name.is_(None), not_(column.given_up))
+    # The send of one was begun by an owner that has not told of its end.
+    begun = and_(column.owner.is_not(None), column.count > nought)
+    return {
+        "unsent": and_(unsent, not_(begun)),
+        "sent": and_(waiting, column.broker_name.is_not(None), not_(column.given_up)),
+        "suspect": and_(unsent, begun),
+        "given up": and_(waiting, column.given_up),
+    }
+
+
+def settled_rows(table: Table) -> ColumnElement[bool]:
+    """Return what stubs that are CONFIRMED or VOIDED have in common."""
+    return table.c.status > literal_column("0")

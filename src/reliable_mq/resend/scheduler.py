@@ -2,7 +2,8 @@
 
 Receives the time; hands on sends, confirmations that were left behind, and escalations. Decides
 nothing by itself: whether a stub is due is `outbox.stub.due_state`'s to say, when it is next is
-the policy's. Any number of schedulers may run; a stub is claimed by one of them at a time.
+the policy's, what it takes of each topic is `intake`'s. Any number of schedulers may run; a stub is
+claimed by one of them at a time.
 """
 
 import logging
@@ -15,10 +16,15 @@ import msgspec
 from reliable_mq.errors import NoRoute
 from reliable_mq.outbox.relay import Sender, SendOutcome, send_stubs
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state
+from reliable_mq.resend.due import Claims, DueKind
+from reliable_mq.resend.intake import ClaimBook, Intake, TopicBook
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import FirstLooks, Progress, has_passed
 
 log = logging.getLogger(__name__)
+
+SUSPECTS_MAX = 16
+"""Most suspects of a turn. Each is sent by itself, when all else is done: it may be the last."""
 
 
 class Broker(Sender, Protocol):
@@ -29,16 +35,10 @@ class Broker(Sender, Protocol):
         ...
 
 
-class DueBook(Protocol):
+class DueBook(ClaimBook, Protocol):
     """What the scheduler needs of the database; see `sql_due`."""
 
-    def claim_unsent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
-
-    def claim_sent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
-
-    def claim_used_up(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]: ...
-
-    def take_back(self, message_ids: Sequence[str], owner: str) -> set[str]: ...
+    def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]: ...
 
     def views(
         self, message_ids: Collection[str], now: float
@@ -46,7 +46,9 @@ class DueBook(Protocol):
 
     def confirm(self, message_ids: Sequence[str], now: float) -> None: ...
 
-    def rest(self, message_ids: Sequence[str], owner: str, next_time: float) -> None: ...
+    def rest(
+        self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
+    ) -> None: ...
 
     def told(self, message_ids: Sequence[str], owner: str, now: float) -> None: ...
 
@@ -128,12 +130,15 @@ class Scheduler:
     Args:
         due: claims.
         stubs: records what sends came to.
+        topics: which topics are paused, or closed because nothing arrives.
         broker: sends, and knows how far consumer groups have come.
         policy: when the next send is due, and how many there are.
         notifier: tells a person.
         owner: this scheduler's name; no two may share it.
         lease: seconds for which a claim holds; longer than a send with all its retries.
-        batch: most stubs claimed at once, of each kind: unsent, sent, used up.
+        batch: most stubs claimed at once, of each kind. Where sends are slow it takes fewer, so
+            that they end within a part of the lease.
+        clock: tells how long sends took, seconds; None: they are quick.
         confirm_to: tells where this database reads notices of other databases' consumer groups.
     """
 
@@ -141,6 +146,7 @@ class Scheduler:
         self,
         due: DueBook,
         stubs: SendBook,
+        topics: TopicBook,
         broker: Broker,
         policy: ResendPolicy,
         notifier: Notifier,
@@ -148,57 +154,92 @@ class Scheduler:
         owner: str,
         lease: float,
         batch: int,
+        clock: Callable[[], float] | None = None,
         confirm_to: Callable[[], str] = str,
     ) -> None:
         self._due = due
         self._stubs = stubs
+        self._topics = topics
         self._broker = broker
         self._policy = policy
         self._notifier = notifier
         self._owner = owner
         self._lease = lease
-        self._batch = batch
+        self._clock = clock
+        self._intake = Intake(due, topics, owner=owner, lease=lease, batch=batch)
         self._confirm_to = confirm_to
         self._first_looks = FirstLooks()
         self._notice_looks = FirstLooks()
         self._told: dict[tuple[str, str], float] = {}
 
+    @property
+    def next_time(self) -> float | None:
+        """When something becomes due that is not due yet, as the last run saw it."""
+        return self._intake.next_time
+
     def run_once(self, now: float) -> ResendCounts:
-        """Claim a batch of each kind of due stubs and deal with them, the unsent ones first.
+        """Deal with a batch of each kind of due stubs, the unsent ones first.
 
         Raises whatever the database raises; what was claimed is due again when the lease ends.
         """
-        claiming = (now, self._owner, self._lease, self._batch)
-        unsent = self._due.claim_unsent(*claiming)
+        self._intake.begin(now)
         # At once: what was never sent does not wait for the broker to tell of a backlog.
-        first = self._send(unsent, now)
-        stubs = self._due.claim_sent(*claiming)
+        unsent = self._intake.claims(DueKind.UNSENT, now)
+        counts = _sum(self._sending(unsent, now), self._ended(unsent, now), self._sent(now))
+        counts = _sum(counts, self._ended(self._intake.claims(DueKind.GIVEN_UP, now), now))
+        for _ in range(SUSPECTS_MAX):
+            suspect = self._intake.claims(DueKind.SUSPECT, now)
+            if not suspect.found:
+                break
+            counts = _sum(counts, self._sending(suspect, now), self._ended(suspect, now))
+        return counts
+
+    def _sent(self, now: float) -> ResendCounts:
+        """Look at stubs that a broker acknowledged; send those again that are lost."""
+        claims = self._intake.claims(DueKind.SENT, now)
+        stubs = claims.stubs
         states = self._states(stubs, now)
-        lost = [s for s in stubs if states[s.seq] is DueState.SEND]
-        held = self._take_back(lost)
-        again = self._send([s for s in lost if s.message_id not in held], now)
+        lost = [s.message_id for s in stubs if states[s.seq] is DueState.SEND]
+        going, held = self._due.begin_again(lost, self._owner) if lost else (set(), set())
+        again = self._send([s for s in stubs if s.message_id in going], now)
         waiting = [s for s in stubs if states[s.seq] is DueState.WAIT or s.message_id in held]
         self._rest(waiting, now)
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
-        used_up = self._due.claim_used_up(*claiming)
-        told, behind_too = self._escalate(used_up, now)
-        if behind or behind_too:
-            self._due.confirm(behind + behind_too, now)
+        if behind:
+            self._due.confirm(behind, now)
+        looked = ResendCounts(rested=len(waiting), confirmed=len(behind))
+        return _sum(again, looked, self._ended(claims, now))
+
+    def _sending(self, claims: Claims, now: float) -> ResendCounts:
+        """Send what was claimed to be sent; let what is held up wait for what goes before it."""
+        resting = defaultdict(list)
+        for each in claims.held:
+            until = each.until
+            if until is None:
+                until = now + self._policy.rest_of(_age(each.stub, now))
+            resting[max(until, now + self._policy.backlog_wait)].append(each.stub.message_id)
+        for time, message_ids in resting.items():
+            self._due.rest(message_ids, self._owner, time)
+        return _sum(self._send(claims.stubs, now), ResendCounts(rested=len(claims.held)))
+
+    def _ended(self, claims: Claims, now: float) -> ResendCounts:
+        """Deal with what was sent as often as allowed; count what was claimed."""
+        told, behind = self._escalate(claims.used_up, now)
+        if behind:
+            self._due.confirm(behind, now)
         return ResendCounts(
-            claimed=len(unsent) + len(stubs) + len(used_up),
-            sent=first.sent + again.sent,
-            failed=first.failed + again.failed,
-            rested=first.rested + again.rested + len(waiting),
-            confirmed=len(behind) + len(behind_too),
+            claimed=claims.claimed,
+            confirmed=len(behind),
             escalated=told,
-            is_full=max(len(unsent), len(stubs), len(used_up)) >= self._batch,
+            is_full=claims.is_full,
         )
 
     def _send(self, stubs: Sequence[Stub], now: float) -> ResendCounts:
-        """Send stubs in the order of their rows."""
+        """Send stubs, whose sends are counted already, in the order of their rows."""
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
+        began = self._clock() if self._clock else 0.0
         outcomes = send_stubs(
             self._broker,
             going,
@@ -207,18 +248,16 @@ class Scheduler:
             are_missed=True,
             confirm_to=self._confirm_to(),
         )
+        if self._clock:
+            self._intake.fit(self._clock() - began)
         self._stubs.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
-            self._due.rest(untried, self._owner, now)
+            self._due.rest(untried, self._owner, now, untried=True)
+        self._intake.judge(going, outcomes, now)
         failed = sum(outcome.error is not None for outcome in outcomes)
         return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
-
-    def _take_back(self, stubs: Sequence[Stub]) -> Collection[str]:
-        """Make lost stubs unsent, which keeps the order of their keys; return which must wait."""
-        keyed = [stub.message_id for stub in stubs if stub.ordering_key]
-        return self._due.take_back(keyed, self._owner) if keyed else ()
 
     def _rest(self, stubs: Sequence[Stub], now: float) -> None:
         """Give stubs back that wait for a consumer group, for a time that grows with their age."""
@@ -329,3 +368,16 @@ class Scheduler:
 def _age(stub: Stub, now: float) -> float:
     """Return the seconds since a stub could first have been consumed."""
     return now - max(stub.create_time, stub.deliver_time or 0.0)
+
+
+def _sum(*runs: ResendCounts) -> ResendCounts:
+    """Return what several parts of a run did together."""
+    return ResendCounts(
+        claimed=sum(each.claimed for each in runs),
+        sent=sum(each.sent for each in runs),
+        failed=sum(each.failed for each in runs),
+        rested=sum(each.rested for each in runs),
+        confirmed=sum(each.confirmed for each in runs),
+        escalated=sum(each.escalated for each in runs),
+        is_full=any(each.is_full for each in runs),
+    )

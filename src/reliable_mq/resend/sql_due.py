@@ -1,24 +1,46 @@
-"""Claims what is due. Receives a time; hands on stubs that are this scheduler's until a lease ends.
+"""Claims what is due. Receives a request; hands on stubs that are a scheduler's until a lease ends.
 
 A claim moves `resend_time` to the end of its lease and names its owner: no other scheduler sees the
 stub meanwhile, a scheduler that died gives it back by doing nothing, and one whose lease passed can
-write nothing, because every write asks for its name. PostgreSQL skips rows that another scheduler
-is claiming at this moment; SQLite has one writer at a time anyway.
+write nothing, because every write asks for its name. Databases that can, skip rows that another
+scheduler is claiming at this moment; SQLite has one writer at a time anyway.
+
+A claim to send counts the send, before it is begun: a message that kills whoever sends it runs out
+of sends as any other. Such a stub has an owner that died, which makes it a suspect, claimed alone.
+
+Nothing here reads more rows than it is asked for, however many wait: every kind has a partial index
+by topic and time, and what may not go is moved out of the way by its claimer.
 """
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, bindparam, not_, null, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    literal_column,
+    not_,
+    null,
+    select,
+    update,
+)
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_of
+from reliable_mq.outbox.sql_tables import waiting_kinds
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
+from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.sql_types import is_among, utc_datetime
 
 LogView = tuple[bool, bool]
 """(the log says CONSUMED, an attempt is alive)"""
+
+_NOT_SENT_YET = frozenset({DueKind.UNSENT, DueKind.SUSPECT})
 
 
 class SqlDue:
@@ -28,23 +50,22 @@ class SqlDue:
         self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation, count_max: int
     ) -> None:
         self._engine = stubs.engine
-        self._logs = logs
         self._confirmation = confirmation
-        table = stubs.table
+        self._count_max = count_max
+        table, dialect = stubs.table, stubs.engine.dialect.name
         stub = table.c
-        due = (
-            select(table)
-            .where(stub.status == UNCONFIRMED, stub.resend_time <= bindparam("at"))
-            .order_by(stub.resend_time, stub.seq)
-            .limit(bindparam("limit"))
-            .with_for_update(skip_locked=True, of=table)
+        kinds = waiting_kinds(table)
+        self._agenda = agenda_of(table, kinds)
+        self._due = {
+            (DueKind(name), newest): self._due_first(table, kind, newest=newest)
+            for name, kind in kinds.items()
+            for newest in (False, True)
+        }
+        self._first_outsiders = self._outsiders(table, dialect)
+        self._blockers = select(stub.seq, stub.resend_time, stub.lease_until).where(
+            is_among(stub.seq, "seqs", dialect)
         )
-        dialect = stubs.engine.dialect.name
-        due_again = due.where(stub.count < count_max, not_(stub.given_up))
-        self._unsent = due_again.where(stub.broker_name.is_(None), not_(stubs.blocked))
-        self._sent = due_again.where(stub.broker_name.is_not(None))
-        self._used_up = due.where(or_(stub.count >= count_max, stub.given_up))
-        self._claim = (
+        claim = (
             update(table)
             .where(is_among(stub.seq, "seqs", dialect))
             .values(
@@ -53,59 +74,145 @@ class SqlDue:
                 resend_time=bindparam("until"),
             )
         )
+        self._claim, self._claim_to_send = claim, claim.values(count=stub.count + 1)
         ours = (is_among(stub.message_id, "ids", dialect), stub.owner == bindparam("me"))
         self._rest = (
             update(table)
             .where(*ours, stub.status == UNCONFIRMED)
             .values(resend_time=bindparam("next_time"), owner=null(), lease_until=null())
         )
-        self._overtaking = select(stub.message_id).where(
-            *ours, or_(stubs.blocked, stubs.overtaking)
+        self._untried = self._rest.values(count=stub.count - 1)
+        # What was settled since it was claimed, or is somebody else's by now, is not sent.
+        self._going = (
+            select(stub.message_id, stubs.blocked.label("b"), stubs.overtaking.label("o"))
+            .where(*ours, stub.status == UNCONFIRMED)
+            .with_for_update()
         )
-        self._take_back = (
-            update(table).where(*ours).values(broker_name=null(), queue_id=null(), offset=null())
+        self._again = (
+            update(table)
+            .where(*ours)
+            .values(count=stub.count + 1, broker_name=null(), queue_id=null(), offset=null())
         )
         self._told = self._rest.values(resend_time=null(), update_date=bindparam("at"))
         self._views = select(
             logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
         ).where(is_among(logs.c.message_id, "ids", dialect))
 
-    def claim_unsent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
-        """Claim at most `limit` stubs that no broker acknowledged and whose next send is due."""
-        return self._claimed(self._unsent, now, owner, lease, limit)
+    @staticmethod
+    def _due_first(table: Table, kind: ColumnElement[bool], *, newest: bool) -> Any:
+        """Return the statement that locks what is due of a kind and topic, and is free."""
+        stub = table.c
+        wanted = select(table).where(
+            kind, stub.topic == bindparam("topic"), stub.resend_time <= bindparam("at")
+        )
+        order = (
+            (stub.resend_time.desc(), stub.seq.desc()) if newest else (stub.resend_time, stub.seq)
+        )
+        return wanted.order_by(*order).limit(bindparam("limit")).with_for_update(skip_locked=True)
 
-    def claim_sent(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
-        """Claim at most `limit` stubs that a broker acknowledged and that may be missed by now."""
-        return self._claimed(self._sent, now, owner, lease, limit)
-
-    def claim_used_up(self, now: float, owner: str, lease: float, limit: int) -> list[Stub]:
-        """Claim at most `limit` stubs that were sent often enough and still are not confirmed."""
-        return self._claimed(self._used_up, now, owner, lease, limit)
-
-    def _claimed(
-        self, statement: Any, now: float, owner: str, lease: float, limit: int
-    ) -> list[Stub]:
-        with self._engine.begin() as connection:
-            values = {"at": utc_datetime(now), "limit": limit, "me": "", "ids": []}
-            rows = connection.execute(statement, values).all()
-            if rows:
-                until = utc_datetime(now + lease)
-                seqs = [row.seq for row in rows]
-                connection.execute(self._claim, {"seqs": seqs, "me": owner, "until": until})
-        return [stub_of(row) for row in rows]
-
-    def take_back(self, message_ids: Sequence[str], owner: str) -> set[str]:
-        """Make lost stubs with a key unsent again; return those that may not: they would overtake.
-
-        Unsent, they hold up the later ones of their key until they have gone. A stub overtakes
-        when an earlier one of its key is not settled: that one cannot be consumed later.
+    @staticmethod
+    def _outsiders(table: Table, dialect: str) -> Any:
+        """Return the statement that finds, for one stub of each key, the key's first unsent one
+        that is not in the batch (parameters `seqs`: one for each key, `batch`: all).
         """
+        stub, other = table.c, table.alias("other").c
+        first = (
+            select(other.seq)
+            .where(
+                other.topic == stub.topic,
+                other.ordering_key == stub.ordering_key,
+                other.ordering_key != literal_column("''"),
+                other.status == UNCONFIRMED,
+                other.broker_name.is_(None),
+                not_(other.given_up),
+                not_(is_among(other.seq, "batch", dialect)),
+            )
+            # The index is by broker, too; here it is always null, and so is the order by it.
+            .order_by(other.broker_name, other.seq)
+            .limit(literal_column("1"))
+            .correlate(table)
+            .scalar_subquery()
+        )
+        return select(stub.ordering_key, first.label("seq")).where(
+            is_among(stub.seq, "seqs", dialect)
+        )
+
+    def agenda(self) -> list[Agenda]:
+        """Return when the first stub of each kind and topic is due, also in times to come."""
         with self._engine.begin() as connection:
-            values: dict[str, object] = {"ids": list(message_ids), "me": owner}
-            held = set(connection.execute(self._overtaking, values).scalars())
-            values["ids"] = [each for each in message_ids if each not in held]
-            connection.execute(self._take_back, values)
-        return held
+            rows = connection.execute(self._agenda).all()
+        return [
+            Agenda(DueKind(row.kind), row.topic, row.first_time.timestamp())
+            for row in rows
+            if row.first_time is not None
+        ]
+
+    def claim(self, asked: ClaimRequest) -> Claims:
+        """Claim at most `asked.limit` stubs of a kind and topic that are due and free."""
+        values = {"topic": asked.topic, "at": utc_datetime(asked.now), "limit": asked.limit}
+        until = {"me": asked.owner, "until": utc_datetime(asked.now + asked.lease)}
+        with self._engine.begin() as connection:
+            rows = connection.execute(self._due[asked.kind, asked.newest], values).all()
+            stubs = [stub_of(row) for row in rows]
+            ends = [asked.kind is DueKind.GIVEN_UP or s.count >= self._count_max for s in stubs]
+            used_up = [stub for stub, is_end in zip(stubs, ends, strict=True) if is_end]
+            rest = [stub for stub, is_end in zip(stubs, ends, strict=True) if not is_end]
+            held: list[Held] = []
+            if asked.kind in _NOT_SENT_YET:
+                held = self._held(connection, rest, asked.now)
+                waits = {each.stub.seq for each in held}
+                rest = [stub for stub in rest if stub.seq not in waits]
+                if asked.newest:
+                    held = []  # they are left as they are: the oldest of their key come first
+                if rest:
+                    seqs = [stub.seq for stub in rest]
+                    connection.execute(self._claim_to_send, until | {"seqs": seqs})
+            looked_at = used_up + [each.stub for each in held]
+            if asked.kind not in _NOT_SENT_YET:
+                looked_at += rest
+            if looked_at:
+                connection.execute(self._claim, until | {"seqs": [s.seq for s in looked_at]})
+        return Claims(rest, held, used_up, len(rows))
+
+    def _held(self, connection: Connection, stubs: Sequence[Stub], now: float) -> list[Held]:
+        """Return those that an earlier stub of their key, which is not among them, holds up."""
+        first_of_key = {
+            stub.ordering_key: stub.seq for stub in reversed(stubs) if stub.ordering_key
+        }
+        if not first_of_key:
+            return []
+        keys = {"seqs": list(first_of_key.values()), "batch": [stub.seq for stub in stubs]}
+        found = connection.execute(self._first_outsiders, keys)
+        outsiders = {row.ordering_key: row.seq for row in found if row.seq is not None}
+        held = [
+            stub
+            for stub in stubs
+            if stub.ordering_key and outsiders.get(stub.ordering_key, stub.seq) < stub.seq
+        ]
+        if not held:
+            return []
+        blockers = {
+            row.seq: row
+            for row in connection.execute(self._blockers, {"seqs": sorted(outsiders.values())})
+        }
+        at = utc_datetime(now)
+        return [Held(stub, _until(blockers.get(outsiders[stub.ordering_key]), at)) for stub in held]
+
+    def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]:
+        """Make lost stubs unsent and count their next send; return (those that go, those held).
+
+        Unsent, they hold up the later ones of their key until they have gone. A stub is held when
+        it would overtake an earlier one of its key that is not settled: that one cannot be consumed
+        later. What is in neither was settled since, or is somebody else's.
+        """
+        values: dict[str, object] = {"ids": list(message_ids), "me": owner}
+        with self._engine.begin() as connection:
+            rows = connection.execute(self._going, values).all()
+            held = {row.message_id for row in rows if row.b or row.o}
+            going = {row.message_id for row in rows} - held
+            if going:
+                connection.execute(self._again, values | {"ids": sorted(going)})
+        return going, held
 
     def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
         """Return what consume logs say, other databases' as told, by (message id, group)."""
@@ -130,14 +237,23 @@ class SqlDue:
         with self._engine.begin() as connection:
             self._confirmation.catch_up(connection, message_ids, now)
 
-    def rest(self, message_ids: Sequence[str], owner: str, next_time: float) -> None:
-        """Give stubs back unsent; they are looked at again at `next_time`."""
+    def rest(
+        self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
+    ) -> None:
+        """Give stubs back; they are looked at again at `next_time`. `untried`: uncount the send."""
         values = {"ids": list(message_ids), "me": owner, "next_time": utc_datetime(next_time)}
         with self._engine.begin() as connection:
-            connection.execute(self._rest, values)
+            connection.execute(self._untried if untried else self._rest, values)
 
     def told(self, message_ids: Sequence[str], owner: str, now: float) -> None:
         """Record that a person was told of these stubs."""
         values = {"ids": list(message_ids), "me": owner, "at": utc_datetime(now)}
         with self._engine.begin() as connection:
             connection.execute(self._told, values)
+
+
+def _until(blocker: Any, at: datetime) -> float | None:
+    """Return when a stub that holds others up is due, None: when a person says so."""
+    if blocker is None or (blocker.lease_until is not None and blocker.lease_until > at):
+        return at.timestamp()  # somebody has it in hand; it is soon done
+    return None if blocker.resend_time is None else float(blocker.resend_time.timestamp())

@@ -1,0 +1,200 @@
+"""What looks after the stubs and logs of databases: resend schedulers, retention beside them."""
+
+import getpass
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
+from reliable_mq.client.subscription import check_name
+from reliable_mq.errors import UsageError
+from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.resend.retention import Retention
+from reliable_mq.resend.scheduler import Notifier, ResendCounts, Scheduler
+from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.resend.sql_topics import SqlTopics
+from reliable_mq.resend.thread_retention import run_forever
+from reliable_mq.resend.thread_scheduler import Stopped
+from reliable_mq.resend.topic_gate import TopicRow
+from reliable_mq.resend.windows import Windows, check_windows, horizon
+from reliable_mq.settings import Settings
+
+
+class Upkeep:
+    """Makes schedulers and retention for the databases of an application.
+
+    Args:
+        connections: sends, knows how far groups have come, and gives names.
+        databases: by name.
+        settings: intervals, leases, windows.
+        policy: when the next send is due.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        databases: Mapping[str, Database],
+        settings: Settings,
+        policy: ResendPolicy,
+    ) -> None:
+        self._connections = connections
+        self._databases = databases
+        self._settings = settings
+        self._policy = policy
+
+    def scheduler(self, name: str, notifier: Notifier) -> Scheduler:
+        """Return a resend scheduler of a database, under a name of its own."""
+        database, settings = self._databases[name], self._settings
+        stubs = SqlStubs(database.engine, database.stubs)
+        return Scheduler(
+            SqlDue(stubs, database.logs, database.confirmation(), settings.resend_count_max),
+            stubs,
+            topics_of(database),
+            self._connections,
+            self._policy,
+            notifier,
+            owner=self._connections.scheduler_owner(),
+            lease=settings.resend_lease,
+            batch=settings.resend_batch,
+            clock=database.clock.now,
+            confirm_to=database.identity.notice_topic,
+        )
+
+    def retention(self, name: str) -> Retention:
+        """Return retention of a database, under a name of its own."""
+        database = self._databases[name]
+        ledgers = SqlRetention(
+            database.engine,
+            stubs=database.stubs,
+            logs=database.logs,
+            told=database.confirmations,
+            duties=database.retention_duties,
+        )
+        return Retention(
+            ledgers,
+            owner=self._connections.scheduler_owner(),
+            stub_retention=self._settings.stub_retention,
+            log_retention=self._settings.log_retention,
+        )
+
+    def run(self, stopped: Stopped, notifier: Notifier) -> None:
+        """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
+        threads = [
+            threading.Thread(
+                target=run_forever,
+                args=(self.retention(name), stopped, each.clock.measured_now),
+                name=f"reliable-mq-retention-{name}",
+                daemon=True,
+            )
+            for name, each in self._databases.items()
+            if self._settings.retention != "off"
+        ]
+        for thread in threads:
+            thread.start()
+        resend_all(
+            [
+                Resending(name, self.scheduler(name, notifier), each.clock.measured_now)
+                for name, each in self._databases.items()
+            ],
+            self._reading(),
+            stopped,
+            self._settings.resend_interval,
+        )
+        for thread in threads:
+            thread.join(self._settings.shutdown_timeout)
+
+    def run_once(self, notifier: Notifier) -> dict[str, ResendCounts]:
+        """Read the notices that are there, look once into each database; return what was done."""
+        self._reading().catch_up(self._settings.shutdown_timeout)
+        return {
+            name: self.scheduler(name, notifier).run_once(each.clock.now())
+            for name, each in self._databases.items()
+        }
+
+    def _reading(self) -> NoticeReading:
+        return NoticeReading(self._connections, self._databases, self._settings.claim_lease)
+
+
+class ResendControl:
+    """What a person says of the resending of topics, in all databases of an application."""
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        self._databases = databases
+
+    def pause(self, topic: str, *, until: datetime | None = None, note: str = "") -> None:
+        """Let no scheduler send stubs of a topic, until a time or until `resume`.
+
+        New messages still leave right after their commit; what was committed waits, unharmed.
+
+        Args:
+            topic: the topic.
+            until: when the pause ends by itself, with its time zone; default: never.
+            note: why; kept with the topic, beside who did it.
+
+        Raises:
+            ConfigurationError: when the topic's name is not legal.
+            UsageError: when the time has no zone or is over.
+        """
+        check_name("topic", topic, TOPIC_LENGTH_MAX)
+        for database in self._databases.values():
+            now = database.clock.measured_now()
+            if until is not None and (until.tzinfo is None or until.timestamp() <= now):
+                raise UsageError(f"until={until}: a time to come is needed, with its time zone")
+            seconds = None if until is None else until.timestamp()
+            topics_of(database).pause(topic, seconds, actor(), note, now)
+
+    def resume(self, topic: str, *, note: str = "") -> bool:
+        """End the pause of a topic; False: it had none."""
+        resumed = [
+            topics_of(each).resume(topic, actor(), note, each.clock.measured_now())
+            for each in self._databases.values()
+        ]
+        return any(resumed)
+
+    def topics(self) -> dict[str, dict[str, TopicRow]]:
+        """Return, by database, the topics that are paused, or closed because nothing arrives."""
+        return {name: topics_of(each).rows() for name, each in self._databases.items()}
+
+
+def topics_of(database: Database) -> SqlTopics:
+    """Return what is known of topics in a database."""
+    return SqlTopics(database.engine, database.resend_topics)
+
+
+def check_upkeep(
+    settings: Settings, policy: ResendPolicy, consumers: Sequence[Consumer] = ()
+) -> None:
+    """Refuse windows that contradict each other, before anything is forgotten too early (P7).
+
+    Raises:
+        ConfigurationError: names them.
+    """
+    attempts = max((each.max_attempts for each in consumers), default=RETRY_ATTEMPTS_MAX)
+    check_windows(
+        Windows(
+            stub_retention=settings.stub_retention,
+            log_retention=settings.log_retention,
+            replay_window=settings.replay_window,
+            resend_horizon=policy.horizon(),
+            retry_horizon=horizon(settings.retry_waits, attempts),
+            resend_lease=settings.resend_lease,
+        ),
+        is_kept=settings.retention == "off",
+    )
+
+
+def actor() -> str:
+    """Return who does this, for the record: the system's user and machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's number without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:127]

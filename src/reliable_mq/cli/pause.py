@@ -1,0 +1,102 @@
+"""`reliable-mq pause`: let no scheduler send a topic's stubs for a while."""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.loading import load_application
+from reliable_mq.errors import UsageError
+from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.reconcile.moments import parse_duration, parse_moment
+from reliable_mq.resend.topic_gate import TopicRow, gate_of
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="Which; without one, list.")] = "",
+    application: Annotated[
+        str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
+    ] = "",
+    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    until: Annotated[str, typer.Option(help="End by itself then: 2026-11-20T08:00 (UTC).")] = "",
+    lasting: Annotated[str, typer.Option("--for", help="End by itself after 90s, 10m, 2h.")] = "",
+    end: Annotated[bool, typer.Option("--end", help="End the topic's pause.")] = False,
+    note: Annotated[str, typer.Option(help="Why; kept with the topic.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Pause the resending of a topic, end its pause, or list what is paused or closed."""
+    if bool(application) == bool(db):
+        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    if not topic and (until or lasting or end or note):
+        raise UsageError("which topic? give its name")
+    if bool(until) + bool(lasting) + end > 1:
+        raise UsageError("give one of --until, --for and --end")
+    mq = _application(application, db, prefix)
+    try:
+        mq.databases.check_tables()
+        if not topic:
+            _show(
+                mq.resending.topics(),
+                next(iter(mq.databases.values())).clock.now(),
+                as_json=as_json,
+            )
+        elif end:
+            _tell(topic, "resumed", mq.resending.resume(topic, note=note), as_json=as_json)
+        else:
+            mq.resending.pause(topic, until=_moment(until, lasting), note=note)
+            _tell(topic, "paused", True, as_json=as_json)
+    finally:
+        mq.close()
+
+
+def _application(application: str, db: str, prefix: str) -> ReliableMQ:
+    if db:
+        return ReliableMQ("pause", database=db, table_prefix=prefix)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
+    return load_application(application)
+
+
+def _moment(until: str, lasting: str) -> datetime | None:
+    now = datetime.now(UTC)
+    if lasting:
+        length: timedelta = parse_duration(lasting, "--for")
+        return now + length
+    return parse_moment(until, "--until", now) if until else None
+
+
+def _tell(topic: str, word: str, changed: bool, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"topic": topic, word: changed}))
+    else:
+        typer.echo(f"{topic} {word}" if changed else f"{topic} was not paused")
+    if not changed:
+        raise typer.Exit(1)
+
+
+def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: bool) -> None:
+    known = [(name, row) for name, rows in databases.items() for row in rows.values()]
+    if as_json:
+        shown: list[dict[str, Any]] = [
+            {"database": name, "gate": gate_of(row, now).value, **msgspec.to_builtins(row)}
+            for name, row in known
+        ]
+        typer.echo(json.dumps(shown))
+        return
+    if not known:
+        typer.echo("no topic is paused or closed")
+        return
+    table = RichTable("database", "topic", "gate", "until", "failures", "by", "note")
+    for name, row in known:
+        time = row.paused_until if row.is_paused else row.probe_time
+        text = "" if time is None else datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
+        gate = gate_of(row, now).value
+        table.add_row(name, row.topic, gate, text, str(row.failures), row.actor, row.note)
+    Console().print(table)

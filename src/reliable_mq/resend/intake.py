@@ -1,0 +1,151 @@
+"""What one turn of the scheduler takes: of each topic that may be sent to, a fair share.
+
+Receives the agenda and what is known of topics; hands on claims, and tells the topics what became
+of their sends. No topic's stubs, however many or however poisoned, keep another topic's waiting.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.due import (
+    NOTHING,
+    Agenda,
+    ClaimRequest,
+    Claims,
+    DueKind,
+    due_topics,
+    next_time,
+    share,
+)
+from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, closes, gate_of
+
+NEWEST_PART = 4
+"""Of a topic with more due than its share, one in so many is taken from those that became due last:
+what is new does not wait for all that is old."""
+
+
+class ClaimBook(Protocol):
+    """What claims need of the database; see `sql_due`."""
+
+    def agenda(self) -> list[Agenda]: ...
+
+    def claim(self, asked: ClaimRequest) -> Claims: ...
+
+
+class TopicBook(Protocol):
+    """What is known of topics; see `sql_topics`."""
+
+    def rows(self) -> Mapping[str, TopicRow]: ...
+
+    def failed(self, topic: str, failures: int, now: float, error: str) -> None: ...
+
+    def sent(self, topic: str, now: float) -> None: ...
+
+    def take_probe(self, topic: str, now: float) -> bool: ...
+
+
+class Intake:
+    """Claims for one scheduler.
+
+    Invariant: 1 <= room <= batch; what is claimed at once, of one kind, is at most the room.
+
+    Args:
+        due: claims.
+        topics: which topics are paused, or closed because nothing arrives.
+        owner: the scheduler's name.
+        lease: seconds for which a claim holds.
+        batch: most stubs claimed at once, of each kind.
+    """
+
+    def __init__(
+        self, due: ClaimBook, topics: TopicBook, *, owner: str, lease: float, batch: int
+    ) -> None:
+        self._due = due
+        self._topics = topics
+        self._owner = owner
+        self._lease = lease
+        self._batch = batch
+        self._room = batch
+        self._agenda: Sequence[Agenda] = ()
+        self._rows: Mapping[str, TopicRow] = {}
+        #: When something becomes due that was not yet due at the last `begin`; None: nothing.
+        self.next_time: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Read what waits, and what is known of topics."""
+        self._agenda, self._rows = self._due.agenda(), self._topics.rows()
+        probes = [row.probe_time for row in self._rows.values() if row.probe_time is not None]
+        times = [next_time(self._agenda, now), *(each for each in probes if each > now)]
+        self.next_time = min((each for each in times if each is not None), default=None)
+
+    def claims(self, kind: DueKind, now: float) -> Claims:
+        """Claim what is due of a kind; of suspects one."""
+        room = 1 if kind is DueKind.SUSPECT else self._room
+        topics = [
+            (topic, gate)
+            for topic in due_topics(self._agenda, kind, now, self._batch)
+            if (gate := self._gate(kind, topic, now)) in (Gate.OPEN, Gate.PROBE)
+        ]
+        found = NOTHING
+        for place, (topic, gate) in enumerate(topics):
+            if room <= 0:
+                return found.plus(NOTHING, is_full=True)
+            if gate is Gate.PROBE and not self._topics.take_probe(topic, now):
+                continue
+            limit = share(room, len(topics) - place)
+            limit = min(limit, PROBE_STUBS) if gate is Gate.PROBE else limit
+            claims = self._claim(kind, topic, now, limit)
+            room -= claims.found
+            found = found.plus(claims, is_full=gate is Gate.OPEN and claims.found >= limit)
+        return found
+
+    def _gate(self, kind: DueKind, topic: str, now: float) -> Gate:
+        if kind is DueKind.GIVEN_UP:
+            return Gate.OPEN  # nothing is sent
+        gate = gate_of(self._rows.get(topic), now)
+        if kind is DueKind.SENT and gate is not Gate.PAUSED:
+            return Gate.OPEN  # it is looked at, and sent only when the broker has answered
+        return gate
+
+    def _claim(self, kind: DueKind, topic: str, now: float, limit: int) -> Claims:
+        """Claim of one topic: the earliest and, where there are more, some of the latest."""
+        newest = limit // NEWEST_PART if kind is DueKind.UNSENT else 0
+        asked = ClaimRequest(
+            kind=kind,
+            topic=topic,
+            now=now,
+            owner=self._owner,
+            lease=self._lease,
+            limit=limit - newest,
+        )
+        claims = self._due.claim(asked)
+        if newest and claims.found == asked.limit:
+            last = msgspec.structs.replace(asked, limit=newest, newest=True)
+            claims = claims.plus(self._due.claim(last))
+        return claims
+
+    def judge(self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome], now: float) -> None:
+        """Close topics to which nothing could be sent, open those where something arrived."""
+        topic_of = {stub.message_id: stub.topic for stub in stubs}
+        tried = Counter(topic_of[each.message_id] for each in outcomes)
+        errors = {topic_of[o.message_id]: o.error for o in outcomes if o.error is not None}
+        failed = Counter(topic_of[o.message_id] for o in outcomes if o.error is not None)
+        for topic, number in tried.items():
+            row = self._rows.get(topic)
+            failures = row.failures if row else 0
+            if closes(number, failed[topic], gate_of(row, now)):
+                self._topics.failed(topic, failures + 1, now, errors[topic])
+            elif failures and failed[topic] < number:
+                self._topics.sent(topic, now)
+
+    def fit(self, took: float) -> None:
+        """Take fewer at once where sending takes long (seconds), so that claims outlast it."""
+        if took > self._lease / 4:
+            self._room = max(self._room // 2, 1)
+        elif took < self._lease / 16:
+            self._room = min(self._room * 2, self._batch)

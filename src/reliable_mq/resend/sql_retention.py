@@ -1,0 +1,191 @@
+"""Removes settled stubs and consumed logs of one database, in small transactions.
+
+Table `<prefix>retention` has one row: who has the duty, and the mark before which messages may be
+gone from the ledgers, which is committed together with every removal. A log goes only when its stub
+is gone: as long as there is a stub, a person or a repair may send its message again.
+"""
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.idempotency.sql_tables import consumed_rows
+from reliable_mq.outbox.sql_tables import settled_rows
+from reliable_mq.resend.retention import Removed
+from reliable_mq.sql_types import is_among, utc_datetime
+
+DUTY = "rows"
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_START = (_BEGINNING, "", "")
+
+
+class SqlRetention:
+    """What retention does in one database. Every method is one transaction, or two.
+
+    Invariant: `removed_until` never decreases, and nothing younger is removed.
+    """
+
+    def __init__(
+        self, engine: Engine, *, stubs: Table, logs: Table, told: Table, duties: Table
+    ) -> None:
+        self._engine = engine
+        self._duties = duties
+        dialect = engine.dialect.name
+        duty = duties.c
+        this = duty.duty == literal_column(f"'{DUTY}'")
+        self._take = (
+            update(duties)
+            .where(
+                this,
+                or_(
+                    duty.owner.is_(None),
+                    duty.owner == bindparam("me"),
+                    duty.lease_until <= bindparam("at"),
+                ),
+            )
+            .values(owner=bindparam("me"), lease_until=bindparam("until"))
+        )
+        mark = bindparam("mark", type_=duty.removed_until.type)
+        self._keep = (
+            update(duties)
+            .where(this, duty.owner == bindparam("me"))
+            .values(
+                lease_until=bindparam("until"),
+                removed_until=case((duty.removed_until < mark, mark), else_=duty.removed_until),
+            )
+        )
+        self._mark = select(duty.removed_until).where(this)
+        self._swept: tuple[datetime, str, str] = _START
+        self._prepare(stubs, logs, told, dialect)
+
+    def _prepare(self, stubs: Table, logs: Table, told: Table, dialect: str) -> None:
+        """Build the statements that find and remove."""
+        stub, log = stubs.c, logs.c
+        self._old_stubs = (
+            select(stub.seq, stub.message_id)
+            .where(settled_rows(stubs), stub.update_date < bindparam("before"))
+            .order_by(stub.update_date)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
+        self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
+        # In the order of time and key, so that what stays behind because its stub is still there is
+        # passed once in a sweep, and each statement looks at as many rows as it is told to.
+        key = (log.consume_date, log.consumer_group, log.message_id)
+        behind = or_(
+            log.consume_date > bindparam("date"),
+            and_(
+                log.consume_date == bindparam("date"),
+                or_(
+                    log.consumer_group > bindparam("group"),
+                    and_(
+                        log.consumer_group == bindparam("group"),
+                        log.message_id > bindparam("id"),
+                    ),
+                ),
+            ),
+        )
+        self._old_logs = (
+            select(*key)
+            .where(
+                consumed_rows(logs),
+                log.confirm_time.is_(None),  # else another database has yet to be told of it
+                log.consume_date >= bindparam("date"),
+                log.consume_date < bindparam("before"),
+                behind,
+            )
+            .order_by(*key)
+            .limit(bindparam("limit"))
+        )
+        # Asked for by id: as part of the statement above a planner may read all stubs instead.
+        self._with_stub = select(stub.message_id).where(is_among(stub.message_id, "ids", dialect))
+        self._remove_logs = delete(logs).where(
+            log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+
+    def take(self, now: float, owner: str, lease: float) -> bool:
+        """Take the duty, or keep it; False: another instance has it."""
+        values = {"me": owner, "at": utc_datetime(now), "until": utc_datetime(now + lease)}
+        with self._engine.begin() as connection:
+            if connection.execute(self._take, values).rowcount == 1:
+                return True
+            if connection.scalar(self._mark) is not None:
+                return False
+        try:
+            with self._engine.begin() as connection:
+                row = {"duty": DUTY, "removed_until": _BEGINNING}
+                connection.execute(insert(self._duties), row)
+                return connection.execute(self._take, values).rowcount == 1
+        except IntegrityError:  # another one made it at this moment, to have the duty
+            return False
+
+    def removed_until(self) -> float | None:
+        """Return the time before which messages may be gone from the ledgers; None: nothing is."""
+        with self._engine.begin() as connection:
+            mark: datetime | None = connection.scalar(self._mark)
+        return None if mark is None or mark == _BEGINNING else mark.timestamp()
+
+    def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Remove stubs that were settled before a time; None: the duty is another's by now."""
+        with self._engine.begin() as connection:
+            if not self._keeps(connection, before, owner, until):
+                return None
+            values = {"before": utc_datetime(before), "limit": limit}
+            rows = connection.execute(self._old_stubs, values).all()
+            if rows:
+                connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
+                # What other databases told of a stub is of no use without it.
+                connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
+        return Removed(len(rows), len(rows) == limit)
+
+    def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Look at `limit` logs of messages consumed before a time; remove those without a stub.
+
+        Each call goes on where the last one ended, and begins anew when it came to the end. None:
+        as above.
+        """
+        date, group, message_id = self._swept
+        values = {"date": date, "group": group, "id": message_id, "limit": limit}
+        with self._engine.begin() as connection:
+            if not self._keeps(connection, before, owner, until):
+                return None
+            values["before"] = utc_datetime(before)
+            rows = connection.execute(self._old_logs, values).all()
+            ids = {"ids": sorted({row.message_id for row in rows})}
+            staying = set(connection.execute(self._with_stub, ids).scalars()) if rows else set()
+            removable: dict[str, list[str]] = defaultdict(list)
+            for row in rows:
+                if row.message_id not in staying:
+                    removable[row.consumer_group].append(row.message_id)
+            for name, gone in removable.items():
+                # No two transactions want these: CONSUMED is for ever, and the duty is ours.
+                connection.execute(self._remove_logs, {"group": name, "ids": gone})
+        is_full = len(rows) == limit
+        self._swept = tuple(rows[-1])[:3] if is_full else _START
+        return Removed(sum(map(len, removable.values())), is_full)
+
+    def _keeps(self, connection: Connection, before: float, owner: str, until: float) -> bool:
+        """Renew the duty and move the mark, in the transaction of a removal."""
+        values: dict[str, Any] = {
+            "me": owner,
+            "until": utc_datetime(until),
+            "mark": utc_datetime(before),
+        }
+        return connection.execute(self._keep, values).rowcount == 1

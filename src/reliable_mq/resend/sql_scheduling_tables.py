@@ -1,0 +1,47 @@
+"""Tables of resend and retention. Only the shape; statements: `sql_topics`, `sql_retention`."""
+
+from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, Text, false
+
+from reliable_mq.sql_types import UtcDateTime
+
+
+def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>resend_topic`: a row for each topic that is, or was, paused or closed.
+
+    `paused_until` null with `is_paused` is a pause that only a person ends. `failures` counts the
+    batches in a row of which nothing arrived; while it is not 0, one scheduler probes at
+    `probe_time`. See `topic_gate`.
+    """
+    name = f"{prefix}resend_topic"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    return Table(
+        name,
+        metadata,
+        Column("topic", String(127), primary_key=True),
+        Column("is_paused", Boolean, nullable=False, server_default=false()),
+        Column("paused_until", UtcDateTime),
+        Column("failures", Integer, nullable=False, server_default="0"),
+        Column("probe_time", UtcDateTime),
+        Column("actor", String(127), nullable=False, server_default=""),
+        Column("note", Text),
+        Column("update_date", UtcDateTime, nullable=False),
+    )
+
+
+def retention_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>retention`: who removes old rows, and what may be gone.
+
+    A message that is older than `removed_until` may be gone from stubs and consume logs.
+    """
+    name = f"{prefix}retention"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    return Table(
+        name,
+        metadata,
+        Column("duty", String(16), primary_key=True),
+        Column("owner", String(64)),
+        Column("lease_until", UtcDateTime),
+        Column("removed_until", UtcDateTime, nullable=False),
+    )

@@ -1,0 +1,104 @@
+"""How long things are kept and how long they may come again, and whether that fits (P7). Pure.
+
+A consumed message is known by its consume log. As long as a copy of it can still arrive, its log
+has to be there; so what is forgotten has to be older than every window in which one could.
+"""
+
+import msgspec
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import DELAY_LEVEL_SECONDS
+
+SEND_SECONDS = 9.0
+"""What one send may take: name servers asked, a connection made, an answer awaited; 3 s each."""
+
+
+class Windows(msgspec.Struct, frozen=True, kw_only=True):
+    """All windows of an application, seconds. The names are those of the settings.
+
+    Attributes:
+        stub_retention: how long a settled stub is kept.
+        log_retention: how long the log of a consumed message is kept.
+        replay_window: how far back a broker may deliver again.
+        resend_horizon: how long sends of a stub may go on.
+        retry_horizon: how long attempts at a message may go on, of the most patient consumer.
+        resend_lease: how long the scheduler's claim on a stub holds.
+    """
+
+    stub_retention: float
+    log_retention: float
+    replay_window: float
+    resend_horizon: float
+    retry_horizon: float
+    resend_lease: float
+
+
+def contradictions(windows: Windows, *, is_kept: bool = False) -> list[str]:
+    """Return a sentence for each pair of windows that contradict each other.
+
+    Args:
+        windows: the windows.
+        is_kept: nothing is ever removed, so it does not matter when it would be.
+    """
+    found = [] if is_kept else _of_retention(windows)
+    if windows.resend_lease <= SEND_SECONDS:
+        found.append(
+            f"resend_lease={windows.resend_lease:g} is not longer than the {SEND_SECONDS:g} s that "
+            "one send may take: another scheduler would send at the same time"
+        )
+    return found
+
+
+def _of_retention(windows: Windows) -> list[str]:
+    kept, logged, longest = (
+        windows.stub_retention,
+        windows.log_retention,
+        DELAY_LEVEL_SECONDS[-1],
+    )
+    resends = f"the {windows.resend_horizon:g} s of resend_waits and resend_count_max"
+    retries = f"the {windows.retry_horizon:g} s of retry_waits and max_attempts"
+    # (is it too short, which window and for which other, why)
+    too_short = (
+        (
+            logged < kept,
+            f"log_retention={logged:g} is shorter than stub_retention={kept:g}",
+            "a stub that can be sent again needs the logs of those who have consumed it",
+        ),
+        (
+            logged < windows.replay_window,
+            f"log_retention={logged:g} is shorter than replay_window={windows.replay_window:g}",
+            "what a broker can still deliver again would have its effect twice",
+        ),
+        (
+            logged < windows.resend_horizon,
+            f"log_retention={logged:g} is shorter than {resends}",
+            "a group that has consumed a message would get it again, and not know it",
+        ),
+        (
+            logged < windows.retry_horizon,
+            f"log_retention={logged:g} is shorter than {retries}",
+            "a message that is still tried would have its effect twice",
+        ),
+        (
+            kept < longest,
+            f"stub_retention={kept:g} is shorter than the longest delay, {longest:g} s",
+            "the stub of a delayed message would be gone before the message arrives",
+        ),
+    )
+    return [f"{which}: {why}" for is_short, which, why in too_short if is_short]
+
+
+def check_windows(windows: Windows, *, is_kept: bool = False) -> None:
+    """Refuse windows that contradict each other; arguments as of `contradictions`.
+
+    Raises:
+        ConfigurationError: names them.
+    """
+    if found := contradictions(windows, is_kept=is_kept):
+        raise ConfigurationError("; ".join(found))
+
+
+def horizon(waits: tuple[float, ...], times: int) -> float:
+    """Return how long a ladder of waits lasts that is climbed so many times."""
+    most = waits[-1] * max(times - len(waits), 0)
+    return sum(waits[:times]) + most

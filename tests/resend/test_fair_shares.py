@@ -1,0 +1,264 @@
+"""Who goes first when very much is due: no topic, no old stub and no poison starves the others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.app.kill_switch import Killed
+from tests.resend.worlds import MAX, World
+
+from reliable_mq.errors import ConnectionLost
+from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
+from reliable_mq.resend.intake import Intake
+from reliable_mq.resend.scheduler import ResendCounts
+from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, closes, gate_of, probe_wait
+from reliable_mq.sql_types import utc_datetime
+
+
+def due_at(world: World, name: str, time: float, **more: Any) -> str:
+    stub = world.write(name, **more)
+    world.change(stub, resend_time=utc_datetime(time))
+    return stub
+
+
+def test_a_topic_with_very_much_due_leaves_the_others_their_share(world: World) -> None:
+    for number in range(30):
+        world.write(f"o{number}x")
+    for number in range(2):
+        due_at(world, f"i{number}x", 106.0, topic="invoices")
+
+    counts = world.new_scheduler("two", batch=10).run_once(107.0)
+
+    assert {"i0x", "i1x"} <= set(world.broker.sent)
+    assert (counts.sent, counts.is_full) == (10 - 3, True)  # the share of five, of which two
+
+
+def test_what_a_topic_does_not_need_of_its_share_goes_to_those_behind_it(world: World) -> None:
+    due_at(world, "ax", 104.0, topic="first")
+    for number in range(9):
+        world.write(f"o{number}x")
+
+    assert world.new_scheduler("two", batch=10).run_once(107.0).sent == 10
+
+
+def test_more_topics_than_there_is_room_for_take_turns(world: World) -> None:
+    for number in range(5):
+        due_at(world, f"t{number}x", 100.0 + number, topic=f"topic{number}")
+    scheduler = world.new_scheduler("two", batch=2)
+
+    runs = [scheduler.run_once(107.0) for _ in range(3)]
+
+    assert [(run.sent, run.is_full) for run in runs] == [(2, True), (2, True), (1, False)]
+    assert world.broker.sent == ["t0x", "t1x", "t2x", "t3x", "t4x"]
+
+
+def test_what_became_due_last_does_not_wait_for_all_that_became_due_before(world: World) -> None:
+    for number in range(40):
+        world.write(f"old{number}x")
+    due_at(world, "new", 106.0)
+
+    world.new_scheduler("two", batch=8).run_once(107.0)
+
+    assert "new" in world.broker.sent
+    assert len(world.broker.sent) == 8
+
+
+def test_stubs_of_one_key_that_are_due_together_go_in_one_batch_and_in_order(world: World) -> None:
+    names = [f"k{number:02}x" for number in range(20)]
+    for name in names:
+        world.write(name, key="k")
+
+    assert world.scheduler.run_once(105.0).sent == 20
+    assert world.broker.sent == names
+
+
+def test_what_waits_for_an_earlier_one_of_its_key_is_out_of_the_way_until_then(
+    world: World,
+) -> None:
+    # Given one that has to wait for its next send, and many of its key behind it
+    due_at(world, "k0x", 150.0, key="k")
+    later = [world.write(f"k{number}x", key="k") for number in range(1, 9)]
+
+    # When they are met, Then they wait for it, and the next run need not read past them
+    assert world.scheduler.run_once(105.0) == ResendCounts(claimed=8, rested=8)
+    assert {world.row(stub)["resend_time"] for stub in later} == {utc_datetime(150.0)}
+    assert {world.row(stub)["count"] for stub in later} == {0}
+    assert world.scheduler.run_once(106.0) == ResendCounts()
+    assert world.scheduler.run_once(150.0).sent == 9
+    assert world.broker.sent[0] == "k0x"
+
+
+def test_what_waits_for_a_person_holds_up_the_unsent_ones_of_its_key(world: World) -> None:
+    first = world.write("k0x", key="k")
+    later = world.write("k1x", key="k")
+    world.change(first, count=MAX, resend_time=None, owner=None)
+
+    assert world.scheduler.run_once(105.0).sent == 0
+    assert world.row(later)["resend_time"] > utc_datetime(105.0)
+
+
+def test_a_person_is_told_of_a_used_up_one_though_others_of_its_key_wait(world: World) -> None:
+    world.change(world.write("k0x", key="k"), count=MAX)
+    world.write("k1x", key="k")
+
+    assert world.scheduler.run_once(105.0).escalated == 1
+    assert (world.notifier.told, world.broker.sent) == (["k0x"], [])
+
+
+class TestPoison:
+    """A message that kills whoever sends it."""
+
+    def die(self, names: Sequence[str]) -> None:
+        if "poison" in names:
+            raise Killed("poison")
+
+    def test_it_takes_no_neighbour_along_and_runs_out_of_sends(self, world: World) -> None:
+        # Given a poison among many, and instances that are started again when they die
+        stub = world.write("poison")
+        for number in range(6):
+            world.write(f"n{number}x")
+        world.broker.on_send = self.die
+        deaths = 0
+        for life in range(60):
+            now = 105.0 + 70.0 * life
+            scheduler = world.new_scheduler(f"life-{life}")
+            try:
+                scheduler.run_once(now)
+            except Killed:
+                deaths += 1
+
+        # Then each send of it has killed one instance, all else was sent once, and a person knows
+        assert deaths == MAX
+        assert sorted(set(world.broker.sent)) == [f"n{number}x" for number in range(6)]
+        assert len(world.broker.sent) == 6
+        assert world.notifier.told == ["poison"]
+        assert world.row(stub)["count"] == MAX
+
+    def test_what_was_with_it_goes_alone_and_after_everything_else(self, world: World) -> None:
+        world.write("poison")
+        world.write("near")
+        world.broker.on_send = self.die
+        with pytest.raises(Killed):
+            world.new_scheduler("dies").run_once(105.0)
+        due_at(world, "fresh", 166.0)
+        batches: list[list[str]] = []
+        world.broker.on_send = batches.append
+
+        assert world.scheduler.run_once(167.0).sent == 3
+        assert batches == [["fresh"], ["poison"], ["near"]]
+
+    def test_a_send_that_was_not_tried_does_not_count(self, world: World) -> None:
+        world.write("k1", key="k")
+        behind = world.write("k2", key="k")
+        world.broker.refused = {"k1"}
+
+        counts = world.scheduler.run_once(105.0)
+
+        assert (counts.failed, counts.rested) == (1, 1)
+        assert world.row(behind)["count"] == 0
+
+
+def test_a_topic_to_which_nothing_arrives_closes_for_all_and_keeps_its_sends(world: World) -> None:
+    # Given a topic that cannot be sent to, and another one that can
+    stubs = [world.write(f"m{number:02}x") for number in range(2 * PROBE_STUBS)]
+    world.broker.failure = ConnectionLost("gone")
+    two = world.new_scheduler("two", batch=PROBE_STUBS)
+
+    # When a batch of it has failed, Then no scheduler sends to it, but one a probe
+    assert two.run_once(105.0).failed == PROBE_STUBS
+    assert world.scheduler.run_once(105.5) == ResendCounts()
+    assert world.topics.rows()["orders"].note == "ConnectionLost: gone"
+    probes = [world.scheduler.run_once(106.0), two.run_once(106.0)]
+    assert [each.failed for each in probes] == [PROBE_STUBS, 0]
+    assert world.scheduler.run_once(107.0) == ResendCounts()
+    assert world.scheduler.next_time == 108.0
+    assert sum(world.row(stub)["count"] for stub in stubs) == 2 * PROBE_STUBS
+
+    # When the broker is back, Then the first probe opens the topic
+    world.broker.failure = None
+    assert world.scheduler.run_once(120.0).sent == PROBE_STUBS
+    assert world.topics.rows() == {}
+    assert world.scheduler.run_once(120.0).sent == PROBE_STUBS
+
+
+def test_one_message_that_nobody_can_send_does_not_close_its_topic(world: World) -> None:
+    for number in range(PROBE_STUBS):
+        world.write(f"m{number}x")
+    world.broker.refused = {f"m{number}x" for number in range(1, PROBE_STUBS)}
+
+    world.scheduler.run_once(105.0)
+
+    assert world.topics.rows() == {}
+
+
+def test_a_paused_topic_waits_until_a_person_or_a_time_says_so(world: World) -> None:
+    world.write("o")
+    world.write("i", topic="invoices")
+    world.topics.pause("orders", None, "jane", "the consumer is broken", 101.0)
+    world.topics.pause("invoices", 110.0, "jane", "", 101.0)
+
+    assert world.scheduler.run_once(105.0) == ResendCounts()
+    assert world.scheduler.run_once(110.0).sent == 1
+    assert world.broker.sent == ["i"]
+    assert world.topics.resume("orders", "joe", "mended", 111.0)
+    assert not world.topics.resume("orders", "joe", "twice", 111.0)
+    assert world.scheduler.run_once(112.0).sent == 1
+
+
+def test_where_sends_are_slow_fewer_are_claimed_at_once(world: World) -> None:
+    intake = Intake(None, world.topics, owner="x", lease=60.0, batch=100)  # type: ignore[arg-type]
+    rooms = []
+    for took in (1.0, 16.0, 16.0, 5.0, 1.0, 1.0, 1.0):
+        intake.fit(took)
+        rooms.append(intake._room)
+
+    assert rooms == [100, 50, 25, 25, 50, 100, 100]
+    for _ in range(20):
+        intake.fit(60.0)
+    assert intake._room == 1
+
+
+def test_the_agenda_says_what_is_due_when_of_each_kind_and_topic(world: World) -> None:
+    due_at(world, "a", 120.0)
+    due_at(world, "b", 130.0)
+    due_at(world, "c", 110.0, topic="invoices")
+    world.sent("d")
+    world.change(world.write("e"), given_up=True)
+    world.change(world.write("f"), status=1, resend_time=None)
+
+    agenda = world.new_due().agenda()
+
+    assert {(each.kind.value, each.topic, each.first_time) for each in agenda} == {
+        ("unsent", "orders", 120.0),
+        ("unsent", "invoices", 110.0),
+        ("sent", "orders", 105.0),
+        ("given up", "orders", 105.0),
+    }
+    world.scheduler.run_once(100.0)
+    assert world.scheduler.next_time == 105.0
+
+
+def test_shares_are_equal_and_at_least_one() -> None:
+    agenda = [Agenda(DueKind.UNSENT, name, time) for name, time in (("b", 2.0), ("a", 1.0))]
+
+    assert due_topics(agenda, DueKind.UNSENT, 2.0, 5) == ["a", "b"]
+    assert due_topics(agenda, DueKind.UNSENT, 1.5, 5) == ["a"]
+    assert due_topics(agenda, DueKind.SENT, 2.0, 5) == []
+    assert (share(10, 3), share(1, 3), share(0, 1)) == (4, 1, 1)
+    assert (next_time(agenda, 0.0), next_time(agenda, 2.0)) == (1.0, None)
+
+
+def test_a_topics_gate_follows_from_its_row() -> None:
+    closed = TopicRow(topic="t", failures=3, probe_time=50.0)
+
+    assert gate_of(None, 1.0) is Gate.OPEN
+    assert gate_of(closed, 49.0) is Gate.CLOSED
+    assert gate_of(closed, 50.0) is Gate.PROBE
+    assert gate_of(TopicRow(topic="t", is_paused=True), 1e12) is Gate.PAUSED
+    assert gate_of(TopicRow(topic="t", is_paused=True, paused_until=5.0), 5.0) is Gate.OPEN
+    assert [probe_wait(failures) for failures in (1, 2, 3, 6, 99)] == [1.0, 2.0, 4.0, 30.0, 30.0]
+    assert closes(PROBE_STUBS, PROBE_STUBS, Gate.OPEN)
+    assert not closes(PROBE_STUBS - 1, PROBE_STUBS - 1, Gate.OPEN)
+    assert closes(1, 1, Gate.PROBE)
+    assert not closes(PROBE_STUBS, PROBE_STUBS - 1, Gate.PROBE)
+    assert not closes(0, 0, Gate.PROBE)

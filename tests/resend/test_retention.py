@@ -1,0 +1,295 @@
+"""What is settled and past every window is removed and nothing else, whoever dies (P7)."""
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, insert, select, text, update
+from tests.app.kill_switch import Killed, KillSwitch
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.stub import Stub, StubStatus
+from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.resend.sql_settlement import SqlSettlement
+from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
+from reliable_mq.sql_types import utc_datetime
+
+UNCONFIRMED, CONFIRMED, VOIDED = StubStatus
+KEPT, LOGGED = 100.0, 200.0
+"""Windows of stubs and of logs."""
+
+
+OLD = "to_timestamp(5000 + i) FROM generate_series(1, 20000) i"
+STUB_COLUMNS = "message_id, topic, content, status, create_date, update_date"
+LOG_COLUMNS = (
+    'consumer_group, message_id, topic, broker_name, queue_id, "offset", state, attempt,'
+    " create_date, consume_date"
+)
+OLD_STUB = f"SELECT lpad(i::text, 32, '0'), 't', '', 1, now(), {OLD}"
+OLD_LOG = f"SELECT 'g', lpad(i::text, 32, 'f'), 't', 'b', 0, i, 1, 1, now(), {OLD}"
+FILLED = (
+    f"INSERT INTO rmq_message_stub ({STUB_COLUMNS}) {OLD_STUB}",
+    f"INSERT INTO rmq_consume_log ({LOG_COLUMNS}) {OLD_LOG}",
+)
+
+
+class Ledgers:
+    """Stubs and logs of a database, and one life of a process that removes them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.database = Database(url, prefix="rmq_", connections=4)
+
+    def fill(self, settled: Sequence[str], waiting: str) -> None:
+        """Begin anew with messages that are consumed, and one whose stub waits all the same."""
+        with self.database.engine.begin() as connection:
+            for table in self.database.metadata.tables.values():
+                connection.execute(table.delete())
+            for name in (*settled, waiting):
+                status = UNCONFIRMED if name == waiting else CONFIRMED
+                self._stub(connection, name, status, 1000.0)
+                self._log(connection, name, "g", 1000.0)
+
+    def stub(self, name: str, status: StubStatus, *, settled: float = 1000.0) -> str:
+        with self.database.engine.begin() as connection:
+            return self._stub(connection, name, status, settled)
+
+    def log(self, name: str, *, group: str = "g", consumed: float | None = 1000.0) -> None:
+        with self.database.engine.begin() as connection:
+            self._log(connection, name, group, consumed)
+
+    def _stub(self, connection: Connection, name: str, status: StubStatus, settled: float) -> str:
+        table = self.database.stubs
+        stub = Stub(seq=0, message_id=name.ljust(32, "0"), topic="orders", content=b"x")
+        SqlStubs(self.database.engine, table).write(connection, [stub], "relay", 900.0, 5.0)
+        values: dict[str, Any] = {"status": status.value, "update_date": utc_datetime(settled)}
+        if status is not UNCONFIRMED:
+            values["resend_time"] = None
+        this = table.c.message_id == stub.message_id
+        connection.execute(update(table).where(this).values(**values))
+        return stub.message_id
+
+    def _log(self, connection: Connection, name: str, group: str, consumed: float | None) -> None:
+        row = {
+            "consumer_group": group,
+            "message_id": name.ljust(32, "0"),
+            "topic": "orders",
+            "broker_name": "b",
+            "queue_id": 0,
+            "offset": 1,
+            "state": 0 if consumed is None else 1,
+            "attempt": 1,
+            "create_date": utc_datetime(900.0),
+            "consume_date": None if consumed is None else utc_datetime(consumed),
+        }
+        connection.execute(insert(self.database.logs), row)
+
+    def names(self, of: str) -> list[str]:
+        table = self.database.stubs if of == "stubs" else self.database.logs
+        with self.database.engine.begin() as connection:
+            ids = connection.execute(select(table.c.message_id)).scalars()
+            return sorted(each.rstrip("0") for each in ids)
+
+    def ledgers(self) -> SqlRetention:
+        database = self.database
+        return SqlRetention(
+            database.engine,
+            stubs=database.stubs,
+            logs=database.logs,
+            told=database.confirmations,
+            duties=database.retention_duties,
+        )
+
+    def retention(self, owner: str = "one", batch: int = 10) -> Retention:
+        return Retention(
+            self.ledgers(),
+            owner=owner,
+            stub_retention=KEPT,
+            log_retention=LOGGED,
+            lease=60.0,
+            batch=batch,
+        )
+
+
+@pytest.fixture
+def ledgers(database_url: str) -> Iterator[Ledgers]:
+    made = Ledgers(database_url)
+    made.database.create_tables()
+    yield made
+    made.database.close()
+
+
+def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> None:
+    ledgers.stub("confirmed", CONFIRMED)
+    ledgers.stub("voided", VOIDED)
+    ledgers.stub("waiting", UNCONFIRMED)
+    ledgers.stub("young", CONFIRMED, settled=1000.5)
+    retention = ledgers.retention()
+
+    assert retention.run_once(1100.0) == RetentionCounts()
+    assert retention.run_once(1100.2) == RetentionCounts(stubs=2)
+    assert ledgers.names("stubs") == ["waiting", "young"]
+    assert retention.run_once(9999.0).stubs == 1
+    assert ledgers.names("stubs") == ["waiting"]
+
+
+def test_a_log_outlives_its_stub_and_its_window(ledgers: Ledgers) -> None:
+    ledgers.stub("waiting", UNCONFIRMED)
+    ledgers.log("waiting")  # consumed by one group, and another one has not
+    ledgers.log("foreign")  # of a message without a stub here
+    ledgers.log("received", consumed=None)  # an attempt that has not ended
+    ledgers.log("young", consumed=1000.5)
+    retention = ledgers.retention()
+
+    assert retention.run_once(1200.0) == RetentionCounts()
+    assert retention.run_once(1200.2) == RetentionCounts(logs=1)
+    assert ledgers.names("logs") == ["received", "waiting", "young"]
+    ledgers_stubs = ledgers.database.stubs
+    with ledgers.database.engine.begin() as connection:
+        connection.execute(
+            update(ledgers_stubs).values(
+                status=CONFIRMED.value, update_date=utc_datetime(1300.0), resend_time=None
+            )
+        )
+    assert retention.run_once(1401.0) == RetentionCounts(stubs=1, logs=2)
+    assert ledgers.names("logs") == ["received"]
+
+
+def test_logs_that_stay_behind_keep_no_others_from_going(ledgers: Ledgers) -> None:
+    # Given more logs at one moment than fit in a batch, whose stubs are not settled
+    for number in range(5):
+        ledgers.stub(f"a{number}x", UNCONFIRMED)
+        ledgers.log(f"a{number}x")
+    for number in range(3):
+        ledgers.log(f"b{number}x")
+        ledgers.log(f"b{number}x", group="h")
+    retention = ledgers.retention(batch=2)
+
+    runs = [retention.run_once(1300.0) for _ in range(7)]
+
+    assert sum(run.logs for run in runs) == 6
+    assert [run.is_full for run in runs] == [True, True, True, True, True, False, True]
+    assert ledgers.names("logs") == [f"a{number}x" for number in range(5)]
+
+
+def test_one_instance_at_a_time_has_the_duty_and_another_takes_it_over(ledgers: Ledgers) -> None:
+    ledgers.stub("a", CONFIRMED)
+    one, two = ledgers.retention("one"), ledgers.retention("two")
+
+    assert one.run_once(1000.0).has_duty
+    assert two.run_once(1059.9) == RetentionCounts(has_duty=False)
+    assert two.run_once(1101.0) == RetentionCounts(stubs=1)
+    assert one.run_once(1101.0) == RetentionCounts(has_duty=False)
+
+
+def test_who_has_lost_the_duty_removes_nothing(ledgers: Ledgers) -> None:
+    ledgers.stub("a", CONFIRMED)
+    ledgers.log("b")
+    slow = ledgers.ledgers()
+    assert slow.take(1000.0, "slow", 60.0)
+    assert ledgers.ledgers().take(1061.0, "other", 60.0)
+
+    assert slow.remove_stubs(5000.0, "slow", 9999.0, 10) is None
+    assert slow.remove_logs(5000.0, "slow", 9999.0, 10) is None
+    assert (ledgers.names("stubs"), ledgers.names("logs")) == (["a"], ["b"])
+
+
+def test_a_stub_that_a_person_sends_again_at_this_moment_stays(postgres_url: str) -> None:
+    ledgers = Ledgers(postgres_url)
+    ledgers.database.create_tables()
+    stub = ledgers.stub("a", VOIDED)
+    database = ledgers.database
+    settlement = SqlSettlement(database.stubs, database.logs)
+
+    with database.engine.begin() as connection:
+        assert settlement.retry(connection, stub, "", 1100.0)
+        # Not yet committed: the row still says VOIDED to everybody else, and it is locked.
+        assert ledgers.retention().run_once(9999.0).stubs == 0
+    assert ledgers.retention().run_once(9999.0).stubs == 0
+    assert ledgers.names("stubs") == ["a"]
+    database.close()
+
+
+def test_the_mark_is_committed_with_what_is_removed_and_never_goes_back(ledgers: Ledgers) -> None:
+    book = ledgers.ledgers()
+    assert book.removed_until() is None
+    ledgers.stub("a", CONFIRMED)
+    retention = ledgers.retention()
+
+    retention.run_once(1150.0)
+    assert book.removed_until() == 1050.0
+    retention.run_once(1120.0)  # a clock that was set back
+    assert book.removed_until() == 1050.0
+
+
+def test_it_may_die_at_any_instruction(ledgers: Ledgers) -> None:
+    for step in range(60):
+        # Given stubs and logs to remove and to keep, and a life that ends at one of its steps
+        ledgers.fill(("a", "b"), waiting="w")
+        switch = KillSwitch(step)
+        dying = Ledgers(ledgers.url)
+        switch.watch(dying.database.engine)
+        with contextlib.suppress(Killed):
+            dying.retention("dies", batch=2).run_once(1300.0)
+        dying.database.close()
+        gc.collect()  # of its connections nothing is left, as the kernel would have it
+
+        # Then no stub is without its log, and what is gone is older than the mark
+        stubs, logs = ledgers.names("stubs"), ledgers.names("logs")
+        assert set(stubs) <= set(logs)
+        assert "w" in stubs
+        if len(stubs) + len(logs) < 6:
+            assert (ledgers.ledgers().removed_until() or 0.0) >= 1100.0
+        # And another instance goes on when the duty is free
+        other = ledgers.retention("other", batch=2)
+        for _ in range(3):
+            other.run_once(1361.0)
+        assert (ledgers.names("stubs"), ledgers.names("logs")) == (["w"], ["w"])
+        if not switch.dead:
+            break
+    assert step >= 20
+
+
+def test_rows_are_found_by_their_index_however_many_there_are(postgres_url: str) -> None:
+    ledgers = Ledgers(postgres_url)
+    ledgers.database.create_tables()
+    database = ledgers.database
+    with database.engine.begin() as connection:
+        for statement in FILLED:
+            connection.execute(text(statement))
+        connection.execute(text("ANALYZE"))
+    plans: list[str] = []
+
+    def note(_connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if statement.startswith("SELECT rmq_"):
+            with cursor.connection.cursor() as other:
+                other.execute(f"EXPLAIN {statement}", values)
+                plans.append("\n".join(line for (line,) in other))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    assert ledgers.retention(batch=50).run_once(9000.0) == RetentionCounts(50, 50, is_full=True)
+
+    stubs, logs, left = (plan for plan in plans if "rmq_retention" not in plan)
+    assert "rmq_message_stub_settled" in stubs
+    assert "rmq_consume_log_consumed" in logs
+    assert "message_id_key" in left
+    assert not any("Seq Scan" in plan for plan in (stubs, logs, left))
+    database.close()
+
+
+def test_a_wait_follows_the_work_so_that_senders_do_not_notice() -> None:
+    assert pause_after(RetentionCounts(stubs=200, is_full=True), 0.01) == pytest.approx(0.09)
+    assert pause_after(RetentionCounts(), 0.01) == IDLE_SECONDS
+
+
+@pytest.mark.parametrize("wrong", ["stub_retention", "log_retention", "lease", "batch"])
+def test_numbers_that_cannot_work_are_refused(wrong: str) -> None:
+    given: dict[str, Any] = {"stub_retention": 1.0, "log_retention": 1.0, wrong: 0}
+
+    with pytest.raises(ConfigurationError):
+        Retention(None, owner="x", **given)  # type: ignore[arg-type]

@@ -1,0 +1,83 @@
+"""Windows that contradict each other are refused, by their names."""
+
+import re
+
+import pytest
+from tenacity.wait import wait_fixed
+
+from reliable_mq import ReliableMQ
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend.windows import Windows, contradictions, horizon
+
+DAY = 86_400.0
+FITTING = {
+    "stub_retention": 7 * DAY,
+    "log_retention": 30 * DAY,
+    "replay_window": 4 * DAY,
+    "resend_horizon": DAY,
+    "retry_horizon": DAY,
+    "resend_lease": 60.0,
+}
+
+
+def test_the_windows_of_the_settings_fit() -> None:
+    assert contradictions(Windows(**FITTING)) == []
+    ReliableMQ("shop")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"log_retention": 5 * DAY}, "log_retention=432000 is shorter than stub_retention"),
+        ({"replay_window": 31 * DAY}, "log_retention=2.592e+06 is shorter than replay_window"),
+        ({"resend_horizon": 31 * DAY}, "resend_waits and resend_count_max"),
+        ({"retry_horizon": 31 * DAY}, "retry_waits and max_attempts"),
+        ({"stub_retention": 3600.0}, "stub_retention=3600 is shorter than the longest delay"),
+        ({"resend_lease": 9.0}, "resend_lease=9 is not longer than"),
+    ],
+)
+def test_two_that_contradict_each_other_are_named(changed: dict[str, float], says: str) -> None:
+    (found,) = contradictions(Windows(**(FITTING | changed)))
+
+    assert says in found
+
+
+def test_where_nothing_is_removed_it_does_not_matter_when_it_would_be() -> None:
+    windows = Windows(**(FITTING | {"log_retention": 1.0}))
+
+    assert contradictions(windows, is_kept=True) == []
+    ReliableMQ("shop", log_retention=1.0, retention="off")
+
+
+def test_a_ladder_of_waits_lasts_as_long_as_it_is_climbed() -> None:
+    assert horizon((1.0, 5.0), 1) == 1.0
+    assert horizon((1.0, 5.0), 4) == 16.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"log_retention": DAY}, "log_retention=86400 is shorter than stub_retention"),
+        ({"resend_lease": 5.0}, "resend_lease"),
+        ({"resend_wait": wait_fixed(2 * DAY), "resend_count_max": 20}, "resend_count_max"),
+        ({"stub_retention": 0.0}, "stub_retention"),
+        ({"log_retention": -1.0}, "log_retention"),
+        ({"replay_window": 0.0}, "replay_window"),
+        ({"retention": "sometimes"}, "retention"),
+    ],
+)
+def test_an_application_with_such_windows_is_refused_at_once(
+    settings: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        ReliableMQ("shop", **settings)  # type: ignore[arg-type]
+
+
+def test_a_consumer_more_patient_than_its_logs_are_kept_is_refused_at_start() -> None:
+    mq = ReliableMQ("shop", database="sqlite:///never-made.db")
+
+    @mq.consumer("orders", group="patient", max_attempts=1000)
+    def handle(_order: dict[str, int]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="retry_waits and max_attempts"):
+        mq.start()
