@@ -216,6 +216,19 @@ def test_a_recall_holds_when_its_target_is_overdue_at_the_start(world: BrokerWor
     assert delivered(again) == [b"%d" % number for number in range(1_100)]
 
 
+def test_a_recall_holds_when_it_is_taken_up_after_its_target_is_due(world: BrokerWorld) -> None:
+    handle = send(world, b"gone", TIMER_DELAY_MS=1_500).ext_fields["recallHandle"]
+    world.pass_time(100)
+    for number in range(1_100):  # more than one turn takes up
+        send(world, b"%d" % number, TIMER_DELAY_MS=1_600)
+    assert recall(world, handle).code == 0
+
+    world.pass_time(2_500, step=2_500)
+    world.pass_time(1_000)
+
+    assert delivered(world) == [b"%d" % number for number in range(1_100)]
+
+
 def test_timers_of_a_long_downtime_are_delivered(world: BrokerWorld) -> None:
     for days in (1, 2, 3):
         send(world, b"%d" % days, TIMER_DELAY_SEC=86_400 * days)

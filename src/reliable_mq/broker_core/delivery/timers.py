@@ -74,7 +74,7 @@ class Timers:
         self._turn_begin = -1  # where the log ended before what is being delivered; -1: nothing
         self._known: Counter[Identity] = Counter()  # what was delivered before a crash
         self._known_until_ms = 0
-        self._backlog_end = 0  # of the queue when it was opened
+        self._caught_up_ms = 0  # when everything in the queue had been taken up
 
     def invariants(self) -> None:
         """L6; see the module's head."""
@@ -110,7 +110,6 @@ class Timers:
         self._loaded_ms = self._delivered_ms = files.read_ms
         self._known, last_ms = deliveries_since(self._store, files.delivered_end)
         self._known_until_ms = max(now_ms, last_ms)
-        self._backlog_end = queue.end
 
     def run(self, now_ms: int) -> int:
         """Take up what came, and store what is due; return how many messages were due."""
@@ -127,8 +126,6 @@ class Timers:
             log.warning("no room for the timer log, it is tried again: %s", error)
             return 0
         self._load(now_ms)
-        if self._files.queue_offset < self._backlog_end:
-            return 0  # a message that takes another one back may be among the rest
         count = self._deliver(now_ms)
         self.stored(self._store.log.durable)
         self.invariants()
@@ -138,10 +135,15 @@ class Timers:
         return (due_ms - 1) // self._precision_ms * self._precision_ms
 
     def _take_up(self, queue: ConsumeQueue, now_ms: int) -> None:
-        """Give the messages that came an entry and a slot."""
+        """Give the messages that came an entry and a slot.
+
+        While some are left, nothing is delivered that became due after the last time when none
+        were: one of them may take it back.
+        """
         files = self._files
         files.queue_offset = max(files.queue_offset, queue.first)
-        for _unit in queue.units(files.queue_offset, _MESSAGES_MAX):
+        has_room = True
+        for _ in range(min(_MESSAGES_MAX, queue.end - files.queue_offset)):
             record = self._store.reader.message(queue, files.queue_offset)
             timed = read_timed(record, self._precision_ms)
             if record is None:
@@ -149,9 +151,12 @@ class Timers:
             elif timed is None:
                 log.warning("message %d of %s is no timed one", files.queue_offset, TIMER_TOPIC)
             elif not self._put(timed, now_ms):
+                has_room = False  # before something is delivered
                 break
             files.queue_offset += 1
         files.flush()
+        is_caught_up = files.queue_offset >= queue.end or not has_room
+        self._caught_up_ms = now_ms if is_caught_up else min(self._caught_up_ms, now_ms)
 
     def _put(self, timed: TimedMessage, now_ms: int) -> bool:
         """Put a message into its slot; return whether there was room."""
@@ -245,7 +250,7 @@ class Timers:
 
     def _deliver(self, now_ms: int) -> int:
         """Store what is due; return how many messages that were."""
-        limit_ms = min(now_ms, self._loaded_ms)
+        limit_ms = min(now_ms, self._loaded_ms, self._caught_up_ms)
         if self._turn_begin < 0:
             self._turn_begin = self._store.log.end
         count = size = 0
