@@ -93,6 +93,26 @@ def orders_table(results: dict[str, Any]) -> str:
     return f"{_markdown(runs)}\n{_markdown(shares)}{_origin(results)}"
 
 
+def flow_table(results: dict[str, Any]) -> str:
+    """Medians of every flow, and what of the flow without messages each one reaches."""
+    rounds = results["rounds"]
+
+    def speed(flow: str) -> float | None:
+        these = [each for each in rounds if each["flow"] == flow and "orders_per_second" in each]
+        return _median(these, "orders_per_second")
+
+    plain = speed("plain")
+    rows = [("flow", "orders/s, effect committed", "of plain", "idle p50 ms", "idle p99 ms")]
+    for flow in dict.fromkeys(each["flow"] for each in rounds):
+        found = speed(flow)
+        share = found / plain if found and plain else None
+        idle = [each for each in rounds if each["flow"] == flow and "p50_ms" in each]
+        times = (_median(idle, "p50_ms"), _median(idle, "p99_ms"))
+        figures = (_figure(each, ".1f") for each in times)
+        rows.append((flow, _figure(found, ",.0f"), _figure(share, ".2f"), *figures))
+    return _markdown(rows) + _origin(results)
+
+
 def scale_table(results: dict[str, Any]) -> str:
     """One line per figure, Apache's beside ours where there is one."""
     rows = [("what", "Apache", "ours", "ratio", "unit")]
@@ -124,6 +144,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "scale": scale_table,
     "orders": orders_table,
     "resend": figures_table,
+    "flow": flow_table,
 }
 
 

@@ -20,6 +20,7 @@ def test_these_are_the_names_of_the_package() -> None:
         "Retry",
         "SendResult",
         "Transaction",
+        "schema",
     ]
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reliable_mq.app.consumer import Reject, Retry
     from reliable_mq.app.keyed_function import IdempotentCall
     from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
+    from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
     "Transaction": "reliable_mq.outbox.sql_transaction",
+    "schema": "reliable_mq.outbox.schema",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "Retry",
     "SendResult",
     "Transaction",
+    "schema",
 ]
 
 

@@ -9,6 +9,8 @@ import msgspec
 from reliable_mq.errors import UsageError
 
 SHARDING_KEY = "__SHARDINGKEY"
+CONTENT_TYPE = "CONTENT_TYPE"
+"""The user property that tells a consumer how the body was made."""
 RESENT = "RESENT"
 """The property of a message that was missed and sent again: see that it has had its effect."""
 CONFIRM_TO = "CONFIRM_TO"
@@ -95,6 +97,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     store_time_ms: int = 0
     reconsume_times: int = 0
     in_doubt: bool = False
+
+    @property
+    def content_type(self) -> str:
+        """How the body was made, as its sender said; empty when it did not (a foreign client)."""
+        return self.properties.get(CONTENT_TYPE, "")
 
 
 def new_message_id(now_ms: int, random_bytes: bytes) -> str:

@@ -8,33 +8,41 @@ from sqlalchemy import select, text
 from reliable_mq.app.sql_database import Database
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.sql_transaction import TransactionScope
+from reliable_mq.outbox.sql_transaction import TransactionScope, source_of
 from reliable_mq.outbox.stub import Stub
 
 
 class Bench:
-    """An outbox over a real database, and a relay that only remembers what it was handed."""
+    """An outbox over a real database, and a relay that only remembers what it was handed.
 
-    def __init__(self, url: str) -> None:
+    Without an owner its stubs are for any relay.
+    """
+
+    def __init__(self, url: str, *, owner: str | None = "relay") -> None:
         self.database = Database(url, prefix="rmq_", connections=4)
         self.database.create_tables()
         with self.database.engine.begin() as connection:
             connection.execute(text("CREATE TABLE orders (id INTEGER)"))
-        self.handed: list[str] = []
+        self.handed_stubs: list[Stub] = []
         self.outbox = SqlOutbox(
             SqlStubs(self.database.engine, self.database.stubs),
             self,
-            owner="relay",
+            owner=owner,
             lease=5.0,
             groups_of_topic=lambda topic, _tag: ("payments",) if topic == "orders" else (),
         )
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
-        self.handed += [stub.message_id for stub in stubs]
+        self.handed_stubs += stubs
+
+    @property
+    def handed(self) -> list[str]:
+        return [stub.message_id for stub in self.handed_stubs]
 
     def transaction(self, session: Any = None) -> TransactionScope:
         database = self.database
-        return TransactionScope(self.outbox, database.session, database.async_session, session)
+        source = None if session is None else source_of(session)
+        return TransactionScope(self.outbox, database.session, database.async_session, source)
 
     def stubs(self) -> list[Any]:
         with self.database.engine.begin() as connection:
@@ -43,6 +51,12 @@ class Bench:
 
     def ids(self) -> list[str]:
         return [row.message_id for row in self.stubs()]
+
+    def read_back(self) -> list[str]:
+        """Return what a relay would send of what it was handed."""
+        stubs = SqlStubs(self.database.engine, self.database.stubs)
+        there = stubs.sendable(self.handed, "relay")
+        return [each for each in self.handed if each in there]
 
     def orders(self) -> int:
         with self.database.engine.begin() as connection:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from reliable_mq.app.payload import PayloadInvalid, decoder_of
+from reliable_mq.app.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.outbox.payload import BYTES, JSON, TEXT, encode_payload
+from reliable_mq.outbox.schema import PayloadInvalid
 
 
 class Order(BaseModel):
@@ -38,7 +39,7 @@ def test_a_payload_comes_out_as_it_went_in(payload: object, wanted: Any, content
     body, found = encode_payload(payload)
 
     assert found == content_type
-    assert decoder_of(wanted, "h")(body) == payload
+    assert decoder_of(wanted, "h")(body, "") == payload
 
 
 @pytest.mark.parametrize("payload", [object(), {"a": object()}, 7, None, b"", ""])
@@ -64,7 +65,7 @@ def test_a_payload_over_four_mebibytes_is_refused() -> None:
 )
 def test_a_body_that_does_not_validate_says_why(wanted: Any, body: bytes, reason: str) -> None:
     with pytest.raises(PayloadInvalid, match=reason):
-        decoder_of(wanted, "h")(body)
+        decoder_of(wanted, "h")(body, "")
 
 
 def test_a_type_that_no_body_can_become_is_told_when_the_handler_is_registered() -> None:

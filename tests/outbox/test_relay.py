@@ -17,6 +17,7 @@ class MemoryBook:
         self.there: set[str] = set()
         self.blocked: set[str] = set()
         self.outcomes: list[SendOutcome] = []
+        self.renewed: list[tuple[set[str], float]] = []
         self.down = False
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
@@ -27,6 +28,9 @@ class MemoryBook:
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         self.outcomes += outcomes
         self.there -= {outcome.message_id for outcome in outcomes}
+
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        self.renewed.append((set(message_ids), until))
 
 
 class MemoryBroker:
@@ -165,14 +169,37 @@ def test_an_earlier_stub_of_another_process_goes_first(world: World) -> None:
     assert world.broker.calls == [["free"], ["k1", "k2"]]
 
 
-def test_a_stub_whose_lease_has_passed_is_left_to_the_scheduler(world: World) -> None:
+def test_a_stub_whose_commit_was_late_is_claimed_once_more_and_sent(world: World) -> None:
+    """A transaction may last longer than the lease that its stubs were written with."""
     world.accept("late", written=0.0)
-    world.accept("fresh", written=3.0)
+    world.accept("fresh", written=99.0)
 
-    counts = world.relay.run_once(5.0)
+    counts = world.relay.run_once(100.0)
 
-    assert world.broker.calls == [["fresh"]]
-    assert counts.dropped == 1
+    assert world.book.renewed == [({"late"}, 105.0)]
+    assert (counts.sent, counts.dropped) == (2, 0)
+
+
+def test_a_late_stub_that_the_scheduler_took_meanwhile_is_left_to_it(world: World) -> None:
+    world.accept("late", written=0.0)
+    world.book.there.remove("late")  # it is somebody else's now
+
+    counts = world.relay.run_once(100.0)
+
+    assert (world.broker.calls, counts.dropped, counts.waiting) == ([], 1, 0)
+
+
+def test_a_stub_that_waits_for_anothers_is_renewed_once_and_then_left_to_the_scheduler(
+    world: World,
+) -> None:
+    world.accept("waits", key="k", written=0.0)
+    world.book.blocked.add("waits")
+
+    for now in (1.0, 2.4, 2.6, 7.5):
+        assert world.relay.run_once(now).waiting == 1
+        world.relay.invariants()
+    assert world.book.renewed == [({"waits"}, 7.6)]
+    assert world.relay.run_once(7.7).dropped == 1
 
 
 def test_a_broker_that_is_away_is_a_failed_send_with_its_reason(world: World) -> None:
@@ -235,10 +262,10 @@ def test_a_delay_of_a_faster_clock_holds_up_nobody(world: World) -> None:
     assert (counts.sent, counts.waiting) == (2, 0)
 
 
-def test_a_stub_whose_lease_has_passed_is_dropped_from_behind_a_fresh_one(world: World) -> None:
+def test_a_stub_that_the_scheduler_took_is_dropped_from_behind_a_fresh_one(world: World) -> None:
     world.relay.accept([Stub(seq=2, message_id="b", topic="t", content=b"", ordering_key="k")], 0.0)
-    world.relay.accept([Stub(seq=1, message_id="a", topic="t", content=b"", ordering_key="k")], 1.0)
-    world.book.there = {"a", "b"}
+    world.relay.accept([Stub(seq=1, message_id="a", topic="t", content=b"", ordering_key="k")], 4.0)
+    world.book.there = {"a"}
 
     counts = world.relay.run_once(5.5)
 

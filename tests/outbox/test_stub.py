@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from reliable_mq.errors import UsageError
+from reliable_mq.message import CONTENT_TYPE
 from reliable_mq.outbox.stub import (
-    CONTENT_TYPE,
     TRANSITIONS,
     DueState,
     GroupView,

@@ -24,6 +24,8 @@ class Book:
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         self.recorded += [outcome.message_id for outcome in outcomes]
 
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None: ...
+
 
 class HeldSender:
     """Acknowledges everything, the first time only when it is let go."""

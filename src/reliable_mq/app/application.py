@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
-
 from reliable_mq.app.asyncio_producer import Producer
 from reliable_mq.app.declarations import Declarations
 from reliable_mq.app.declaring import Declaring
@@ -23,7 +20,7 @@ from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.outbox.sql_transaction import TransactionScope
+from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
 from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import LogNotifier, Notifier, ResendCounts, Scheduler
@@ -124,7 +121,7 @@ class ReliableMQ(Declaring):
 
     def transaction(
         self,
-        session: Session | AsyncSession | None = None,
+        session: Given | None = None,
         *,
         database: str | None = None,
         half: bool = False,
@@ -132,11 +129,11 @@ class ReliableMQ(Declaring):
         """Return a block in which messages and business rows are committed together.
 
         `with mq.transaction() as tx` (or `async with`) makes a session and commits it at the end of
-        the block. Given a session, see `TransactionScope` for who commits. In a handler, give the
-        handler's session.
+        the block. Given a session or a Core connection, see `TransactionScope` for who commits. In
+        a handler, give the handler's session.
 
         Args:
-            session: of one of the application's databases.
+            session: a session, or a Core connection, of one of the application's databases.
             database: the name of the database; None: the one that the session is bound to, "main"
                 without a session.
             half: each `send` stores a half message at the broker, which shows it when the
@@ -146,13 +143,14 @@ class ReliableMQ(Declaring):
             UsageError: without a session in a handler of this database.
             ConfigurationError: when there is no such database.
         """
+        source = None if session is None else source_of(session)
         if database is None:
-            database = MAIN_DATABASE if session is None else self.databases.name_of(session)
+            database = MAIN_DATABASE if source is None else self.databases.name_of(source)
         chosen = self.databases[database]
-        if session is None:
+        if source is None:
             refuse_second_transaction(chosen.url)
         return TransactionScope(
-            self._outboxes.of(database, half=half), chosen.session, chosen.async_session, session
+            self._outboxes.of(database, half=half), chosen.session, chosen.async_session, source
         )
 
     @property

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
-from reliable_mq.app.payload import PayloadInvalid
 from reliable_mq.app.sql_attempts import Attempts, Results, Settled
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
@@ -27,6 +26,7 @@ from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import Entry
 from reliable_mq.idempotency.sql_key_log import KeyEntry
 from reliable_mq.message import RESENT, ReceivedMessage
+from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +167,12 @@ class Deliveries:
             reason = f"{consumer.max_attempts} attempts did not finish"
         else:
             try:
-                payload = consumer.plan.decode(message.body)
+                payload = consumer.plan.decode(message.body, message.content_type)
                 return replace(attempt, payload=payload, key=self._key(entry, payload, message))
             except PayloadInvalid as error:
                 reason = f"the payload does not validate: {error}"
+            except SchemaTooNew as error:  # a failed attempt, counted like any other
+                return replace(attempt, payload=error)
             except KeyInvalid as error:
                 reason = f"no business key: {error}"
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.outbox.trace import handling
 
 
 async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -133,7 +134,8 @@ async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> 
 async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
-    with cast("HandlerSession", session.sync_session).held():
+    held = cast("HandlerSession", session.sync_session).held()
+    with held, handling(attempt.message, attempts.consumer.group):
         try:
             answer = await plan.function(**arguments)
         except Exception:

@@ -1,6 +1,7 @@
 """`mq.producer`: sends without the outbox. What is lost when the process dies, stays lost."""
 
 import asyncio
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -10,11 +11,17 @@ from typing import Any, Unpack
 from reliable_mq.app.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Message, SendResult
+from reliable_mq.message import CONTENT_TYPE, Message, SendResult
+from reliable_mq.outbox.composing import (
+    MessageOptions,
+    checked_id,
+    fresh_message_id,
+    key_text,
+    with_trace,
+)
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
-from reliable_mq.outbox.sql_outbox import MessageOptions, checked_id, fresh_message_id, key_text
-from reliable_mq.outbox.stub import CONTENT_TYPE, check_texts
+from reliable_mq.outbox.stub import check_texts
 from reliable_mq.settings import OutsidePolicy
 
 
@@ -105,19 +112,20 @@ class Producer:
         ordering_key: object = "",
         delay: timedelta | None = None,
         properties: Mapping[str, str] | None = None,
+        content_type: str = "",
         message_id: str = "",
     ) -> Message:
-        body, content_type = encode_payload(payload)
+        body, content_type = encode_payload(payload, content_type)
         check_texts(tag, key_text(key), key_text(ordering_key))
         return Message(
             topic=topic,
             body=body,
             tag=tag,
             keys=(key_text(key),) if key_text(key) else (),
-            message_id=checked_id(message_id) or fresh_message_id(time.time()),
+            message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
             ordering_key=key_text(ordering_key),
             delay_level=delay_level_of(seconds_of(delay)),
-            properties={**(properties or {}), CONTENT_TYPE: content_type},
+            properties={**with_trace(properties or {}), CONTENT_TYPE: content_type},
         )
 
     def _check_policy(self, topic: str) -> None:

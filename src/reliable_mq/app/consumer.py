@@ -14,6 +14,7 @@ from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.schema import SchemaTooNew
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
@@ -56,7 +57,13 @@ class CallPlan(NamedTuple):
     is_async: bool
 
     def arguments(self, payload: Any, session: Any, message: ReceivedMessage) -> dict[str, Any]:
-        """Return the keyword arguments of one call."""
+        """Return the keyword arguments of one call.
+
+        Raises:
+            SchemaTooNew: when that is what there is instead of a payload.
+        """
+        if isinstance(payload, SchemaTooNew):
+            raise payload
         given = {}
         if self.payload is not None:
             given[self.payload] = payload
@@ -114,7 +121,8 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
         found.get("payload"),
         found.get("session"),
         found.get("message"),
-        decoder_of(payload_type, name),
+        # Who does not ask for the payload gets any message, whatever its body is.
+        decoder_of(payload_type if "payload" in found else bytes, name),
         is_async,
     )
 

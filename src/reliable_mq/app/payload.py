@@ -1,37 +1,52 @@
-"""Bodies to payloads. Receives a body; hands on what the handler's annotation asks for."""
+"""Bodies to payloads. Receives a body and its content type; hands on what the handler asks for."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, is_typeddict
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, is_typeddict
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from reliable_mq.errors import UsageError
+from reliable_mq.outbox.media_type import MediaType, media_type_of
+from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
 
-Decoder = Callable[[bytes], Any]
+Decoder = Callable[[bytes, str], Any]
+"""(body, content type or "") -> payload. Raises PayloadInvalid, or SchemaTooNew."""
+FromJson = Callable[[bytes], Any]
 
-
-class PayloadInvalid(Exception):
-    """A body that is not what the handler asks for; trying again cannot help."""
+_UNNAMED = "application/octet-stream"  # bytes of which their sender said nothing more
 
 
 def decoder_of(wanted: Any, handler: str) -> Decoder:
     """Return what makes a payload of type `wanted` from a body.
 
-    pydantic models and dataclasses are validated by pydantic, `str` is UTF-8 text, `bytes` is the
-    body itself; everything else, and no annotation, is JSON.
+    pydantic models and dataclasses are validated by pydantic, `str` is text, `bytes` is the body
+    itself; everything else, and no annotation, is JSON. Of a union whose members have a schema
+    each, the message's schema chooses.
 
     Raises:
         UsageError: when nothing can make that type from a body.
     """
     if wanted is bytes:
-        return bytes
+        return _raw
     if wanted is str:
         return _text
+    members = get_args(wanted) if get_origin(wanted) in {Union, UnionType} else ()
+    schemas = {found.name: each for each in members if (found := schema_of(each)) is not None}
+    from_json = _from_json(wanted, members, handler)
+    if members and len(schemas) == len(members):
+        return _one_of(
+            {name: decoder_of(each, handler) for name, each in schemas.items()}, from_json
+        )
+    return _json(from_json, schema_of(wanted))
+
+
+def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         return _checked(wanted.model_validate_json)
-    if dataclasses.is_dataclass(wanted) or is_typeddict(wanted):
+    if any(map(_is_pydantics, (wanted, *members))):
         return _checked(TypeAdapter(wanted).validate_json)
     try:
         return _checked(msgspec.json.Decoder(wanted).decode)
@@ -39,14 +54,71 @@ def decoder_of(wanted: Any, handler: str) -> Decoder:
         raise UsageError(f"handler {handler}: no payload can be a {wanted!r}: {error}") from error
 
 
-def _text(body: bytes) -> str:
+def _is_pydantics(wanted: Any) -> bool:
+    is_model = isinstance(wanted, type) and issubclass(wanted, BaseModel)
+    return is_model or dataclasses.is_dataclass(wanted) or is_typeddict(wanted)
+
+
+def _raw(body: bytes, _content_type: str) -> bytes:
+    return bytes(body)
+
+
+def _text(body: bytes, content_type: str) -> str:
+    media = _readable(content_type)
+    charset = "utf-8" if media is None else media.charset
     try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise PayloadInvalid(f"not UTF-8 text: {error}") from error
+        return body.decode(charset)
+    except (LookupError, ValueError) as error:
+        raise PayloadInvalid(f"not {charset.upper()} text: {error}") from error
 
 
-def _checked(decode: Decoder) -> Decoder:
+def _json(from_json: FromJson, known: Schema | None) -> Decoder:
+    def decode(body: bytes, content_type: str) -> Any:
+        media = _readable(content_type)
+        if media is not None and media.charset.lower() != "utf-8":
+            body = _text(body, content_type).encode()
+        if known is not None:
+            body = known.upgraded(body, known.version_of(media))
+        return from_json(body)
+
+    return decode
+
+
+def _one_of(decoders: dict[str, Decoder], any_of_them: FromJson) -> Decoder:
+    without = _json(any_of_them, None)
+
+    def decode(body: bytes, content_type: str) -> Any:
+        media = _readable(content_type)
+        name = None if media is None else media.parameters.get("schema")
+        if name is None:
+            return without(body, content_type)
+        if name not in decoders:
+            raise PayloadInvalid(f"a message of schema {name}, wanted is {' or '.join(decoders)}")
+        return decoders[name](body, content_type)
+
+    return decode
+
+
+def _readable(content_type: str) -> MediaType | None:
+    """Return what a content type says, None for no content type.
+
+    Raises:
+        PayloadInvalid: when nobody here can read such a body.
+    """
+    if not content_type:
+        return None
+    try:
+        media = media_type_of(content_type)
+    except UsageError as error:
+        raise PayloadInvalid(str(error)) from error
+    if not (media.is_json or media.kind.startswith("text/") or media.kind == _UNNAMED):
+        raise PayloadInvalid(
+            f"content type {content_type} cannot be decoded; a handler that takes `bytes` gets it"
+        )
+    return media
+
+
+def _checked(decode: FromJson) -> FromJson:
     def checked(body: bytes) -> Any:
         try:
             return decode(body)
@@ -58,5 +130,7 @@ def _checked(decode: Decoder) -> Decoder:
             raise PayloadInvalid(text) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PayloadInvalid(str(error)) from error
+        except Exception as error:  # of a validator's own code, or of JSON without an end
+            raise PayloadInvalid(f"{type(error).__name__}: {error}") from error
 
     return checked

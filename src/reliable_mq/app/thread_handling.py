@@ -8,6 +8,7 @@ from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
+from reliable_mq.outbox.trace import handling
 
 
 def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -122,7 +123,7 @@ def _call(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None
 def _answer(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
-    with session.held():
+    with session.held(), handling(attempt.message, attempts.consumer.group):
         try:
             answer = plan.function(**arguments)
         except Exception:

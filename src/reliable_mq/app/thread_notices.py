@@ -5,6 +5,7 @@ messages in each. What could not be sent stays owed: its row says when anybody m
 """
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -14,11 +15,10 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.idempotency.sql_notices import Owed
-from reliable_mq.message import Message, SendResult, SendStatus
+from reliable_mq.message import CONTENT_TYPE, Message, SendResult, SendStatus
+from reliable_mq.outbox.composing import fresh_message_id
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.relay import Sender
-from reliable_mq.outbox.sql_outbox import fresh_message_id
-from reliable_mq.outbox.stub import CONTENT_TYPE
 from reliable_mq.resend.notice import IDS_MAX, SECONDS_MAX, Notice
 from reliable_mq.sql_faults import FaultTeller
 
@@ -138,7 +138,7 @@ def _message(topic: str, group: str, owed: Sequence[Owed], now: float) -> Messag
     return Message(
         topic=topic,
         body=body,
-        message_id=fresh_message_id(now),
+        message_id=fresh_message_id(now, os.urandom),
         properties={CONTENT_TYPE: content_type},
     )
 

@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from reliable_mq.errors import MessageRefused
+from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.outbox.media_type import media_type_of
+from reliable_mq.outbox.schema import schema_of
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -16,14 +18,21 @@ BYTES = "application/octet-stream"
 _encode_json = msgspec.json.Encoder().encode
 
 
-def encode_payload(payload: Any) -> tuple[bytes, str]:
+def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
     """Return body and content type of a pydantic model, dataclass, msgspec Struct, dict, list,
     str or bytes.
 
+    Args:
+        payload: what is sent.
+        content_type: what bytes or a str are, when that is more than the type says.
+
     Raises:
         MessageRefused: when the payload cannot be written as JSON, is empty or is over 4 MiB.
+        UsageError: when the content type is none, or not the caller's to say.
     """
-    body, content_type = _encode(payload)
+    body, natural = _encode(payload)
+    if content_type:
+        natural = _chosen(content_type, payload)
     if not body:
         raise MessageRefused("the payload is empty; RocketMQ carries no message without a body")
     if len(body) > MESSAGE_BODY_SIZE_MAX:
@@ -31,7 +40,22 @@ def encode_payload(payload: Any) -> tuple[bytes, str]:
             f"the payload is {len(body)} bytes, more than {MESSAGE_BODY_SIZE_MAX}; "
             "store it elsewhere and send where it is"
         )
-    return body, content_type
+    return body, natural
+
+
+def _chosen(content_type: str, payload: Any) -> str:
+    if not isinstance(payload, bytes | str):
+        raise UsageError(
+            f"content_type={content_type!r}: only bytes and str need one, "
+            f"a {type(payload).__name__} is written as {JSON}"
+        )
+    media = media_type_of(content_type)
+    if isinstance(payload, str) and media.charset.lower() not in {"utf-8", "utf8"}:
+        raise UsageError(
+            f"content_type={content_type!r}: a str is sent as UTF-8; for another charset encode "
+            "it, and send bytes"
+        )
+    return content_type
 
 
 def _encode(payload: Any) -> tuple[bytes, str]:
@@ -41,9 +65,9 @@ def _encode(payload: Any) -> tuple[bytes, str]:
         return payload.encode(), TEXT
     try:
         if isinstance(payload, BaseModel):
-            return payload.model_dump_json().encode(), JSON
+            return payload.model_dump_json().encode(), _json_of(payload)
         if isinstance(payload, dict | list | msgspec.Struct) or dataclasses.is_dataclass(payload):
-            return _encode_json(payload), JSON
+            return _encode_json(payload), _json_of(payload)
     except (TypeError, ValueError) as error:
         raise MessageRefused(
             f"a {type(payload).__name__} cannot be written as JSON: {error}"
@@ -52,3 +76,8 @@ def _encode(payload: Any) -> tuple[bytes, str]:
         f"a payload is a pydantic model, dataclass, dict, list, str or bytes, "
         f"not a {type(payload).__name__}"
     )
+
+
+def _json_of(payload: Any) -> str:
+    found = schema_of(type(payload))
+    return JSON if found is None else found.content_type

@@ -9,10 +9,11 @@ The same steps serve the resend scheduler, which hands it the stubs that are due
 
 import itertools
 import logging
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -57,6 +58,10 @@ class StubBook(Protocol):
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         """Write down what the sends came to, where the stub is still ours."""
+        ...
+
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        """Let the lease of stubs end later that are unsent and still ours."""
         ...
 
 
@@ -131,15 +136,25 @@ def _outcome(
     return SendOutcome(stub.message_id, count, next_time(count, now, None), error=why)
 
 
+class _Held(NamedTuple):
+    """A stub in a lane, ours until then. A lease is renewed once, when its commit came late."""
+
+    until: float
+    stub: Stub
+    is_renewed: bool = False
+
+
 class Relay:
     """Sends the stubs it is handed; stubs of one (topic, ordering key) strictly one after another.
 
     Invariant: a stub is in exactly one lane, and a lane is in the order of its rows, whatever the
-    order in which the threads that committed them came to hand them over.
+    order in which the threads that committed them came to hand them over. About their leases
+    nothing is to be done before `_lease_due`.
 
     Args:
         owner: how the table names this relay.
-        lease: seconds after which a stub that is not sent is left to the resend scheduler.
+        lease: seconds after which a stub that is not sent is left to the resend scheduler. One
+            whose transaction took half of that or longer gets it once more from the commit on.
         batch_max: most stubs in one `send_many`.
         confirm_to: tells where this database reads notices of other databases' consumer groups;
             may raise what the database raises.
@@ -163,20 +178,19 @@ class Relay:
         self._lease = lease
         self._batch_max = batch_max
         self._confirm_to = confirm_to
-        self._lanes: dict[tuple[str, str], deque[tuple[float, Stub]]] = {}
+        self._lanes: dict[tuple[str, str], deque[_Held]] = {}
+        self._lease_due = math.inf
         #: Why a stub of the last run was not sent; of several, the first one's reason.
         self.last_error = ""
 
     def accept(self, stubs: Iterable[Stub], written: float) -> None:
         """Take stubs that were written, under a lease of ours, at `written` (seconds)."""
+        until = written + self._lease
         for stub in stubs:
             # A stub without a key has a lane of its own: nothing must go before it.
             lane = (stub.topic, stub.ordering_key) if stub.ordering_key else ("", stub.message_id)
-            insort(
-                self._lanes.setdefault(lane, deque()),
-                (written + self._lease, stub),
-                key=_row,
-            )
+            insort(self._lanes.setdefault(lane, deque()), _Held(until, stub), key=_row)
+        self._lease_due = min(self._lease_due, until - self._lease / 2)
 
     @property
     def waiting(self) -> int:
@@ -187,7 +201,7 @@ class Relay:
 
         Raises whatever the table of stubs raises; the stubs stay in their lanes then.
         """
-        dropped = self._drop_expired(now)
+        dropped = self._look_at_leases(now)
         offered = self._offered()
         if not offered:
             return RelayCounts(dropped=dropped)
@@ -221,7 +235,7 @@ class Relay:
             outcome = outcomes.get(stub.message_id)
             if outcome is not None and outcome.error is not None:
                 # Later ones of the key that were not sent wait in the table, behind this one.
-                return dropped + sum(each.message_id not in outcomes for _, each in lane)
+                return dropped + sum(each.stub.message_id not in outcomes for each in lane)
             if outcome is None and stub.message_id in there:
                 break  # not tried
             lane.popleft()
@@ -237,7 +251,7 @@ class Relay:
         for name, lane in self._lanes.items():
             if room <= 0:
                 break
-            offered[name] = [stub for _, stub in itertools.islice(lane, min(room, LANE_MAX))]
+            offered[name] = [each.stub for each in itertools.islice(lane, min(room, LANE_MAX))]
             room -= len(offered[name])
         return offered
 
@@ -250,26 +264,48 @@ class Relay:
         self._book.record(outcomes, self._owner, now)
         return outcomes
 
-    def _drop_expired(self, now: float) -> int:
-        """Forget stubs whose lease has passed: the scheduler may be sending them by now."""
+    def _look_at_leases(self, now: float) -> int:
+        """Renew leases of commits that were late, forget stubs whose lease has passed otherwise.
+
+        The scheduler may be sending those by now. It may have taken the late ones, too: which are
+        ours is seen when they are read back.
+        """
+        if now < self._lease_due:
+            return 0
+        half = self._lease / 2
+        held = [each for lane in self._lanes.values() for each in lane if not each.is_renewed]
+        renewed = {each.stub.message_id for each in held if each.until - half <= now}
+        until = now + self._lease
+        if renewed:
+            self._book.renew(renewed, self._owner, until)
         expired = 0
         for name, lane in list(self._lanes.items()):
-            alive = deque(each for each in lane if each[0] > now)
+            alive = deque(
+                _Held(until, each.stub, True) if each.stub.message_id in renewed else each
+                for each in lane
+                if each.until > now or each.stub.message_id in renewed
+            )
             expired += len(lane) - len(alive)
             if alive:
                 self._lanes[name] = alive
             else:
                 del self._lanes[name]
+        held = [each for lane in self._lanes.values() for each in lane]
+        dues = (each.until if each.is_renewed else each.until - half for each in held)
+        self._lease_due = min(dues, default=math.inf)
         return expired
 
     def invariants(self) -> None:
         """Check what the class promises of itself."""
-        ids = [stub.message_id for lane in self._lanes.values() for _, stub in lane]
+        held = [each for lane in self._lanes.values() for each in lane]
+        ids = [each.stub.message_id for each in held]
         if len(ids) != len(set(ids)) or not all(self._lanes.values()):
             raise InvariantBroken("a stub is in exactly one lane, and no lane is empty")
         if any(list(lane) != sorted(lane, key=_row) for lane in self._lanes.values()):
             raise InvariantBroken("a lane is in the order of its rows")
+        if any(each.until < self._lease_due for each in held):
+            raise InvariantBroken("a lease in a lane ends before somebody looks at it")
 
 
-def _row(entry: tuple[float, Stub]) -> int:
-    return entry[1].seq
+def _row(entry: _Held) -> int:
+    return entry.stub.seq

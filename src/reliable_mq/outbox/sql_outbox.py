@@ -1,78 +1,38 @@
-"""The outbox: messages become stubs in the transaction of a session.
+"""The outbox: messages become stubs in the transaction of a session or of a connection.
 
-Receives a session and a message. Hands on its stub: inserted at once, so that a savepoint that is
-rolled back takes it along, and handed to the relay when the session has committed. Refuses what
-could not be sent later.
+Receives a session or a Core connection, and messages. Hands on their stubs: inserted at once, so
+that a savepoint that is rolled back takes them along, and noted for the relay, which gets them
+when the transaction has committed. Refuses to write where nothing could be rolled back.
 """
 
-import logging
 import os
-import re
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Unpack
 
-from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.orm import Session
 
-from reliable_mq.client.outgoing import check_message, properties_of
-from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id
-from reliable_mq.outbox.delay import delay_level_of, seconds_of
-from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
+from reliable_mq.outbox.sql_handover import Handover, note, watch
 from reliable_mq.outbox.sql_same_database import SameDatabase
 from reliable_mq.outbox.sql_stubs import SqlStubs
-from reliable_mq.outbox.stub import Stub, check_texts, message_of
+from reliable_mq.outbox.sql_unowned import announce
+from reliable_mq.outbox.stub import Stub
 from reliable_mq.sql_types import is_missing_table, missing_table_text
-
-log = logging.getLogger(__name__)
-
-_PENDING = "reliable_mq.pending"
-_ROLLED_BACK = "reliable_mq.rolled_back"
-_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
-_FEW_GROUPS = 16  # their names cannot be too long for a record's properties
-_ID_LENGTH = 32
-_LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
-
-
-class MessageOptions(TypedDict, total=False):
-    """What may be said of a message that is sent; see `Transaction.send`."""
-
-    tag: str
-    key: object
-    ordering_key: object
-    delay: timedelta | None
-    properties: Mapping[str, str] | None
-    message_id: str
-
-
-class StubOptions(MessageOptions, total=False):
-    """What may be said of a message that has a stub."""
-
-    required_groups: tuple[str, ...] | None
-
-
-class Handover(Protocol):
-    """What takes committed stubs over: the relay's thread."""
-
-    def hand(self, stubs: list[Stub], written: float) -> None:
-        """Take stubs that were written at `written`; must not wait."""
-        ...
 
 
 class SqlOutbox:
-    """Writes stubs into the transactions of sessions.
+    """Writes stubs into the transactions of sessions and connections.
 
     Args:
         stubs: the table.
         relay: takes the stubs after the commit.
-        owner: the relay's name in the table.
-        lease: seconds for which a stub is the relay's alone.
+        owner: the relay's name in the table; None: any relay of the database sends the stubs, and
+            is told of the commit where the database can do that.
+        lease: seconds for which a stub is the relay's alone, or the relays'.
         groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
             told.
         clock: tells the time by which the rows are judged, seconds since the epoch.
@@ -83,77 +43,66 @@ class SqlOutbox:
         stubs: SqlStubs,
         relay: Handover,
         *,
-        owner: str,
+        owner: str | None,
         lease: float,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
         clock: Callable[[], float] = time.time,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._stubs = stubs
         self._same_database = SameDatabase(stubs.engine, stubs.table)
         self._relay = relay
         self._owner = owner
         self._lease = lease
-        self._groups_of_topic = groups_of_topic
+        self._composer = Composer(groups_of_topic, random_bytes)
         self._clock = clock
+        watch(stubs.engine)
 
     def write(
         self,
-        session: Session,
+        source: Session | Connection,
         topic: str,
         payload: Any,
-        *,
-        tag: str = "",
-        key: object = "",
-        ordering_key: object = "",
-        delay: timedelta | None = None,
-        properties: Mapping[str, str] | None = None,
-        required_groups: tuple[str, ...] | None = None,
-        message_id: str = "",
+        **options: Unpack[StubOptions],
     ) -> str:
-        """Write one stub into the session's transaction and return its message id."""
+        """Write one stub into the transaction and return its message id."""
         now = self._clock()
-        body, content_type = encode_payload(payload)
-        deliver_time = None
-        if delay is not None:
-            delay_level_of(seconds_of(delay))
-            deliver_time = now + seconds_of(delay)
-        if required_groups is None:
-            groups = self._groups_of_topic(topic, tag)
-        else:
-            groups = checked_groups(required_groups)
-        stub = Stub(
-            seq=0,
-            message_id=checked_id(message_id) or fresh_message_id(now),
-            topic=topic,
-            content=body,
-            tag=tag,
-            message_key=key_text(key),
-            ordering_key=key_text(ordering_key),
-            content_type=content_type,
-            properties=dict(properties or {}),
-            required_groups=groups,
-            deliver_time=deliver_time,
-        )
-        # What cannot be sent is refused here, not later.
-        check_texts(stub.tag, stub.message_key, stub.ordering_key)
-        message = message_of(stub, 0, confirm_to=_SOME_TOPIC)
-        check_message(message)
-        if properties or len(groups) > _FEW_GROUPS:
-            properties_of(message)
-        # The caller's changes first: whoever waits for a row of theirs gets a later stub, too, so
-        # that stubs of one ordering key have the order of the business.
-        session.flush()
-        connection = session.connection()
-        self._same_database.check(connection)
-        self._before_insert(connection, [stub])
-        try:
-            (stub,) = self._stubs.write(connection, [stub], self._owner, now, self._lease)
-        except DBAPIError as error:
-            self._not_inserted([stub], now, error)
-            raise
-        # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
-        session.info.setdefault(_PENDING, []).append((self._relay, stub, now))
+        stub = self._composer.stub(now, topic, payload, **options)
+        self._insert(source, [stub], now)
         return stub.message_id
+
+    def write_many(
+        self,
+        source: Session | Connection,
+        topic: str,
+        payloads: Iterable[Any],
+        **options: Unpack[ManyOptions],
+    ) -> list[str]:
+        """Write a stub for each payload into the transaction; return their message ids in order.
+
+        All are refused when one is: nothing was written then.
+        """
+        now = self._clock()
+        stubs = self._composer.stubs(now, topic, payloads, options)
+        if stubs:
+            self._insert(source, stubs, now)
+        return [stub.message_id for stub in stubs]
+
+    def _insert(self, source: Session | Connection, stubs: list[Stub], now: float) -> None:
+        connection = self._connection_of(source)
+        if self._same_database.check(connection):
+            watch(connection.engine)
+        _check_transaction(connection)
+        self._before_insert(connection, stubs)
+        try:
+            written = self._stubs.write(connection, stubs, self._owner, now, self._lease)
+        except DBAPIError as error:
+            self._not_inserted(stubs, now, error)
+            raise
+        if self._owner is None:
+            announce(connection, self._stubs.table)
+        # Committed or not, gone with a savepoint or not: the relay reads it back before it sends.
+        note(source, connection, self._relay, written, now)
 
     def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:
         """Do what comes before stubs are inserted, in the caller's transaction."""
@@ -163,73 +112,36 @@ class SqlOutbox:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
 
+    def _connection_of(self, source: Session | Connection) -> Connection:
+        """Return the connection that the stubs are written on, with the caller's changes on it.
 
-def key_text(key: object) -> str:
-    """Return a key as a message carries it; None is none, as a nullable column says it."""
-    return "" if key is None else str(key)
-
-
-def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return consumer groups that a caller named.
-
-    Raises:
-        UsageError: when it is one name instead of several, or one is no legal name.
-    """
-    if isinstance(groups, str):
-        raise UsageError(f"required_groups={groups!r}: a tuple of names is needed")
-    for group in groups:
-        check_name("consumer group", group, GROUP_LENGTH_MAX)
-    return groups
-
-
-def fresh_message_id(now: float) -> str:
-    """Return a new message id for the time `now`, seconds since the epoch."""
-    return new_message_id(int(now * 1000), os.urandom(10))
+        Whoever waits for a row of theirs gets a later stub, too, so that stubs of one ordering
+        key have the order of the business.
+        """
+        if isinstance(source, Connection):
+            return source
+        source.flush()
+        try:
+            return source.connection(bind_arguments={"clause": self._stubs.table})
+        except UnboundExecutionError as error:
+            raise UsageError(
+                "the session is bound table by table and knows no engine for "
+                f"{self._stubs.table.name}: add `binds={{mq.database.stubs: engine}}`"
+            ) from error
 
 
-def checked_id(message_id: str) -> str:
-    """Return the id a user chose.
+def _check_transaction(connection: Connection) -> None:
+    """Raise when what is written on a connection is committed statement by statement.
 
     Raises:
-        UsageError: when it is not empty and not 32 characters long, or holds others than those.
+        UsageError: a message would be sent whatever becomes of the block.
     """
-    if message_id and not _LEGAL_ID.fullmatch(message_id):
+    driver: Any = connection.connection.driver_connection
+    is_autocommit = getattr(driver, "autocommit", False) is True
+    if connection.dialect.name == "sqlite":
+        is_autocommit |= driver.isolation_level is None and not driver.in_transaction
+    if is_autocommit:
         raise UsageError(
-            f"message_id {message_id!r} must have {_ID_LENGTH} characters of a-z A-Z 0-9 _ -"
+            "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "
+            "transaction; take an engine or a connection without that isolation level"
         )
-    return message_id
-
-
-@event.listens_for(Session, "after_commit")
-def _hand_over(session: Session) -> None:
-    """Hand the stubs of a committed session to their relays, in the order of their rows."""
-    if session.in_nested_transaction():  # a savepoint was released; nothing is committed yet
-        return
-    batches: dict[int, tuple[Handover, list[Stub], float]] = {}
-    for relay, stub, written in session.info.pop(_PENDING, ()):
-        batches.setdefault(id(relay), (relay, [], written))[1].append(stub)
-    for relay, stubs, first_written in batches.values():
-        relay.hand(stubs, first_written)
-
-
-@event.listens_for(Session, "after_transaction_end")
-def _forget(session: Session, transaction: SessionTransaction) -> None:
-    """Forget the stubs of a transaction that ended without a commit."""
-    if transaction.parent is not None:
-        return
-    lost = session.info.pop(_PENDING, ())
-    was_meant = session.info.pop(_ROLLED_BACK, False) or sys.exc_info()[0] is not None
-    if lost and not was_meant:
-        log.error(
-            "%d message(s) were written into a transaction that was closed without commit and are "
-            "gone with it; the session was in a transaction before mq.transaction(session) joined "
-            "it, so its owner must call commit()",
-            len(lost),
-        )
-
-
-@event.listens_for(Session, "after_rollback")
-def _note_rollback(session: Session) -> None:
-    """Note that somebody decided against the session's transaction, or a part of it."""
-    if session.info.get(_PENDING):
-        session.info[_ROLLED_BACK] = True

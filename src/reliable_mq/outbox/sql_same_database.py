@@ -25,23 +25,24 @@ class SameDatabase:
         self._table = table
         self._known: WeakSet[Engine] = WeakSet((engine,))
 
-    def check(self, connection: Connection) -> None:
-        """Raise when a connection leads to another database than ours.
+    def check(self, connection: Connection) -> bool:
+        """Say whether a connection is of an engine that was not met before.
 
         Raises:
-            UsageError: names both.
+            UsageError: when it leads to another database than ours; names both.
         """
         if connection.engine in self._known:
-            return
+            return False
         if not self._is_ours(connection):
             theirs = connection.engine.url
             raise UsageError(
-                f"the session is bound to {theirs.render_as_string()}, but this application's "
+                f"the transaction is bound to {theirs.render_as_string()}, but this application's "
                 f"database is {self._ours.url.render_as_string()}: a message written there would "
-                "never be sent. Use a session of this database, name another one by "
-                "mq.transaction(session, database=…), or use a ReliableMQ of that one"
+                "never be sent. Use a session or connection of this database, name another one by "
+                "mq.transaction(…, database=…), or use a ReliableMQ of that one"
             )
         self._known.add(connection.engine)
+        return True
 
     def _is_ours(self, connection: Connection) -> bool:
         theirs, ours = connection.engine.url, self._ours.url

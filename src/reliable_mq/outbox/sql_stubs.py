@@ -20,7 +20,6 @@ from sqlalchemy import (
     bindparam,
     case,
     exists,
-    insert,
     literal_column,
     not_,
     null,
@@ -30,6 +29,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.sql_inserts import StubInserts
 from reliable_mq.outbox.stub import Position, Stub, StubEvent, groups_of, groups_text, next_status
 from reliable_mq.outbox.stub import StubStatus as Status
 from reliable_mq.sql_types import is_among, utc_datetime
@@ -37,6 +37,7 @@ from reliable_mq.sql_types import is_among, utc_datetime
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
 _NOTE_LENGTH_MAX = 1000
+_RENEWED_MAX = 1000
 
 
 class SqlStubs:
@@ -52,7 +53,7 @@ class SqlStubs:
         )
         self.table = table
         stub = table.c
-        self._insert = insert(table).returning(stub.seq, sort_by_parameter_order=True)
+        self._inserts = StubInserts(table, engine.dialect.name)
         earlier = table.alias("earlier").c
         #: An earlier stub of the same key has not reached the broker, and is not in the same batch
         #: of the same owner (parameters `ids` and `me`).
@@ -65,6 +66,16 @@ class SqlStubs:
             stub.owner == bindparam("me"),
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
+        )
+        self._renew = (
+            update(table)
+            .where(
+                is_among(stub.message_id, "ids", engine.dialect.name),
+                stub.owner == bindparam("me"),
+                stub.status == UNCONFIRMED,
+                stub.broker_name.is_(None),
+            )
+            .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
         )
         # A consumer may have given the message up before its send was recorded: the reason it gave,
         # and the time at which a person is told, stay.
@@ -133,39 +144,31 @@ class SqlStubs:
         )
 
     def write(
-        self, connection: Connection, stubs: Sequence[Stub], owner: str, now: float, lease: float
+        self,
+        connection: Connection,
+        stubs: Sequence[Stub],
+        owner: str | None,
+        now: float,
+        lease: float,
     ) -> list[Stub]:
         """Insert stubs in the caller's transaction, under a lease of their relay.
+
+        Without an owner every relay may claim them; the scheduler may, too, when the lease passed.
 
         Returns them as they are in the table: with their `seq` and the time `now`.
         """
         at, until = utc_datetime(now), utc_datetime(now + lease)
-        rows = [
-            {
-                "message_id": stub.message_id,
-                "topic": stub.topic,
-                "tag": stub.tag,
-                "message_key": stub.message_key,
-                "ordering_key": stub.ordering_key,
-                "content": stub.content,
-                "content_type": stub.content_type,
-                "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
-                "status": Status.UNCONFIRMED.value,
-                "count": 0,
-                "resend_time": until,
-                "required_groups": groups_text(stub.required_groups),
-                "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
-                "create_date": at,
-                "update_date": at,
-                "owner": owner,
-                "lease_until": until,
-            }
-            for stub in stubs
-        ]
-        inserted = connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+        of_all = {
+            "resend_time": until,
+            "create_date": at,
+            "update_date": at,
+            "owner": owner,
+            "lease_until": None if owner is None else until,
+        }
+        numbers = self._inserts.insert(connection, [_own_columns(stub) for stub in stubs], of_all)
         return [
             msgspec.structs.replace(stub, seq=seq, create_time=now)
-            for stub, seq in zip(stubs, inserted.scalars(), strict=True)
+            for stub, seq in zip(stubs, numbers, strict=True)
         ]
 
     def sendable(self, message_ids: Collection[str], owner: str) -> dict[str, bool]:
@@ -176,6 +179,15 @@ class SqlStubs:
         with self._short.connect() as connection:
             rows = connection.execute(self._sendable, {"ids": list(message_ids), "me": owner})
             return {message_id: bool(blocked) for message_id, blocked in rows}
+
+    def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:
+        """Let the lease of stubs end later that are unsent and still ours; see `sendable` which."""
+        ids = list(message_ids)
+        with self._short.begin() as connection:
+            for start in range(0, len(ids), _RENEWED_MAX):
+                some = ids[start : start + _RENEWED_MAX]
+                values = {"ids": some, "me": owner, "until": utc_datetime(until)}
+                connection.execute(self._renew, values)
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
         """Write down what sends came to, where the stub is still ours, each by itself."""
@@ -198,6 +210,22 @@ class SqlStubs:
                 if rows:
                     # A single row goes without the ceremony of many.
                     connection.execute(statement, rows if len(rows) > 1 else rows[0])
+
+
+def _own_columns(stub: Stub) -> dict[str, Any]:
+    """Return what a new row has of its stub."""
+    return {
+        "message_id": stub.message_id,
+        "topic": stub.topic,
+        "tag": stub.tag,
+        "message_key": stub.message_key,
+        "ordering_key": stub.ordering_key,
+        "content": stub.content,
+        "content_type": stub.content_type,
+        "properties": json.dumps(dict(stub.properties)) if stub.properties else "{}",
+        "required_groups": groups_text(stub.required_groups),
+        "deliver_time": stub.deliver_time and utc_datetime(stub.deliver_time),
+    }
 
 
 def stub_of(row: Row[Any]) -> Stub:

@@ -83,6 +83,14 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         postgresql_where=settled_rows(table),
         sqlite_where=settled_rows(table),
     )
+    # What no relay owns and nobody has sent yet; rows that have an owner cost this index nothing.
+    unowned = unowned_rows(table)
+    Index(
+        f"{name}_unowned",
+        *(column.resend_time, column.seq),
+        postgresql_where=unowned,
+        sqlite_where=unowned,
+    )
     ordered = and_(column.status == 0, column.ordering_key != "")
     Index(
         f"{name}_ordered",
@@ -113,6 +121,13 @@ def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
         "suspect": and_(unsent, begun),
         "given up": and_(waiting, column.given_up),
     }
+
+
+def unowned_rows(table: Table) -> ColumnElement[bool]:
+    """Return what stubs have in common that any relay may send: see `sql_unowned`."""
+    column = table.c
+    waiting = waiting_kinds(table)["unsent"]
+    return and_(waiting, column.owner.is_(None), column.count == literal_column("0"))
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:

@@ -14,10 +14,8 @@ from enum import Enum, IntEnum
 import msgspec
 
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.message import CONFIRM_TO, RESENT, Message
+from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, Message
 
-CONTENT_TYPE = "CONTENT_TYPE"
-"""The user property that tells a consumer how the body was made."""
 TEXT_LENGTH_MAX = 255
 """Characters of a tag, a message key and an ordering key, each."""
 

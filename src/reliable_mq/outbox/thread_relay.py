@@ -6,38 +6,67 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from reliable_mq.outbox.pace import Pace
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
-BLOCKED_SECONDS = 0.02
-"""Wait before asking again whether an earlier stub of another process has gone."""
+BLOCKED_SECONDS = (0.001, 0.05)
+"""Waits before asking again whether an earlier stub of another process has gone."""
+UNOWNED_SECONDS = (0.01, 1.0)
+"""Waits between looks at what nobody owns; the long one where commits are told."""
+UNOWNED_MAX = 256
+"""Most unowned stubs that are claimed at once; no more while so many are in hand."""
 FAULT_SECONDS = 0.5
 GATHER_SECONDS = 0.003
 """Where transactions commit at the same time, the relay lets so much of them gather. A single
 one never waits."""
 
 
+class Unowned(Protocol):
+    """Stubs of processes that run no relay; see `sql_unowned`."""
+
+    def claim(self, now: float, limit: int) -> list[Stub]:
+        """Make at most `limit` of them ours."""
+        ...
+
+
 class RelayThread:
     """Runs a relay in a daemon thread.
 
-    Invariant: only this thread touches the relay; `hand` never waits.
+    Invariant: only this thread touches the relay; `hand` and `wake` never wait.
 
     Args:
         relay: what it runs.
         clock: tells the time by which the rows are judged, seconds since the epoch; may wait.
+        unowned: where the relay is shared: what no process owns is claimed, and what is handed
+            over is only told of, because it is written without an owner.
+        is_told: whether commits of unowned stubs wake this thread at this moment; else it looks
+            by itself, often after it found some and ever less while it finds none.
     """
 
-    def __init__(self, relay: Relay, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        relay: Relay,
+        clock: Callable[[], float] = time.time,
+        *,
+        unowned: Unowned | None = None,
+        is_told: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._relay = relay
         self._clock = clock
+        self._unowned = unowned
+        self._is_told = is_told
         self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
         self._is_busy = False
+        self._blocked = Pace(*BLOCKED_SECONDS)
+        self._idle = Pace(*UNOWNED_SECONDS)
         self._faults = FaultTeller(log, "relay")
 
     def start(self) -> None:
@@ -46,7 +75,11 @@ class RelayThread:
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:
         """Hand over stubs that were written at `written`, in the order of their rows."""
-        self._inbox.put((written, stubs))
+        self._inbox.put((written, stubs) if self._unowned is None else None)
+
+    def wake(self) -> None:
+        """Let it look at once."""
+        self._inbox.put(None)
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is still in hand for at most `timeout` seconds, then stop.
@@ -59,12 +92,12 @@ class RelayThread:
             self._thread.join(timeout + 1.0)
 
     def _run(self) -> None:
-        pause: float | None = None
+        pause = None if self._unowned is None else 0.0
         while True:
             self._take(pause)
             pause = self._work()
             # What was handed over during the work is still in the inbox: it goes out first.
-            is_idle = pause is None and self._inbox.empty()
+            is_idle = self._relay.waiting == 0 and self._inbox.empty()
             if self._closing_by is not None and (is_idle or time.monotonic() >= self._closing_by):
                 return
 
@@ -72,8 +105,9 @@ class RelayThread:
         """Take everything that was handed over; wait `pause` seconds, or for the first one."""
         with contextlib.suppress(queue.Empty):
             if self._closing_by is not None:
-                pause = pause or 0.0
+                pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
+            self._idle.found()  # told or handed over: there is something
             if self._is_busy and item is not None:
                 time.sleep(GATHER_SECONDS)
             while True:
@@ -84,7 +118,9 @@ class RelayThread:
     def _work(self) -> float | None:
         """Run the relay once; return how long to wait, None: until there is something to do."""
         try:
-            counts = self._relay.run_once(self._clock())
+            now = self._clock()
+            claimed = self._claim_unowned(now)
+            counts = self._relay.run_once(now)
         except Exception as error:  # noqa: BLE001 - told by the teller
             self._faults.tell(error)
             return FAULT_SECONDS
@@ -92,6 +128,24 @@ class RelayThread:
         if counts.failed:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
             self._faults.tell_line("unsent", f"{said}: {self._relay.last_error}")
-        if not counts.waiting:
+        if counts.sent or counts.failed or counts.dropped:
+            self._blocked.found()
+            return 0.0 if counts.waiting or claimed else self._idle_pause()
+        return self._blocked.pause() if counts.waiting else self._idle_pause()
+
+    def _claim_unowned(self, now: float) -> int:
+        """Make unowned stubs ours, as long as there is room for them; return how many."""
+        room = UNOWNED_MAX - self._relay.waiting
+        if self._unowned is None or room <= 0 or self._closing_by is not None:
+            return 0
+        stubs = self._unowned.claim(now, room)
+        self._relay.accept(stubs, now)
+        if stubs:
+            self._idle.found()
+        return len(stubs)
+
+    def _idle_pause(self) -> float | None:
+        """Return how long to wait when nothing is in hand."""
+        if self._unowned is None:
             return None
-        return 0.0 if counts.sent or counts.failed or counts.dropped else BLOCKED_SECONDS
+        return UNOWNED_SECONDS[1] if self._is_told() else self._idle.pause()

@@ -1,0 +1,176 @@
+"""What a caller says of a message becomes a stub. Pure: it knows no database and no clock.
+
+Refuses what could not be sent, found or stored later, while the caller can still do something.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from reliable_mq.client.outgoing import check_message, properties_of
+from reliable_mq.client.subscription import check_name
+from reliable_mq.errors import UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX
+from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id
+from reliable_mq.outbox.delay import delay_level_of, seconds_of
+from reliable_mq.outbox.payload import encode_payload
+from reliable_mq.outbox.stub import Stub, check_texts, message_of
+from reliable_mq.outbox.trace import trace_properties
+
+_ID_LENGTH = 32
+_LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
+
+_ROOM_FOR_TRACE = 4_096
+_SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
+_FEW_GROUPS = 16  # their names cannot be too long for a record's properties
+
+RandomBytes = Callable[[int], bytes]
+
+
+class MessageOptions(TypedDict, total=False):
+    """What may be said of a message that is sent; see `Transaction.send`."""
+
+    tag: str
+    key: object
+    ordering_key: object
+    delay: timedelta | None
+    properties: Mapping[str, str] | None
+    content_type: str
+    message_id: str
+
+
+class StubOptions(MessageOptions, total=False):
+    """What may be said of a message that has a stub."""
+
+    required_groups: tuple[str, ...] | None
+
+
+class ManyOptions(TypedDict, total=False):
+    """What may be said of many messages at once: a value for all, or a function of the payload."""
+
+    tag: str | Callable[[Any], str]
+    key: object
+    ordering_key: object
+    delay: timedelta | Callable[[Any], timedelta | None] | None
+    properties: Mapping[str, str] | Callable[[Any], Mapping[str, str] | None] | None
+    content_type: str | Callable[[Any], str]
+    message_id: Callable[[Any], str]
+    required_groups: tuple[str, ...] | None
+
+
+class Composer:
+    """Makes stubs of what callers say.
+
+    Args:
+        groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
+            told.
+        random_bytes: returns so many random bytes.
+    """
+
+    def __init__(
+        self, groups_of_topic: Callable[[str, str], tuple[str, ...]], random_bytes: RandomBytes
+    ) -> None:
+        self._groups_of_topic = groups_of_topic
+        self._random_bytes = random_bytes
+
+    def stub(
+        self,
+        now: float,
+        topic: str,
+        payload: Any,
+        *,
+        tag: str = "",
+        key: object = "",
+        ordering_key: object = "",
+        delay: timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        required_groups: tuple[str, ...] | None = None,
+        content_type: str = "",
+        message_id: str = "",
+    ) -> Stub:
+        """Return the stub of one message, which is written at `now`; see `Transaction.send`."""
+        body, content_type = encode_payload(payload, content_type)
+        deliver_time = None
+        if delay is not None:
+            delay_level_of(seconds_of(delay))
+            deliver_time = now + seconds_of(delay)
+        if required_groups is None:
+            groups = self._groups_of_topic(topic, tag)
+        else:
+            groups = checked_groups(required_groups)
+        stub = Stub(
+            seq=0,
+            message_id=checked_id(message_id) or fresh_message_id(now, self._random_bytes),
+            topic=topic,
+            content=body,
+            tag=tag,
+            message_key=key_text(key),
+            ordering_key=key_text(ordering_key),
+            content_type=content_type,
+            properties=with_trace(properties or {}),
+            required_groups=groups,
+            deliver_time=deliver_time,
+        )
+        check_texts(stub.tag, stub.message_key, stub.ordering_key)
+        message = message_of(stub, 0, confirm_to=_SOME_TOPIC)
+        check_message(message)
+        if stub.properties or len(groups) > _FEW_GROUPS:
+            properties_of(message)
+        return stub
+
+    def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions) -> list[Stub]:
+        """Return the stubs of many messages; see `Transaction.send_many`."""
+        same: dict[str, Any] = {k: value for k, value in options.items() if not callable(value)}
+        own = {name: value for name, value in options.items() if callable(value)}
+        if "message_id" in same:
+            raise UsageError("send_many: message_id must be a function, or all would have one id")
+        return [
+            self.stub(
+                now, topic, payload, **same, **{name: of(payload) for name, of in own.items()}
+            )
+            for payload in payloads
+        ]
+
+
+def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with the trace context, unless theirs take the room."""
+    if properties and sum(map(len, properties.values())) > _ROOM_FOR_TRACE:
+        return dict(properties)
+    return {**trace_properties(), **properties}
+
+
+def key_text(key: object) -> str:
+    """Return a key as a message carries it; None is none, as a nullable column says it."""
+    return "" if key is None else str(key)
+
+
+def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:
+    """Return consumer groups that a caller named.
+
+    Raises:
+        UsageError: when it is one name instead of several, or one is no legal name.
+    """
+    if isinstance(groups, str):
+        raise UsageError(f"required_groups={groups!r}: a tuple of names is needed")
+    for group in groups:
+        check_name("consumer group", group, GROUP_LENGTH_MAX)
+    return groups
+
+
+def fresh_message_id(now: float, random_bytes: RandomBytes) -> str:
+    """Return a new message id for the time `now`, seconds since the epoch."""
+    return new_message_id(int(now * 1000), random_bytes(10))
+
+
+def checked_id(message_id: str) -> str:
+    """Return the id a user chose.
+
+    Raises:
+        UsageError: when it is not empty and not 32 characters long, or holds others than those.
+    """
+    if message_id and not _LEGAL_ID.fullmatch(message_id):
+        raise UsageError(
+            f"message_id {message_id!r} must have {_ID_LENGTH} characters of a-z A-Z 0-9 _ -"
+        )
+    return message_id

@@ -1,0 +1,60 @@
+"""Content types, as RFC 9110 writes them: `type/subtype; name=value`. Pure."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from reliable_mq.errors import UsageError
+
+CONTENT_TYPE_LENGTH_MAX = 127
+"""Characters; the width of the stub's column."""
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_KIND = re.compile(rf"\s*({_WORD})/({_WORD})\s*")
+_PARAMETER = re.compile(rf';\s*(?:({_WORD})=(?:({_WORD})|"((?:[^"\\]|\\.)*)")\s*)?')
+
+
+class MediaType(msgspec.Struct, frozen=True):
+    """A content type that was read. `kind` and names of parameters are in lower case."""
+
+    kind: str
+    parameters: Mapping[str, str]
+
+    @property
+    def charset(self) -> str:
+        """How text in it is encoded; UTF-8 when nothing is said."""
+        return self.parameters.get("charset", "utf-8")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON, by its own name or as a structure on top of it."""
+        return self.kind == "application/json" or self.kind.endswith("+json")
+
+
+@lru_cache(maxsize=512)
+def media_type_of(text: str) -> MediaType:
+    """Return what a content type says.
+
+    Raises:
+        UsageError: when it is none, or longer than its column.
+    """
+    kind = _KIND.match(text)
+    if kind is None or len(text) > CONTENT_TYPE_LENGTH_MAX:
+        raise UsageError(
+            f"content type {text[:200]!r}: type/subtype; name=value is needed, "
+            f"{CONTENT_TYPE_LENGTH_MAX} characters at most"
+        )
+    parameters: dict[str, str] = {}
+    position = kind.end()
+    while position < len(text):
+        found = _PARAMETER.match(text, position)
+        if found is None:
+            raise UsageError(f"content type {text!r}: its parameters do not read")
+        name, token, quoted = found.groups()
+        if name is not None:
+            value = token if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters.setdefault(name.lower(), value)
+        position = found.end()
+    return MediaType(f"{kind[1]}/{kind[2]}".lower(), parameters)

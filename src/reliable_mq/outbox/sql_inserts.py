@@ -1,0 +1,85 @@
+"""Inserts stubs and returns the numbers that the database gave their rows.
+
+One at a time, or many in few statements. The rows of many have the order in which they were given,
+because their numbers are the order of their ordering keys.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, func, insert, select
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from reliable_mq.outbox.stub import StubStatus
+
+Row = dict[str, Any]
+
+_OF_ALL = ("status", "count", "resend_time", "create_date", "update_date", "owner", "lease_until")
+"""Columns that are the same for all stubs of one call."""
+_OF_EACH = (
+    *("message_id", "topic", "tag", "message_key", "ordering_key", "content", "content_type"),
+    *("properties", "required_groups", "deliver_time"),
+)
+ROWS_MAX = 1_000
+CONTENT_SIZE_MAX = 8 * 1024 * 1024
+"""Rows, and bytes of their content, in one statement; a larger stub goes alone."""
+
+
+class StubInserts:
+    """Inserts into one message stub table. Statements are built once."""
+
+    def __init__(self, table: Table, dialect: str) -> None:
+        stub = table.c
+        self._one = insert(table).returning(stub.seq)
+        self._many = insert(table).returning(stub.message_id, stub.seq)
+        self._as_arrays = dialect == "postgresql"
+        if self._as_arrays:
+            self._many = _from_arrays(table)
+
+    def insert(self, connection: Connection, rows: Sequence[Row], of_all: Row) -> list[int]:
+        """Insert stubs in the caller's transaction; return their `seq`, in the order of `rows`.
+
+        Args:
+            connection: in the transaction.
+            rows: what is each stub's own.
+            of_all: what is the same for all.
+        """
+        of_all = {"status": StubStatus.UNCONFIRMED.value, "count": 0, **of_all}
+        if len(rows) == 1:
+            return [connection.execute(self._one, rows[0] | of_all).scalar_one()]
+        numbers: dict[str, int] = {}
+        for part in parts_of(rows):
+            given: Any = [row | of_all for row in part]
+            if self._as_arrays:
+                given = {name: [row[name] for row in part] for name in _OF_EACH} | of_all
+            inserted = connection.execute(self._many, given)
+            numbers |= {row.message_id: row.seq for row in inserted}
+        return [numbers[row["message_id"]] for row in rows]
+
+
+def _from_arrays(table: Table) -> Any:
+    """Return PostgreSQL's insert of many rows: a text that is the same for any number of them.
+
+    Each column is one parameter, an array, so that neither we nor the server write or read
+    thousands of parameters. The numbers are drawn in the order of the arrays.
+    """
+    arrays = [bindparam(name, type_=ARRAY(table.c[name].type)) for name in _OF_EACH]
+    row = func.unnest(*arrays).table_valued(*_OF_EACH, with_ordinality="place").render_derived()
+    of_all = [bindparam(name, type_=table.c[name].type) for name in _OF_ALL]
+    chosen = select(*(row.c[name] for name in _OF_EACH), *of_all).order_by(row.c.place)
+    filled = insert(table).from_select([*_OF_EACH, *_OF_ALL], chosen)
+    return filled.returning(table.c.message_id, table.c.seq)
+
+
+def parts_of(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Cut rows into parts of which each is one statement."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) == ROWS_MAX or size + len(row["content"]) > CONTENT_SIZE_MAX):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row["content"])
+    if part:
+        yield part

@@ -1,0 +1,66 @@
+"""Stubs that nobody owns: their process runs no relay, so any relay of the database sends them.
+
+Receives the time; hands on stubs that are this relay's until a lease ends. A stub without an owner
+that was never sent is offered to every relay; rows that another one is claiming at this moment are
+skipped. Whatever stays is due for the resend scheduler when the lease has passed that it was
+written with. On PostgreSQL a commit tells relays of other processes by NOTIFY, see
+`thread_listener`; that it is lost changes nothing but the moment.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, func, select, update
+
+from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
+from reliable_mq.outbox.sql_tables import unowned_rows
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.sql_types import is_among, utc_datetime
+
+
+def channel_of(table: Table) -> str:
+    """Return the channel on which commits of unowned stubs are told: the table's name."""
+    return table.name
+
+
+def announce(connection: Connection, table: Table) -> None:
+    """Let relays of other processes know of unowned stubs when this transaction commits."""
+    if connection.dialect.name == "postgresql":
+        # In one transaction the server keeps equal ones once; a savepoint takes its own back.
+        connection.execute(select(func.pg_notify(channel_of(table), "")))
+
+
+class SqlUnowned:
+    """Claims unowned stubs for one relay.
+
+    Args:
+        stubs: the table.
+        owner: the relay's name.
+        lease: seconds for which a claim holds.
+    """
+
+    def __init__(self, stubs: SqlStubs, *, owner: str, lease: float) -> None:
+        self._engine = stubs.engine
+        self._owner = owner
+        self._lease = lease
+        stub = stubs.table.c
+        self._find = (
+            select(stubs.table)
+            .where(unowned_rows(stubs.table))
+            .order_by(stub.resend_time, stub.seq)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True, of=stubs.table)
+        )
+        self._claim = (
+            update(stubs.table)
+            .where(is_among(stub.seq, "seqs", stubs.engine.dialect.name))
+            .values(owner=owner, lease_until=bindparam("until"), resend_time=bindparam("until"))
+        )
+
+    def claim(self, now: float, limit: int) -> list[Stub]:
+        """Claim at most `limit` stubs, those first that were written first."""
+        with self._engine.begin() as connection:
+            rows: list[Any] = list(connection.execute(self._find, {"limit": limit}))
+            if rows:
+                until = utc_datetime(now + self._lease)
+                connection.execute(self._claim, {"seqs": [row.seq for row in rows], "until": until})
+        return [stub_of(row) for row in rows]
