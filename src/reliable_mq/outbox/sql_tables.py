@@ -1,5 +1,7 @@
 """The table of stubs (design, section 4). Only the shape; statements are in `sql_stubs`."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -66,42 +68,29 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
     )
-    column = table.c
+    _make_indexes(table)
+    return table
+
+
+def _make_indexes(table: Table) -> None:
+    """Give the table its indexes, each of the rows that somebody looks for."""
+    name, column = table.name, table.c
     # Each kind of waiting has an index of its own, by topic: a scheduler finds what is due of one
     # without reading past another's, however many wait.
     for kind, condition in waiting_kinds(table).items():
-        Index(
-            f"{name}_{kind.replace(' ', '_')}",
-            *(column.topic, column.resend_time, column.seq),
-            postgresql_where=condition,
-            sqlite_where=condition,
-        )
+        columns = (column.topic, column.resend_time, column.seq)
+        _index(f"{name}_{kind.replace(' ', '_')}", condition, *columns)
     # What retention removes, the oldest first.
-    Index(
-        f"{name}_settled",
-        column.update_date,
-        postgresql_where=settled_rows(table),
-        sqlite_where=settled_rows(table),
-    )
+    _index(f"{name}_settled", settled_rows(table), column.update_date)
     # What no relay owns and nobody has sent yet; rows that have an owner cost this index nothing.
-    unowned = unowned_rows(table)
-    Index(
-        f"{name}_unowned",
-        *(column.resend_time, column.seq),
-        postgresql_where=unowned,
-        sqlite_where=unowned,
-    )
+    _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
     ordered = and_(column.status == 0, column.ordering_key != "")
-    Index(
-        f"{name}_ordered",
-        column.topic,
-        column.ordering_key,
-        column.broker_name,
-        column.seq,
-        postgresql_where=ordered,
-        sqlite_where=ordered,
-    )
-    return table
+    by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
+    _index(f"{name}_ordered", ordered, *by_key)
+
+
+def _index(name: str, where: ColumnElement[bool], *columns: Column[Any]) -> None:
+    Index(name, *columns, postgresql_where=where, sqlite_where=where)
 
 
 def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
