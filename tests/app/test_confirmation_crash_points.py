@@ -6,6 +6,7 @@ is followed by a life that goes on with what is left.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -144,11 +145,18 @@ class Crossing:
         return self.there.effects(), self.here.stubs()[A].status, owed
 
 
-@pytest.fixture(params=["redis", "no redis"])
+@pytest.fixture
 def crossing(
-    request: pytest.FixtureRequest, database_url: str, other_url: str
+    request: pytest.FixtureRequest,
+    database_url: str,
+    other_url: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> Iterator[Crossing]:
-    redis = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    """PostgreSQL with Redis, SQLite without."""
+    # What is logged of a death keeps its frames, and with them a connection that should be gone.
+    caplog.set_level(logging.CRITICAL, "reliable_mq.app.sql_attempts")
+    is_sqlite = database_url.startswith("sqlite")
+    redis = None if is_sqlite else request.getfixturevalue("redis_url")
     made = Crossing(database_url, other_url, redis)
     yield made
     made.here.database.close()
