@@ -46,7 +46,7 @@ def _text(value: Any) -> str:
         return _text(value.value)
     if isinstance(value, tuple | list):
         if not value:
-            raise KeyInvalid("the business key is empty")
+            raise KeyInvalid("the key is empty")
         return msgspec.json.encode([_text(each) for each in value]).decode()
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"  # 1.0 and 1.00 are one amount
@@ -55,8 +55,8 @@ def _text(value: Any) -> str:
     ):
         text = str(value)
         if not text.strip():
-            raise KeyInvalid("the business key is empty")
+            raise KeyInvalid("the key is empty")
         return text
     if value is None:
-        raise KeyInvalid("the business key is None")
-    raise KeyInvalid(f"a business key is no {type(value).__name__}: {value!r:.80}")
+        raise KeyInvalid("the key is None")
+    raise KeyInvalid(f"a key is no {type(value).__name__}: {value!r:.80}")
