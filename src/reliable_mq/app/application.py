@@ -14,7 +14,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
 from reliable_mq.app.thread_calls import CallBook
-from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.subscription import check_name
@@ -48,6 +48,7 @@ class ReliableMQ(Declaring):
         databases: further ones, a name to the URL: `mq.transaction(database="billing")`, and
             `@mq.consumer(…, database="billing")`. The first one's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
+        leases: opens another store in Redis's place, see `idempotency.lease_store`.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
         notifier: who tells a person of stubs that were sent too often; default: the log.
         resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
@@ -66,6 +67,7 @@ class ReliableMQ(Declaring):
         database: str | None = None,
         databases: Mapping[str, str] | None = None,
         redis: str | None = None,
+        leases: OpenLeases | None = None,
         settings: Settings | None = None,
         notifier: Notifier | None = None,
         resend_wait: Wait | None = None,
@@ -85,7 +87,7 @@ class ReliableMQ(Declaring):
             backlog_wait=self.settings.resend_backlog_wait,
             told_after=self.settings.resend_told_after,
         )
-        self._connections = Connections(name, self.settings, self._policy)
+        self._connections = Connections(name, self.settings, self._policy, leases)
         #: the databases by name, "main" first; their engines, sessions and our tables
         self.databases = Databases(self.settings, self._connections_wanted)
         self._half_messages = HalfMessages(

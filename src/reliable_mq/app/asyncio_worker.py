@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
@@ -12,7 +12,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.idempotency.redis_leases import RedisLeases
+from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.settings import Settings
 
 
@@ -25,6 +25,7 @@ class Worker:
         notices: what tells other databases, by the same names.
         client: reads from the broker.
         settings: the application's.
+        open_leases: opens the store of leases on this loop; it gives None where there is none.
     """
 
     def __init__(
@@ -34,13 +35,15 @@ class Worker:
         notices: Mapping[str, NoticeInbox],
         client: AsyncClient,
         settings: Settings,
+        open_leases: Callable[[], LeaseStore | None],
     ) -> None:
         self._consumers = consumers
         self._databases = databases
         self._notices = notices
         self._client = client
         self._settings = settings
-        self._leases: RedisLeases | None = None
+        self._open_leases = open_leases
+        self._leases: LeaseStore | None = None
         self._deliveries: list[Deliveries] = []
         self._running: list[AsyncPushConsumer] = []
         threads = sum(each.concurrency for each in consumers)
@@ -49,12 +52,7 @@ class Worker:
     async def start(self) -> None:
         """Subscribe all consumers."""
         settings = self._settings
-        if settings.redis:
-            self._leases = RedisLeases(
-                settings.redis,
-                duplicate_window=settings.duplicate_window,
-                timeout=settings.redis_timeout,
-            )
+        self._leases = self._open_leases()
         for consumer in self._consumers:
             database = self._databases[consumer.database]
             attempts = Attempts(

@@ -22,6 +22,8 @@ from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.transaction import Half
 from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.idempotency.lease_store import LeaseStore
+from reliable_mq.idempotency.redis_leases import redis_leases
 from reliable_mq.idempotency.sql_notices import SqlNotices
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded:"
 
+OpenLeases = Callable[[], LeaseStore | None]
+
 
 class Connections:
     """The connections of one application in one process.
@@ -46,11 +50,17 @@ class Connections:
     Invariant: a part is made at most once, and only before `close`. A forked child has none of its
     parent's parts, and another `owner`.
 
+    Args:
+        leases: opens a store of leases in Redis's place, on the loop of the workers.
+
     Raises:
         ConfigurationError: when the name servers' addresses do not read.
     """
 
-    def __init__(self, name: str, settings: Settings, policy: ResendPolicy) -> None:
+    def __init__(
+        self, name: str, settings: Settings, policy: ResendPolicy, leases: OpenLeases | None = None
+    ) -> None:
+        self._open_leases = leases or (lambda: redis_leases(settings))
         self._name = name
         self._settings = settings
         self._policy = policy
@@ -195,7 +205,10 @@ class Connections:
                     name: self._notices_of(name, databases[name])
                     for name in {each.database for each in consumers}
                 }
-                worker = Worker(consumers, databases, notices, self.client, self._settings)
+                worker = Worker(
+                    *(consumers, databases, notices, self.client, self._settings),
+                    self._open_leases,
+                )
                 self.loop_thread.run(worker.start())
                 self._workers[duty] = worker
 

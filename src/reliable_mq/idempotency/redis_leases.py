@@ -20,6 +20,7 @@ from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.redis_servers import FAULTS, ScriptCall, script_of, servers_of
+from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,17 @@ class _Ended(NamedTuple):
     token: str
     fate: Fate | Literal["renew"]
     lease_ms: int = 0
+
+
+def redis_leases(settings: Settings) -> "RedisLeases | None":
+    """Return the leases in the application's Redis, on the running loop; None when it has none."""
+    if not settings.redis:
+        return None
+    return RedisLeases(
+        settings.redis,
+        duplicate_window=settings.duplicate_window,
+        timeout=settings.redis_timeout,
+    )
 
 
 def key_of(group: str, message_id: str) -> str:
