@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     #: connections of this process to the database; 0: as many as handlers can run, and four
     database_connections: int = Field(0, ge=0, le=1000)
 
+    #: who sends what a transaction of this process commits: this process ("own"), or any process
+    #: that runs consumers or the resend scheduler with this setting ("shared")
+    relay: Literal["own", "shared"] = "own"
     #: how long a new stub is the relay's alone before the resend scheduler may take it
     relay_lease: float = Field(5.0, gt=0)
     #: how long the scheduler's claim on a stub holds; longer than a send with all its retries

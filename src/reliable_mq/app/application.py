@@ -102,6 +102,7 @@ class ReliableMQ(Declaring):
             self.databases,
             self._half_messages,
             relay_lease=self.settings.relay_lease,
+            is_shared=self.settings.relay == "shared",
             groups_of_topic=self.groups_of,
         )
         self._producer: Producer | None = None
@@ -203,6 +204,7 @@ class ReliableMQ(Declaring):
         interval = self.settings.resend_interval
         log.info("application %s: resend looks every %g s", self.name, interval)
         self._half_messages.join()
+        self._share_relays()
         self._upkeep.run(stopped, notifier or self._notifier)
 
     @property
@@ -241,11 +243,16 @@ class ReliableMQ(Declaring):
         check_upkeep(self.settings, self._policy, self._declared.consumers)
         self.databases.check_tables()
         self._half_messages.join()
+        self._share_relays()
         self._connections.start_worker("consumers", self._declared.consumers, self.databases)
         consumed = (f"{each.topic} as {each.group}" for each in self._declared.consumers)
         log.info("application %s is ready and consumes %s", self.name, ", ".join(consumed))
         if self._connections.is_embedded:
             self._connections.start_scheduler(self.resend_forever)
+
+    def _share_relays(self) -> None:
+        if self.settings.relay == "shared":
+            self._connections.shared_relays.start(self.databases)
 
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish what runs and close.

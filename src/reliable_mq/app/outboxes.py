@@ -5,9 +5,10 @@ from functools import partial
 
 from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.thread_connections import Connections
+from reliable_mq.app.thread_connections import Connections, SharedHandover
 from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
+from reliable_mq.outbox.sql_handover import Handover as RelayHandover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
 
@@ -20,6 +21,7 @@ class Outboxes:
         databases: by name.
         half_messages: send the halves.
         relay_lease: how long a new stub is its relay's alone, seconds.
+        is_shared: any process's relay may send what is committed here.
         groups_of_topic: the consumer groups that a message of a topic and tag must reach.
     """
 
@@ -30,12 +32,14 @@ class Outboxes:
         half_messages: HalfMessages,
         *,
         relay_lease: float,
+        is_shared: bool,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
     ) -> None:
         self._connections = connections
         self._databases = databases
         self._half_messages = half_messages
         self._relay_lease = relay_lease
+        self._is_shared = is_shared
         self._groups_of_topic = groups_of_topic
         self._made: dict[tuple[str, bool], SqlOutbox] = {}
         call_in_child(self.forget)
@@ -50,15 +54,23 @@ class Outboxes:
             database.identity.value()  # before the session has locked anything
         stubs = SqlStubs(database.engine, database.stubs)
         kind = partial(HalfOutbox, self._half_messages.of(name)) if half else SqlOutbox
+        is_shared = self._is_shared and not half  # who sent a half ends it
         outbox = self._made[name, half] = kind(
             stubs,
-            self._connections.relay(name, stubs, database.clock, database.identity.notice_topic),
-            owner=self._connections.owner,
+            self._handover(name, stubs, is_shared=is_shared),
+            owner=None if is_shared else self._connections.owner,
             lease=self._relay_lease,
             groups_of_topic=self._groups_of_topic,
             clock=database.clock.now,
         )
         return outbox
+
+    def _handover(self, name: str, stubs: SqlStubs, *, is_shared: bool) -> RelayHandover:
+        if is_shared:
+            return SharedHandover(self._connections, name)
+        database = self._databases[name]
+        notice_topic = database.identity.notice_topic
+        return self._connections.relay(name, stubs, database.clock, notice_topic)
 
     def forget(self) -> None:
         """Make all of them anew: a forked child writes stubs under a name of its own."""

@@ -17,6 +17,7 @@ from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.app.thread_notices import Notices, NoticeThread
+from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
@@ -82,12 +83,21 @@ class Connections:
         self._scheduler: tuple[threading.Thread, threading.Event] | None = None
         self._scheduler_numbers = itertools.count(1)
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
+        #: relays of this process for what others have committed
+        self.shared_relays = SharedRelays(
+            lambda database, stubs, owner: self._make_relay(
+                stubs, owner, database.identity.notice_topic
+            ),
+            f"{self.owner}-s",
+            self._settings.relay_lease,
+        )
 
     def _forget_parent(self) -> None:
+        self.shared_relays.forget()
         for relay in self._relays.values():
             atexit.unregister(relay.close)
         leave_to_parent(self._thread, self._client, self._broker, self._relays)
-        leave_to_parent(self._workers, self._notices)
+        leave_to_parent(self._workers, self._notices, self.shared_relays)
         self._begin()
 
     def scheduler_owner(self) -> str:
@@ -150,20 +160,23 @@ class Connections:
         """
         with self._lock:
             if database not in self._relays:
-                relay = Relay(
-                    stubs,
-                    HalfSender(self, self.open_halves, self.commit_halves),
-                    self._policy.next_time,
-                    owner=self.owner,
-                    lease=self._settings.relay_lease,
-                    confirm_to=confirm_to,
-                )
+                relay = self._make_relay(stubs, self.owner, confirm_to)
                 thread = RelayThread(relay, clock.measured_now)
                 thread.start()
                 # A script that ends without close() still sends what it has committed.
                 atexit.register(thread.close)
                 self._relays[database] = thread
         return Handover(self, database)
+
+    def _make_relay(self, stubs: SqlStubs, owner: str, confirm_to: Callable[[], str]) -> Relay:
+        return Relay(
+            stubs,
+            HalfSender(self, self.open_halves, self.commit_halves),
+            self._policy.next_time,
+            owner=owner,
+            lease=self._settings.relay_lease,
+            confirm_to=confirm_to,
+        )
 
     def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:
         """Hand committed stubs to the relay of their database, if there still is one."""
@@ -261,6 +274,7 @@ class Connections:
                 thread.run(worker.close())
         can_send = thread is None or thread.is_alive
         timeout = self._settings.relay_lease if can_send else 0.0
+        self.shared_relays.close(timeout)
         for telling in notices:
             telling.close(timeout=timeout)
         for relay in relays:
@@ -276,6 +290,17 @@ class Connections:
         if broker is not None:
             thread.run(broker.close())  # type: ignore[attr-defined]
         thread.close()
+
+
+class SharedHandover(NamedTuple):
+    """Tells the shared relay of a database in this process, if there is one, of a commit."""
+
+    connections: Connections
+    database: str
+
+    def hand(self, stubs: Sequence[Stub], written: float) -> None:  # noqa: ARG002
+        """Let it look; the stubs have no owner, so whoever claims them sends them."""
+        self.connections.shared_relays.wake(self.database)
 
 
 class Handover(NamedTuple):

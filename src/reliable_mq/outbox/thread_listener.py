@@ -1,0 +1,81 @@
+"""Hears of commits of other processes: PostgreSQL's LISTEN, in a thread and on a connection of its
+own. Elsewhere nobody tells, and relays look by themselves.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Engine
+
+from reliable_mq.sql_faults import FaultTeller
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+"""How often it looks whether it is to end."""
+_AGAIN_SECONDS = 1.0
+
+
+class CommitListener:
+    """Calls `told` after commits that were announced on a channel.
+
+    Invariant: `is_listening` only while a commit that is announced is heard.
+
+    Args:
+        engine: the database; of another kind than PostgreSQL it never tells.
+        channel: the channel's name.
+        told: called in the listener's thread, also once when it begins to listen, because what was
+            committed before is not heard.
+    """
+
+    def __init__(self, engine: Engine, channel: str, told: Callable[[], None]) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._told = told
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reliable-mq-listen", daemon=True)
+        self._faults = FaultTeller(log, "relay: it looks now and then, as nobody tells it")
+        self.is_listening = False
+
+    def start(self) -> None:
+        """Start to listen, where the database can tell."""
+        if self._engine.dialect.name == "postgresql":
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _LOOK_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with contextlib.closing(self._connect()) as connection:
+                    self._listen(connection)
+            except Exception as error:  # noqa: BLE001 - told by the teller
+                self._faults.tell(error)
+                self._stopped.wait(_AGAIN_SECONDS)
+            finally:
+                self.is_listening = False
+
+    def _connect(self) -> Any:
+        """Return a driver's connection that is no longer the pool's."""
+        pooled = self._engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.autocommit = True
+        return connection
+
+    def _listen(self, connection: Any) -> None:
+        quoted = self._engine.dialect.identifier_preparer.quote(self._channel)
+        connection.execute(f"LISTEN {quoted}")
+        self.is_listening = True
+        self._told()
+        while not self._stopped.is_set():
+            heard = list(connection.notifies(timeout=_LOOK_SECONDS, stop_after=1))
+            if heard:
+                self._told()

@@ -1,0 +1,51 @@
+"""An application whose producers run no relay: its workers send what they commit."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from reliable_mq import ReliableMQ
+from reliable_mq.errors import ConfigurationError
+
+WAIT = 30.0
+
+
+def test_a_worker_sends_what_a_process_that_reaches_no_broker_has_committed(
+    database_url: str, tmp_path: Path
+) -> None:
+    # Given a worker, and a producer whose broker does not exist
+    handled: list[int] = []
+    is_handled = threading.Event()
+    worker = ReliableMQ(
+        "shop", broker=f"embedded:{tmp_path / 'broker'}", database=database_url, relay="shared"
+    )
+    producer = ReliableMQ("shop", broker="127.0.0.1:9", database=database_url, relay="shared")
+    producer.topic("orders", groups=["payments"])
+
+    @worker.consumer("orders", group="payments")
+    def pay(order: dict[str, int]) -> None:
+        handled.append(order["id"])
+        if len(handled) == 3:
+            is_handled.set()
+
+    worker.create_tables()
+    with worker:
+        # When both commit messages
+        with producer.transaction() as tx:
+            tx.send_many("orders", [{"id": 1}, {"id": 2}], ordering_key="c1")
+        with worker.transaction() as tx:
+            tx.send("orders", {"id": 3}, ordering_key="c1")
+
+        # Then the worker sends and handles all, and the producer has connected to nothing
+        assert is_handled.wait(WAIT)
+        assert producer._connections._client is None
+        assert producer._connections._relays == {}
+    producer.close()
+
+    assert handled == [1, 2, 3]
+
+
+def test_a_relay_that_is_neither_own_nor_shared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="relay: Input should be 'own' or 'shared'"):
+        ReliableMQ("shop", database=f"sqlite:///{tmp_path / 'a.db'}", relay="theirs")
