@@ -29,6 +29,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_upkeep import retention_ledgers
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -41,7 +42,6 @@ from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import LogNotifier, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_retention import SqlRetention
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.sql_types import utc_datetime
 from reliable_mq.testing.local_servers import LocalPostgres
@@ -207,13 +207,7 @@ def rows_of(database: Database) -> int:
 
 def keeper(database: Database) -> Retention:
     """Return retention under a name of its own, with the windows of the settings."""
-    book = SqlRetention(
-        database.engine,
-        stubs=database.stubs,
-        logs=database.logs,
-        told=database.confirmations,
-        duties=database.retention_duties,
-    )
+    book = retention_ledgers(database)
     return Retention(book, owner="bench", stub_retention=7 * 86_400.0, log_retention=30 * 86_400.0)
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, event, insert, select, text, update
 from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_upkeep import retention_ledgers
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, StubStatus
@@ -96,14 +97,7 @@ class Ledgers:
             return sorted(each.rstrip("0") for each in ids)
 
     def ledgers(self) -> SqlRetention:
-        database = self.database
-        return SqlRetention(
-            database.engine,
-            stubs=database.stubs,
-            logs=database.logs,
-            told=database.confirmations,
-            duties=database.retention_duties,
-        )
+        return retention_ledgers(self.database)
 
     def retention(self, owner: str = "one", batch: int = 10) -> Retention:
         return Retention(
@@ -158,6 +152,43 @@ def test_a_log_outlives_its_stub_and_its_window(ledgers: Ledgers) -> None:
         )
     assert retention.run_once(1401.0) == RetentionCounts(stubs=1, logs=2)
     assert ledgers.names("logs") == ["received"]
+
+
+def test_what_belongs_to_a_stub_or_a_log_goes_with_it(ledgers: Ledgers) -> None:
+    # Given what another database told of a stub, a business key, and a log that has to be told of
+    stub = ledgers.stub("a", CONFIRMED)
+    ledgers.log("b")
+    ledgers.log("c")
+    database = ledgers.database
+    at = utc_datetime(1000.0)
+    told = {"message_id": stub, "consumer_group": "g", "state": 1, "notices": 1}
+    key = {"consumer_group": "g", "key_digest": "d", "business_key": "7", "state": 1, "attempt": 1}
+    owed = update(database.logs).where(database.logs.c.message_id == "c".ljust(32, "0"))
+    with database.engine.begin() as connection:
+        connection.execute(
+            insert(database.confirmations), told | {"create_date": at, "update_date": at}
+        )
+        connection.execute(
+            insert(database.keys), key | {"message_id": "b".ljust(32, "0"), "create_date": at}
+        )
+        connection.execute(owed.values(confirm_to="t", confirm_time=at))
+
+    assert ledgers.retention().run_once(1300.0) == RetentionCounts(stubs=1, logs=1)
+
+    with database.engine.begin() as connection:
+        assert connection.execute(select(database.confirmations)).all() == []
+        assert connection.execute(select(database.keys)).all() == []
+    assert ledgers.names("logs") == ["c"]
+
+
+def test_results_of_calls_go_when_their_own_window_is_over(ledgers: Ledgers) -> None:
+    row = {"scope": "s", "call_key": "k", "state": 1, "attempt": 1, "in_doubt": False}
+    with ledgers.database.engine.begin() as connection:
+        for digest, expires in (("old", 1000.0), ("new", 2000.0)):
+            dates = {"create_date": utc_datetime(900.0), "expire_date": utc_datetime(expires)}
+            connection.execute(insert(ledgers.database.calls), row | {"key_digest": digest} | dates)
+
+    assert ledgers.retention().run_once(1500.0) == RetentionCounts(calls=1)
 
 
 def test_logs_that_stay_behind_keep_no_others_from_going(ledgers: Ledgers) -> None:
@@ -274,10 +305,11 @@ def test_rows_are_found_by_their_index_however_many_there_are(postgres_url: str)
     event.listen(database.engine, "before_cursor_execute", note)
     assert ledgers.retention(batch=50).run_once(9000.0) == RetentionCounts(50, 50, is_full=True)
 
-    stubs, logs, left = (plan for plan in plans if "rmq_retention" not in plan)
+    stubs, logs, left, calls = (plan for plan in plans if "rmq_retention" not in plan)
     assert "rmq_message_stub_settled" in stubs
     assert "rmq_consume_log_consumed" in logs
     assert "message_id_key" in left
+    assert "rmq_idempotent_call_expired" in calls or "rows=1 " in calls  # an empty table
     assert not any("Seq Scan" in plan for plan in (stubs, logs, left))
     database.close()
 

@@ -13,6 +13,7 @@ from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.sql_calls import SqlCalls
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.resend.policy import ResendPolicy
@@ -71,13 +72,7 @@ class Upkeep:
     def retention(self, name: str) -> Retention:
         """Return retention of a database, under a name of its own."""
         database = self._databases[name]
-        ledgers = SqlRetention(
-            database.engine,
-            stubs=database.stubs,
-            logs=database.logs,
-            told=database.confirmations,
-            duties=database.retention_duties,
-        )
+        ledgers = retention_ledgers(database)
         return Retention(
             ledgers,
             owner=self._connections.scheduler_owner(),
@@ -121,6 +116,19 @@ class Upkeep:
 
     def _reading(self) -> NoticeReading:
         return NoticeReading(self._connections, self._databases, self._settings.claim_lease)
+
+
+def retention_ledgers(database: Database) -> SqlRetention:
+    """Return what retention removes from, in a database."""
+    return SqlRetention(
+        database.engine,
+        stubs=database.stubs,
+        logs=database.logs,
+        told=database.confirmations,
+        keys=database.keys,
+        duties=database.retention_duties,
+        remove_calls=SqlCalls(database.calls).remove_expired,
+    )
 
 
 class ResendControl:

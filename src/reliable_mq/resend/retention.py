@@ -41,6 +41,7 @@ class RetentionCounts(msgspec.Struct, frozen=True):
 
     stubs: int = 0
     logs: int = 0
+    calls: int = 0
     has_duty: bool = True
     is_full: bool = False
 
@@ -83,7 +84,7 @@ class Retention:
         self._batch = batch
 
     def run_once(self, now: float) -> RetentionCounts:
-        """Remove one batch of stubs and one of logs, if the duty is to be had.
+        """Remove one batch of each: stubs, logs, results of calls; if the duty is to be had.
 
         Raises whatever the database raises; nothing is half done then.
         """
@@ -94,6 +95,8 @@ class Retention:
             now - self._stub_retention, self._owner, until, self._batch
         )
         logs = self._ledgers.remove_logs(now - self._log_retention, self._owner, until, self._batch)
-        if stubs is None or logs is None:
+        calls = self._ledgers.remove_calls(now, self._owner, until, self._batch)
+        if stubs is None or logs is None or calls is None:
             return RetentionCounts(has_duty=False)
-        return RetentionCounts(stubs.rows, logs.rows, is_full=stubs.is_full or logs.is_full)
+        is_full = stubs.is_full or logs.is_full or calls.is_full
+        return RetentionCounts(stubs.rows, logs.rows, calls.rows, is_full=is_full)

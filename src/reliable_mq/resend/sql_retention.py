@@ -6,6 +6,7 @@ is gone: as long as there is a stub, a person or a repair may send its message a
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +31,8 @@ from reliable_mq.outbox.sql_tables import settled_rows
 from reliable_mq.resend.retention import Removed
 from reliable_mq.sql_types import is_among, utc_datetime
 
+RemoveCalls = Callable[[Connection, float, int], int]
+
 DUTY = "rows"
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _START = (_BEGINNING, "", "")
@@ -38,14 +41,32 @@ _START = (_BEGINNING, "", "")
 class SqlRetention:
     """What retention does in one database. Every method is one transaction, or two.
 
-    Invariant: `removed_until` never decreases, and nothing younger is removed.
+    Invariant: `removed_until` never decreases, and nothing younger is removed of a message.
+
+    Args:
+        engine: the database.
+        stubs: the message stubs.
+        logs: the consume log beside them.
+        told: what other databases told of the stubs; goes with them.
+        keys: the business keys that messages had their effect under; go with their logs.
+        duties: the table of the duty.
+        remove_calls: (connection, now, limit) -> how many results of idempotent calls it removed.
     """
 
     def __init__(
-        self, engine: Engine, *, stubs: Table, logs: Table, told: Table, duties: Table
+        self,
+        engine: Engine,
+        *,
+        stubs: Table,
+        logs: Table,
+        told: Table,
+        keys: Table,
+        duties: Table,
+        remove_calls: RemoveCalls,
     ) -> None:
         self._engine = engine
         self._duties = duties
+        self._remove_calls = remove_calls
         dialect = engine.dialect.name
         duty = duties.c
         this = duty.duty == literal_column(f"'{DUTY}'")
@@ -72,11 +93,11 @@ class SqlRetention:
         )
         self._mark = select(duty.removed_until).where(this)
         self._swept: tuple[datetime, str, str] = _START
-        self._prepare(stubs, logs, told, dialect)
+        self._find_and_remove_stubs(stubs, told, dialect)
+        self._find_and_remove_logs(stubs, logs, keys, dialect)
 
-    def _prepare(self, stubs: Table, logs: Table, told: Table, dialect: str) -> None:
-        """Build the statements that find and remove."""
-        stub, log = stubs.c, logs.c
+    def _find_and_remove_stubs(self, stubs: Table, told: Table, dialect: str) -> None:
+        stub = stubs.c
         self._old_stubs = (
             select(stub.seq, stub.message_id)
             .where(settled_rows(stubs), stub.update_date < bindparam("before"))
@@ -86,9 +107,12 @@ class SqlRetention:
         )
         self._remove_stubs = delete(stubs).where(is_among(stub.seq, "seqs", dialect))
         self._remove_told = delete(told).where(is_among(told.c.message_id, "ids", dialect))
+
+    def _find_and_remove_logs(self, stubs: Table, logs: Table, keys: Table, dialect: str) -> None:
+        stub, log, key = stubs.c, logs.c, keys.c
         # In the order of time and key, so that what stays behind because its stub is still there is
         # passed once in a sweep, and each statement looks at as many rows as it is told to.
-        key = (log.consume_date, log.consumer_group, log.message_id)
+        place = (log.consume_date, log.consumer_group, log.message_id)
         behind = or_(
             log.consume_date > bindparam("date"),
             and_(
@@ -103,7 +127,7 @@ class SqlRetention:
             ),
         )
         self._old_logs = (
-            select(*key)
+            select(*place)
             .where(
                 consumed_rows(logs),
                 log.confirm_time.is_(None),  # else another database has yet to be told of it
@@ -111,13 +135,16 @@ class SqlRetention:
                 log.consume_date < bindparam("before"),
                 behind,
             )
-            .order_by(*key)
+            .order_by(*place)
             .limit(bindparam("limit"))
         )
         # Asked for by id: as part of the statement above a planner may read all stubs instead.
         self._with_stub = select(stub.message_id).where(is_among(stub.message_id, "ids", dialect))
         self._remove_logs = delete(logs).where(
             log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+        self._remove_keys = delete(keys).where(
+            key.consumer_group == bindparam("group"), is_among(key.message_id, "ids", dialect)
         )
 
     def take(self, now: float, owner: str, lease: float) -> bool:
@@ -176,10 +203,19 @@ class SqlRetention:
                     removable[row.consumer_group].append(row.message_id)
             for name, gone in removable.items():
                 # No two transactions want these: CONSUMED is for ever, and the duty is ours.
-                connection.execute(self._remove_logs, {"group": name, "ids": gone})
+                for statement in (self._remove_keys, self._remove_logs):
+                    connection.execute(statement, {"group": name, "ids": gone})
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
         return Removed(sum(map(len, removable.values())), is_full)
+
+    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
+        """Remove results of idempotent calls whose own window is over; None: as above."""
+        with self._engine.begin() as connection:
+            if not self._keeps(connection, 0.0, owner, until):
+                return None
+            rows = self._remove_calls(connection, now, limit)
+        return Removed(rows, rows == limit)
 
     def _keeps(self, connection: Connection, before: float, owner: str, until: float) -> bool:
         """Renew the duty and move the mark, in the transaction of a removal."""

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from reliable_mq.resend.retention import Retention, RetentionCounts
@@ -22,7 +23,8 @@ def run_forever(
 ) -> None:
     """Run until `stopped`."""
     faults = FaultTeller(log, "retention")
-    removed, told = RetentionCounts(), time.monotonic()
+    removed: Counter[str] = Counter()
+    told = time.monotonic()
     while not stopped.is_set():
         began = time.monotonic()
         try:
@@ -31,12 +33,11 @@ def run_forever(
             faults.tell(error)
             stopped.wait(IDLE_SECONDS)
             continue
-        removed = RetentionCounts(removed.stubs + counts.stubs, removed.logs + counts.logs)
-        if (removed.stubs or removed.logs) and (
-            not counts.is_full or time.monotonic() > told + TOLD_SECONDS
-        ):
-            log.info("retention: removed %d stubs and %d logs", removed.stubs, removed.logs)
-            removed, told = RetentionCounts(), time.monotonic()
+        removed += Counter(stubs=counts.stubs, logs=counts.logs, calls=counts.calls)
+        if removed.total() and (not counts.is_full or time.monotonic() > told + TOLD_SECONDS):
+            rows = ", ".join(f"{number} {what}" for what, number in removed.items() if number)
+            log.info("retention: removed %s", rows)
+            removed, told = Counter(), time.monotonic()
         stopped.wait(pause_after(counts, time.monotonic() - began))
 
 
