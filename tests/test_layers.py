@@ -29,7 +29,8 @@ ARROWS: dict[str, frozenset[str]] = {
     "resend": VALUES | {"sql_faults", "sql_types", "client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
     | {"wire", "sql_types"}
-    | {"outbox.sql_tables", "idempotency.sql_tables", "resend.sql_tables"},
+    | {"outbox.sql_tables", "idempotency.sql_tables"}
+    | {"resend.sql_tables", "resend.sql_scheduling_tables"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import MetaData, create_engine, select
+from sqlalchemy import MetaData, create_engine, delete, insert, select
 from tests.reconcile.cases import BODY, Cases, every_case, random_cases
 from tests.reconcile.ledgers import (
     GRACE,
@@ -27,6 +27,7 @@ from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.spark_run import Options, reconcile
 from reliable_mq.reconcile.sql_tables import audit_table, finding_table, run_table
 from reliable_mq.reconcile.verdict import FINDINGS, Verdict
+from reliable_mq.resend.sql_scheduling_tables import retention_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -179,6 +180,34 @@ def test_a_window_judges_only_the_messages_of_its_time(tmp_path: Path, spark: Sp
     assert verdicts_in(tmp_path / "out") == inside
     assert 0 < len(inside) < len(whole)
     assert spark.sparkContext.defaultParallelism > 0, "the session is the caller's and still runs"
+
+
+def test_what_retention_may_have_removed_is_not_judged(tmp_path: Path) -> None:
+    # Given messages of which some are from before retention's mark, and their stubs are gone
+    url = f"sqlite:///{tmp_path}/shop.db"
+    store = random_cases(url, tmp_path / "store", 3, 100)
+    mark = NOW - GRACE * 2
+    metadata = MetaData()
+    duties, stubs = retention_table(metadata, "rmq_"), message_stub_table(metadata)
+    engine = create_engine(url)
+    duties.create(engine)
+    removed = f"{int(mark.timestamp() * 1000):012X}"
+    with engine.begin() as connection:
+        connection.execute(delete(stubs).where(stubs.c.message_id < removed))
+        connection.execute(insert(duties).values(duty="rows", removed_until=mark))
+    engine.dispose()
+
+    # When all is reconciled, Then only what came later is judged, and the summary says so
+    summary = reconcile(options(url, store, tmp_path / "out"))
+    inside = {
+        key: verdict
+        for key, verdict in PlainReconciliation(url, store, NOW, GRACE).verdicts().items()
+        if int(key[0][:12], 16) >= int(mark.timestamp() * 1000)
+    }
+    assert verdicts_in(tmp_path / "out") == inside
+    assert summary["since"] == mark.isoformat().replace("+00:00", "Z")
+    with pytest.raises(ConfigurationError, match="retention has removed messages from before"):
+        reconcile(options(url, store, tmp_path / "out", until=mark))
 
 
 def test_a_window_does_not_tear_messages_with_ids_that_tell_no_time(tmp_path: Path) -> None:

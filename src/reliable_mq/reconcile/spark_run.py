@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -77,6 +77,7 @@ def reconcile(options: Options) -> dict[str, Any]:
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
+    options = _after_retention(options)
     ledgers, is_small = _open_ledgers(options)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     scratch = options.out / f".run-{run_id}"
@@ -95,6 +96,25 @@ def reconcile(options: Options) -> dict[str, Any]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return summary
+
+
+def _after_retention(options: Options) -> Options:
+    """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
+
+    What the broker still holds from then would be called an orphan, what was consumed be missed.
+
+    Raises:
+        ConfigurationError: when nothing is left to judge.
+    """
+    marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
+    mark = max((each for each in marks if each is not None), default=None)
+    if mark is None or (options.since is not None and options.since >= mark):
+        return options
+    if options.until is not None and options.until <= mark:
+        raise ConfigurationError(
+            f"retention has removed messages from before {mark.isoformat()}: --until must be later"
+        )
+    return replace(options, since=mark)
 
 
 class SparkFailed(ReliableMQError):

@@ -8,6 +8,7 @@ overlap nor leave a gap whatever the collation is; the outermost ones are open.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -34,6 +35,7 @@ from sqlalchemy.pool import NullPool
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.resend.sql_scheduling_tables import retention_table
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum
 
@@ -188,6 +190,16 @@ def check_tables(url: str, prefix: str) -> None:
             f"the database {place} has no table {' and no table '.join(missing)}; a wrong --db or"
             " prefix? `reliable-mq create-tables` makes them"
         )
+
+
+def removed_until(url: str, prefix: str) -> datetime | None:
+    """Return the time before which retention may have removed stubs or logs, None: it has not."""
+    duties = retention_table(MetaData(), prefix)
+    with _connected(url) as connection:
+        if not inspect(connection).has_table(duties.name):
+            return None
+        mark: datetime | None = connection.scalar(select(func.max(duties.c.removed_until)))
+    return None if mark is None or mark.timestamp() <= 0 else mark
 
 
 def managed_topics(url: str, prefix: str) -> list[str]:

@@ -8,7 +8,6 @@ is gone: as long as there is a stub, a person or a repair may send its message a
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -82,15 +81,11 @@ class SqlRetention:
             )
             .values(owner=bindparam("me"), lease_until=bindparam("until"))
         )
+        ours = and_(this, duty.owner == bindparam("me"))
+        self._keep = update(duties).where(ours).values(lease_until=bindparam("until"))
         mark = bindparam("mark", type_=duty.removed_until.type)
-        self._keep = (
-            update(duties)
-            .where(this, duty.owner == bindparam("me"))
-            .values(
-                lease_until=bindparam("until"),
-                removed_until=case((duty.removed_until < mark, mark), else_=duty.removed_until),
-            )
-        )
+        later = case((duty.removed_until < mark, mark), else_=duty.removed_until)
+        self._move_mark = update(duties).where(this).values(removed_until=later)
         self._mark = select(duty.removed_until).where(this)
         self._swept: tuple[datetime, str, str] = _START
         self._find_and_remove_stubs(stubs, told, dialect)
@@ -99,7 +94,7 @@ class SqlRetention:
     def _find_and_remove_stubs(self, stubs: Table, told: Table, dialect: str) -> None:
         stub = stubs.c
         self._old_stubs = (
-            select(stub.seq, stub.message_id)
+            select(stub.seq, stub.message_id, stub.update_date)
             .where(settled_rows(stubs), stub.update_date < bindparam("before"))
             .order_by(stub.update_date)
             .limit(bindparam("limit"))
@@ -172,7 +167,7 @@ class SqlRetention:
     def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove stubs that were settled before a time; None: the duty is another's by now."""
         with self._engine.begin() as connection:
-            if not self._keeps(connection, before, owner, until):
+            if not self._keeps(connection, owner, until):
                 return None
             values = {"before": utc_datetime(before), "limit": limit}
             rows = connection.execute(self._old_stubs, values).all()
@@ -180,6 +175,7 @@ class SqlRetention:
                 connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
                 # What other databases told of a stub is of no use without it.
                 connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
+                connection.execute(self._move_mark, {"mark": rows[-1].update_date})
         return Removed(len(rows), len(rows) == limit)
 
     def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
@@ -191,7 +187,7 @@ class SqlRetention:
         date, group, message_id = self._swept
         values = {"date": date, "group": group, "id": message_id, "limit": limit}
         with self._engine.begin() as connection:
-            if not self._keeps(connection, before, owner, until):
+            if not self._keeps(connection, owner, until):
                 return None
             values["before"] = utc_datetime(before)
             rows = connection.execute(self._old_logs, values).all()
@@ -205,6 +201,8 @@ class SqlRetention:
                 # No two transactions want these: CONSUMED is for ever, and the duty is ours.
                 for statement in (self._remove_keys, self._remove_logs):
                     connection.execute(statement, {"group": name, "ids": gone})
+            if removable:
+                connection.execute(self._move_mark, {"mark": rows[-1].consume_date})
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
         return Removed(sum(map(len, removable.values())), is_full)
@@ -212,16 +210,12 @@ class SqlRetention:
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove results of idempotent calls whose own window is over; None: as above."""
         with self._engine.begin() as connection:
-            if not self._keeps(connection, 0.0, owner, until):
+            if not self._keeps(connection, owner, until):
                 return None
             rows = self._remove_calls(connection, now, limit)
         return Removed(rows, rows == limit)
 
-    def _keeps(self, connection: Connection, before: float, owner: str, until: float) -> bool:
-        """Renew the duty and move the mark, in the transaction of a removal."""
-        values: dict[str, Any] = {
-            "me": owner,
-            "until": utc_datetime(until),
-            "mark": utc_datetime(before),
-        }
+    def _keeps(self, connection: Connection, owner: str, until: float) -> bool:
+        """Renew the duty, in the transaction of a removal, if it is still ours."""
+        values = {"me": owner, "until": utc_datetime(until)}
         return connection.execute(self._keep, values).rowcount == 1

@@ -32,7 +32,7 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
 def retention_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>retention`: who removes old rows, and what may be gone.
 
-    A message that is older than `removed_until` may be gone from stubs and consume logs.
+    A message from before `removed_until` may be gone from stubs and consume logs.
     """
     name = f"{prefix}retention"
     if name in metadata.tables:

@@ -1,0 +1,91 @@
+"""A person pauses the resending of a topic, in code and on the command line."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from reliable_mq import ReliableMQ
+from reliable_mq.app.thread_upkeep import actor
+from reliable_mq.cli.main import run
+from reliable_mq.errors import ConfigurationError, UsageError
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    mq = ReliableMQ("shop", database=url)
+    mq.create_tables()
+    mq.close()
+    return url
+
+
+@pytest.fixture
+def call(url: str, capfd: pytest.CaptureFixture[str]) -> Call:
+    """Give a call of `reliable-mq pause`: exit code, output and errors."""
+
+    def called(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            run(("pause", *words, "--db", url))
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    return called
+
+
+def test_a_topic_is_paused_listed_and_resumed(url: str, call: Call) -> None:
+    assert call() == (0, "no topic is paused or closed\n")
+    assert call("orders", "--for", "2h", "--note", "repair") == (0, "orders paused\n")
+
+    (shown,) = json.loads(call("--json")[1])
+    assert (shown["topic"], shown["gate"], shown["note"]) == ("orders", "paused", "repair")
+    assert shown["actor"] == actor()
+    left = shown["paused_until"] - datetime.now(UTC).timestamp()
+    assert 7100 < left <= 7200
+    assert "orders" in call()[1]
+    assert call("orders", "--end", "--json") == (0, '{"topic": "orders", "resumed": true}\n')
+    assert call("orders", "--end") == (1, "orders was not paused\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--for", "2h"), "which topic?"),
+        (("orders", "--for", "2h", "--end"), "give one of --until, --for and --end"),
+        (("orders", "--for", "soon"), "--for takes a duration"),
+        (("orders", "--until", "2020-01-01"), "a time to come is needed"),
+        (("not legal!",), "topic"),
+        (("--app", "shop:mq"), "give either --app MODULE:OBJECT or --db URL"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(call: Call, words: tuple[str, ...], says: str) -> None:
+    code, said = call(*words)
+
+    assert (code, says in said, "Traceback" in said) == (2, True, False)
+
+
+def test_the_same_in_code(url: str, tmp_path: Path) -> None:
+    second = f"sqlite:///{tmp_path}/second.db"
+    mq = ReliableMQ("shop", database=url, databases={"billing": second})
+    mq.create_tables()
+    later = datetime.now(UTC) + timedelta(hours=1)
+
+    mq.resending.pause("orders", until=later, note="repair")
+
+    known = mq.resending.topics()
+    assert {name: list(rows) for name, rows in known.items()} == {
+        "main": ["orders"],
+        "billing": ["orders"],
+    }
+    assert mq.resending.resume("orders")
+    assert not mq.resending.resume("orders")
+    for wrong in (later - timedelta(hours=2), later.replace(tzinfo=None)):
+        with pytest.raises(UsageError, match="a time to come"):
+            mq.resending.pause("orders", until=wrong)
+    with pytest.raises(ConfigurationError):
+        mq.resending.pause("")
+    mq.close()
