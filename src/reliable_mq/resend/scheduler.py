@@ -23,7 +23,7 @@ from reliable_mq.resend.progress import FirstLooks, Progress, has_passed
 
 log = logging.getLogger(__name__)
 
-SUSPECTS_MAX = 16
+SUSPECTS_MAX = 64
 """Most suspects of a turn. Each is sent by itself, when all else is done: it may be the last."""
 
 
@@ -192,6 +192,8 @@ class Scheduler:
             if not suspect.found:
                 break
             counts = _sum(counts, self._sending(suspect, now), self._ended(suspect, now))
+        else:
+            return _sum(counts, ResendCounts(is_full=True))
         return counts
 
     def _sent(self, now: float) -> ResendCounts:
