@@ -32,6 +32,8 @@ class Ledgers(Protocol):
         self, before: float, owner: str, until: float, limit: int
     ) -> Removed | None: ...
 
+    def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None: ...
+
 
 class RetentionCounts(msgspec.Struct, frozen=True):
     """What one run removed.
