@@ -82,10 +82,11 @@ class Upkeep:
 
     def run(self, stopped: Stopped, notifier: Notifier) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
+        ended = threading.Event()
         threads = [
             threading.Thread(
                 target=run_forever,
-                args=(self.retention(name), stopped, each.clock.measured_now),
+                args=(self.retention(name), ended, each.clock.measured_now),
                 name=f"reliable-mq-retention-{name}",
                 daemon=True,
             )
@@ -94,15 +95,18 @@ class Upkeep:
         ]
         for thread in threads:
             thread.start()
-        resend_all(
-            [
-                Resending(name, self.scheduler(name, notifier), each.clock.measured_now)
-                for name, each in self._databases.items()
-            ],
-            self._reading(),
-            stopped,
-            self._settings.resend_interval,
-        )
+        try:
+            resend_all(
+                [
+                    Resending(name, self.scheduler(name, notifier), each.clock.measured_now)
+                    for name, each in self._databases.items()
+                ],
+                self._reading(),
+                stopped,
+                self._settings.resend_interval,
+            )
+        finally:
+            ended.set()
         for thread in threads:
             thread.join(self._settings.shutdown_timeout)
 
