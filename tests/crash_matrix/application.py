@@ -107,14 +107,16 @@ class PriceUnknown(Exception):
     """Why an order comes to nothing."""
 
 
-def place_missing(mq: ReliableMQ, world: World, up_to: int = max(WANTED)) -> None:
+def place_missing(
+    mq: ReliableMQ, world: World, up_to: int = max(WANTED), *, half: bool = False
+) -> None:
     """Place the wanted orders that are not in the books, each in another of the forms there are."""
     with Books(world) as books:
         there = {row[0] for row in books.ask("SELECT id FROM orders")}
     for order_id, customer in WANTED.items():
         if order_id not in there and order_id <= up_to:
             form = _FORMS[(order_id - 1) % len(_FORMS)]
-            form(mq, world, {"id": order_id, "customer": customer})
+            form(mq, world, {"id": order_id, "customer": customer}, half)
 
 
 def place_lonely(mq: ReliableMQ, world: World) -> None:
@@ -130,18 +132,18 @@ def _write(tx: Transaction, world: World, order: dict[str, Any]) -> None:
     tx.send(world.topic("orders"), order, key=order["id"], ordering_key=order["customer"])
 
 
-def _in_one_block(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
-    with suppress(PriceUnknown), mq.transaction() as tx:
+def _in_one_block(mq: ReliableMQ, world: World, order: dict[str, Any], half: bool) -> None:
+    with suppress(PriceUnknown), mq.transaction(half=half) as tx:
         _write(tx, world, {**order, "id": 90})
         raise PriceUnknown
-    with mq.transaction() as tx:
+    with mq.transaction(half=half) as tx:
         _write(tx, world, order)
 
 
 def _after_a_savepoint_that_was_rolled_back(
-    mq: ReliableMQ, world: World, order: dict[str, Any]
+    mq: ReliableMQ, world: World, order: dict[str, Any], half: bool
 ) -> None:
-    with mq.transaction() as tx:
+    with mq.transaction(half=half) as tx:
         savepoint = tx.session.begin_nested()
         _write(tx, world, {**order, "id": 91})
         savepoint.rollback()
@@ -149,9 +151,9 @@ def _after_a_savepoint_that_was_rolled_back(
             _write(tx, world, order)
 
 
-def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
+def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any], half: bool) -> None:
     async def place() -> None:
-        async with mq.transaction() as tx:
+        async with mq.transaction(half=half) as tx:
             await tx.session.execute(insert(ORDERS), order)
             await tx.send(
                 world.topic("orders"), order, key=order["id"], ordering_key=order["customer"]
@@ -161,10 +163,12 @@ def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
     asyncio.run(place())
 
 
-def _in_a_session_of_the_shops_own(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
+def _in_a_session_of_the_shops_own(
+    mq: ReliableMQ, world: World, order: dict[str, Any], half: bool
+) -> None:
     with Session(mq.database.engine) as session, session.begin():
         session.execute(insert(ORDERS), order)
-        with mq.transaction(session) as tx:
+        with mq.transaction(session, half=half) as tx:
             tx.send(world.topic("orders"), order, key=order["id"], ordering_key=order["customer"])
 
 

@@ -12,6 +12,8 @@ class Role(StrEnum):
     PRODUCER = "producer"  # places orders; its relay sends them
     WORKER = "worker"  # consumes as four groups: one commit, receipt first, batch, and what follows
     SCHEDULER = "scheduler"  # sends again, confirms what was left behind, escalates
+    HALVES = "producer of halves"  # places orders by half messages; its relay ends them
+    ANSWERER = "answerer"  # is asked what became of the halves of a process that died
 
 
 class Kind(StrEnum):

@@ -1,6 +1,6 @@
 """What a process of a run does: each function is the whole life of one, if nothing ends it before.
 
-Receives a world; returns when the process has done its work. The first three are the roles that
+Receives a world; returns when the process has done its work. Those of `Role` are the ones that
 die; the others prepare a world for them, and live on after them.
 """
 
@@ -22,6 +22,7 @@ from tests.crash_matrix.modes import Role
 from tests.crash_matrix.worlds import Books, World
 
 from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import Unavailable
 from reliable_mq.testing.local_servers import free_port
 
 LIFE_SECONDS_MAX = 25.0
@@ -32,6 +33,8 @@ FAR = 1_000_000
 
 _EFFECTS_OF_ORDERS = f"SELECT count(*) FROM effects WHERE consumer_group <> '{AFTER}'"
 _UNSETTLED = "SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
+_UNSENT = "SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
+_TOMBSTONES = "SELECT count(*) FROM rmq_message_stub WHERE status = 2 AND message_key = ''"
 _NOT_ASKED_FOR = (
     "SELECT count(*) FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL "
     f'AND (broker_name IS NULL OR "offset" >= {FAR} OR "count" >= 16 OR message_key = \'1\')'
@@ -42,6 +45,31 @@ def producer(world: World) -> None:
     """Place the orders; the relay sends them before the application closes."""
     mq = build(world)
     place_missing(mq, world)
+    mq.close()
+
+
+def producer_of_halves(world: World) -> None:
+    """Place the orders by half messages; the relay ends them before the application closes."""
+    mq = build(world)
+    place_missing(mq, world, half=True)
+    mq.close()
+
+
+def hanging(world: World) -> None:
+    """Prepare a world whose halves nobody has ended, neither those of stubs nor those without."""
+    mq = build(world)
+    lost = Unavailable("the way to the broker is cut")
+    mq._connections.commit_halves = lambda halves: [lost] * len(halves)  # type: ignore[method-assign]
+    place_missing(mq, world, half=True)
+    mq.close()
+
+
+def answerer(world: World) -> None:
+    """Answer for the halves of another process until none is left."""
+    mq = build(world)
+    mq._half_messages.join()
+    with Books(world) as books:
+        _wait(lambda: books.ask(_UNSENT) == [(0,)] and books.ask(_TOMBSTONES)[0][0] >= 1)
     mq.close()
 
 
@@ -70,8 +98,7 @@ def sent(world: World) -> None:
     mq = build(world, relay_lease=LIFE_SECONDS_MAX)
     place_missing(mq, world)
     with Books(world) as books:
-        unsent = "SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NULL"
-        _wait(lambda: books.ask(unsent) == [(0,)])
+        _wait(lambda: books.ask(_UNSENT) == [(0,)])
     mq.close()
 
 
@@ -132,12 +159,19 @@ LIVES: Mapping[str, Callable[[World], None]] = {
     Role.PRODUCER: producer,
     Role.WORKER: worker,
     Role.SCHEDULER: scheduler,
+    Role.HALVES: producer_of_halves,
+    Role.ANSWERER: answerer,
+    "hanging": hanging,
     "sent": sent,
     "overdue": overdue,
     "drain": drain,
 }
 
-PREPARED_BY: Mapping[Role, str] = {Role.WORKER: "sent", Role.SCHEDULER: "overdue"}
+PREPARED_BY: Mapping[Role, str] = {
+    Role.WORKER: "sent",
+    Role.SCHEDULER: "overdue",
+    Role.ANSWERER: "hanging",
+}
 
 
 class _Until:

@@ -30,6 +30,8 @@ from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_p
 
 __all__ = ["Books", "Servers", "World"]
 
+HASTY = {"transactionTimeOut": "600", "transactionCheckInterval": "200"}
+"""A broker asks for halves so soon that a run can wait for it."""
 RUNS_OF_A_BROKER = 400
 """A broker that has known so many runs is replaced: their topics only make it slower."""
 
@@ -150,7 +152,7 @@ class Servers:
         if run % RUNS_OF_A_BROKER == 1:
             if len(self._brokers) > 1:  # its last run has ended long ago
                 self._brokers[-2].stop()
-            broker = ReliableMQBroker(self.directory / f"broker-{run}")
+            broker = ReliableMQBroker(self.directory / f"broker-{run}", settings=HASTY)
             broker.start()
             self._brokers.append(broker)
         return self._brokers[-1]

@@ -45,18 +45,6 @@ def produce(world: HalfWorld, switch: KillSwitch) -> None:
         life.run_relay()
 
 
-def check_back(world: HalfWorld, switch: KillSwitch | None = None, now: float = FAR) -> None:
-    with world.life(switch) as life:
-        life.now = now
-        life.answer_all()
-
-
-def resend(world: HalfWorld, switch: KillSwitch | None = None, now: float = FAR) -> None:
-    with world.life(switch) as life:
-        life.now = now
-        life.resend()
-
-
 @pytest.mark.parametrize(
     ("first", "commits_again"),
     [("check-back", True), ("scheduler", False)],
@@ -69,13 +57,15 @@ def test_a_half_is_shown_if_and_only_if_it_was_committed_whichever_step_was_the_
         world.clean(commits_again=commits_again)
         switch = KillSwitch(step)
         produce(world, switch)
-        if first == "scheduler":
-            resend(world)
-        # One that is behind another of its key is asked for again.
-        check_back(world)
-        check_back(world, now=FAR + 100)
-        resend(world, now=FAR + 200)
-        check_back(world, now=FAR + 300)
+        with world.life() as life:
+            life.now = FAR
+            if first == "scheduler":
+                life.resend()
+            for _ in range(2):  # what is behind another one of its key is asked for again
+                life.answer_all()
+                life.now += 100
+            life.resend()
+            life.answer_all()
         world.check()
         if not switch.dead:
             break
@@ -89,9 +79,13 @@ def test_whoever_answers_may_die_at_any_step(world: HalfWorld) -> None:
             world.clean(commits_again=True)
             produce(world, DiesAt(last))
             switch = KillSwitch(step)
-            check_back(world, switch)
-            resend(world, now=FAR + 100)  # the dead one's claim has passed
-            check_back(world, now=FAR + 200)
+            with world.life(switch) as life:
+                life.now = FAR
+                life.answer_all()
+            with world.life() as life:
+                life.now = FAR + 100  # the dead one's claim has passed
+                life.resend()
+                life.answer_all()
             world.check()
             if not switch.dead:
                 break
