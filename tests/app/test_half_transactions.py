@@ -97,6 +97,7 @@ def test_a_half_is_seen_when_its_transaction_committed_and_gone_when_it_did_not(
             place(shop, "b", fails=True)
         place(shop, "c")
         until(lambda: [row.status for row in stubs(shop)] == [1, 1])
+        until(lambda: pending(shop) == 0)  # nobody had to ask
 
     assert column(shop, "placed") == column(shop, "shipped") == ["a", "c"]
     assert [(row.count, row.broker_name is not None) for row in stubs(shop)] == [(1, True)] * 2
@@ -124,7 +125,23 @@ def test_asynchronous_code_has_halves_too(shop: ReliableMQ) -> None:
     with shop:
         asyncio.run(scene())
         until(lambda: [row.status for row in stubs(shop)] == [1])
+        until(lambda: pending(shop) == 0)
     assert column(shop, "shipped") == ["a"]
+
+
+def test_connections_and_many_messages_at_once_have_halves_too(shop: ReliableMQ) -> None:
+    ship(shop)
+    with shop:
+        with shop.database.engine.connect() as connection:
+            with shop.transaction(connection, half=True) as tx:
+                connection.execute(text("INSERT INTO placed VALUES ('a')"))
+                tx.send_many("orders", ["a", "b", "c"], ordering_key="c1")
+            with shop.transaction(connection, half=True) as tx:
+                tx.send_many("orders", ["d", "e"])
+                connection.rollback()
+        until(lambda: [row.status for row in stubs(shop)] == [1, 1, 1])
+        until(lambda: pending(shop) == 0)
+    assert column(shop, "shipped") == ["a", "b", "c"]
 
 
 def test_a_handler_sends_halves_in_its_own_transaction(shop: ReliableMQ) -> None:

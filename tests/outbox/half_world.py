@@ -2,11 +2,11 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
@@ -141,6 +141,10 @@ class Life:
         self.broker = broker
         self.switch = broker.switch = switch
         switch.watch(self.database.engine)
+        self._connections: list[Any] = []
+        event.listen(
+            self.database.engine, "connect", lambda made, _record: self._connections.append(made)
+        )
         self.known = OpenHalves()
         stubs = SqlStubs(self.database.engine, self.database.stubs)
         sender = HalfSender(broker, self.known, broker.commit_many)
@@ -176,6 +180,13 @@ class Life:
             batch=10,
         )
         self.handed: list[Stub] = []
+
+    def end(self) -> None:
+        """Drop all connections, as the kernel would drop them."""
+        self.database.close()
+        for connection in self._connections:
+            with suppress(Exception):
+                connection.close()
 
     # What the outbox needs of halves, and of a relay's thread.
     def send(self, stubs: Sequence[Stub]) -> None:
@@ -254,7 +265,7 @@ class HalfWorld:
         except Killed:
             pass
         finally:
-            life.database.close()
+            life.end()
 
     def clean(self, *, commits_again: bool) -> None:
         self.broker = Broker(commits_again=commits_again)

@@ -6,14 +6,16 @@ here, while the business can still be rolled back.
 """
 
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.util import await_only
 
 from reliable_mq.errors import HalfRolledBack, MessageRefused
+from reliable_mq.outbox.sql_handover import Handover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
+from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 
 _TIME_DIGITS = 12  # of an id that we made, see `message.new_message_id`
@@ -29,16 +31,31 @@ class HalfBroker(Protocol):
     def roll_back(self, stubs: Sequence[Stub]) -> None: ...
 
 
+class HalfHandover(NamedTuple):
+    """Hands committed stubs to the relay; the halves of those that were rolled back are, too."""
+
+    relay: Handover
+    halves: HalfBroker
+
+    def hand(self, stubs: list[Stub], written: float) -> None:
+        """Hand stubs over that were written at `written`."""
+        self.relay.hand(stubs, written)
+
+    def lost(self, stubs: list[Stub]) -> None:
+        """Let go of the halves of stubs that were rolled back."""
+        self.halves.roll_back(stubs)
+
+
 class HalfOutbox(SqlOutbox):
     """Writes stubs whose messages wait at a broker as halves.
 
     Args:
         halves: sends them.
-        *given, **named: the outbox's.
+        stubs, relay, **named: the outbox's.
     """
 
-    def __init__(self, halves: HalfBroker, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, halves: HalfBroker, stubs: SqlStubs, relay: Handover, **named: Any) -> None:
+        super().__init__(stubs, HalfHandover(relay, halves), **named)
         self._halves = halves
 
     def _before_insert(self, connection: Connection, stubs: Sequence[Stub]) -> None:

@@ -13,7 +13,7 @@ savepoint took back do no harm, and those of a COMMIT whose answer was lost are 
 import logging
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Dialect, Engine, PoolProxiedConnection, event
@@ -37,6 +37,15 @@ class Handover(Protocol):
 
     def hand(self, stubs: list[Stub], written: float) -> None:
         """Take stubs that were written at `written`; must not wait."""
+        ...
+
+
+@runtime_checkable
+class Loser(Protocol):
+    """What wants to know of stubs that nobody asked to commit before they were rolled back."""
+
+    def lost(self, stubs: list[Stub]) -> None:
+        """Take stubs that were rolled back; must not wait."""
         ...
 
 
@@ -79,10 +88,14 @@ def watch(engine: Engine) -> None:
             _hand_over(pending)
 
     def do_rollback(dbapi_connection: Any) -> None:
-        lost = sum(len(stubs) for _, stubs, _ in _taken(dbapi_connection))
+        pending = _taken(dbapi_connection)
+        lost = sum(len(stubs) for _, stubs, _ in pending)
         if lost:
             dbapi_connection.info[_ROLLED_BACK] = lost
-        rollback(dbapi_connection)
+        try:
+            rollback(dbapi_connection)
+        finally:
+            _tell_losers(pending)
 
     # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
     dialect.do_commit = do_commit  # type: ignore[method-assign]
@@ -111,6 +124,12 @@ def _hand_over(pending: list[tuple[Handover, list[Stub], float]]) -> None:
         batches.setdefault(id(relay), (relay, [], written))[1].extend(stubs)
     for relay, together, first_written in batches.values():
         relay.hand(together, first_written)
+
+
+def _tell_losers(pending: list[tuple[Handover, list[Stub], float]]) -> None:
+    for relay, stubs, _ in pending:
+        if isinstance(relay, Loser):
+            relay.lost(stubs)
 
 
 def _on_reset(
