@@ -20,7 +20,7 @@ from reliable_mq.outbox.half import (
 )
 from reliable_mq.outbox.half_sender import HalfSender
 from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.outbox.thread_open_halves import OpenHalves
+from reliable_mq.outbox.thread_open_halves import AGE_SECONDS_MAX, OpenHalves
 
 QUEUE = MessageQueue("orders", "b", 0)
 
@@ -175,6 +175,17 @@ def test_rolled_back_halves_are_not_committed_and_unknown_ones_are_nobodys() -> 
     assert [each.message_id for each in known.roll_back(["h", "stranger"])] == ["h"]
     assert known.roll_back(["h"]) == []
     assert known.send(["h"]) == {}
+
+
+def test_a_half_that_is_older_than_any_tombstone_is_not_ended_by_its_sender() -> None:
+    now = [1000.0]
+    known = OpenHalves(clock=lambda: now[0])
+    known.add(half("old"))
+    now[0] += AGE_SECONDS_MAX + 1
+    known.add(half("new"))
+
+    assert known.send(["old", "new"]).keys() == {"new"}
+    known.invariants()
 
 
 def test_of_too_many_the_oldest_is_left_to_a_check_back() -> None:

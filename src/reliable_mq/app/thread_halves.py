@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -143,8 +144,9 @@ class Halves:
 
         async def send_one(message: Message) -> None:
             async with room:
+                sent = time.time()
                 half = await self._link.client.transactions.send(message, group)
-                self._link.open_halves.add(half)
+                self._link.open_halves.add(half, sent)
 
         confirm_to = self._database.identity.notice_topic()
         messages = [message_of(stub, 0, confirm_to=confirm_to) for stub in stubs]

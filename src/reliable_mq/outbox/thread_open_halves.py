@@ -1,13 +1,17 @@
 """The halves that this process has sent and that did not end yet. Used by many threads."""
 
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 
 from reliable_mq.client.transaction import Half
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.outbox.half import HalfEvent, HalfState, next_half_state
 
 COUNT_MAX = 10_000
+AGE_SECONDS_MAX = 3600.0
+"""An older half is not ended by us. A tombstone that was removed (retention keeps it for two hours
+at least) might have ended it otherwise, and a broker does not say so."""
 
 _OPEN = frozenset({HalfState.PREPARED, HalfState.COMMITTING})
 
@@ -17,29 +21,41 @@ class OpenHalves:
 
     Invariant: none has ended, and `count_max` at most are prepared; the oldest are left to
     a check-back.
+
+    Args:
+        count_max: halves that are kept.
+        clock: the time of day, which counts also while the machine sleeps.
     """
 
-    def __init__(self, count_max: int = COUNT_MAX) -> None:
+    def __init__(self, count_max: int = COUNT_MAX, clock: Callable[[], float] = time.time) -> None:
         self._count_max = count_max
+        self._clock = clock
         self._lock = threading.Lock()
         self._halves: dict[str, tuple[Half, HalfState]] = {}
+        self._sent: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._halves)
 
-    def add(self, half: Half) -> None:
-        """Note a half that a broker has just stored."""
+    def add(self, half: Half, sent: float | None = None) -> None:
+        """Note a half that a broker has just stored; it was `sent` at a time before that."""
         with self._lock:
             self._halves[half.message_id] = (half, HalfState.PREPARED)
+            self._sent[half.message_id] = self._clock() if sent is None else sent
             if len(self._halves) > self._count_max:
                 self._forget_oldest()
 
     def send(self, message_ids: Collection[str]) -> dict[str, Half]:
         """Return those of the messages that are halves; what came of each is to be told."""
+        oldest = self._clock() - AGE_SECONDS_MAX
         with self._lock:
+            known = [each for each in message_ids if each in self._halves]
+            for message_id in known:
+                if self._sent[message_id] < oldest:
+                    self._take(message_id, HalfEvent.FORGET)
             return {
                 message_id: self._take(message_id, HalfEvent.SEND)
-                for message_id in message_ids
+                for message_id in known
                 if message_id in self._halves
             }
 
@@ -70,7 +86,7 @@ class OpenHalves:
         if after in _OPEN:
             self._halves[message_id] = (half, after)
         else:
-            del self._halves[message_id]
+            del self._halves[message_id], self._sent[message_id]
         return half
 
     def invariants(self) -> None:
@@ -79,5 +95,7 @@ class OpenHalves:
             prepared = [s for _, s in self._halves.values() if s is HalfState.PREPARED]
             if len(prepared) > self._count_max:
                 raise InvariantBroken(f"more than {self._count_max} halves are kept")
+            if self._sent.keys() != self._halves.keys():
+                raise InvariantBroken("it is not known how old each half is")
             if any(state not in _OPEN for _, state in self._halves.values()):
                 raise InvariantBroken("a half that has ended is kept")
