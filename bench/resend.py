@@ -40,7 +40,7 @@ from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.retention import Retention
-from reliable_mq.resend.scheduler import LogNotifier, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.sql_types import utc_datetime
@@ -263,7 +263,7 @@ def takeover(url: str, directory: Path) -> list[Figure]:
         SqlTopics(database.engine, database.resend_topics),
         arrivals,
         ResendPolicy(),
-        LogNotifier(),
+        database.escalating(),
         owner="other",
         lease=LEASE,
         batch=500,

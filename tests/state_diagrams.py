@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from reliable_mq.idempotency import breaker, claim
 from reliable_mq.outbox import half, stub
+from reliable_mq.resend import escalation
 
 PAGE = Path(__file__).parent.parent / "docs" / "state_machines.md"
 
@@ -38,6 +39,7 @@ MACHINES = (
         half.HALF_TRANSITIONS,
     ),
     Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
+    Machine("An alert", escalation.__name__, escalation.AlertState.WAITING, escalation.TRANSITIONS),
     Machine(
         "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS
     ),

@@ -30,7 +30,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "reconcile": VALUES
     | {"wire", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables"}
-    | {"resend.sql_tables", "resend.sql_scheduling_tables"},
+    | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

@@ -5,7 +5,7 @@ import re
 from difflib import get_close_matches
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     resend_count_max: int = Field(16, ge=1, le=1000)
     #: how long a stub rests when a backlog has not reached it yet
     resend_backlog_wait: float = Field(5.0, gt=0)
-    #: age at which a person is told of stubs that a consumer group does not reach
+    #: age at which a person is told of a stub that is neither settled nor escalated
     resend_told_after: float = Field(86_400.0, gt=0)
     #: how often the scheduler looks
     resend_interval: float = Field(1.0, gt=0)
@@ -78,6 +78,22 @@ class Settings(BaseSettings):
     log_retention: float = Field(30 * 86_400.0, gt=0)
     #: how far back a broker may deliver again: its fileReservedTime, and a day for its cleaning
     replay_window: float = Field(4 * 86_400.0, gt=0)
+    #: the least time from one digest of a notifier to its next; what comes meanwhile is gathered
+    escalation_cooldown: float = Field(900.0, ge=0)
+    #: smtp://host:25, smtp+starttls://user:password@host:587 or smtps://user:password@host:465
+    escalation_mail_server: SecretStr = SecretStr("")
+    #: the address that mails come from
+    escalation_mail_from: str = ""
+    #: the addresses that mails go to, with commas between them
+    escalation_mail_to: str = ""
+    #: a folder with escalation.subject.txt, escalation.txt or escalation.html instead of ours
+    escalation_templates: str = ""
+    #: http(s) URL that digests are posted to
+    escalation_webhook: str = ""
+    #: "whsec_" and 24 to 64 bytes in base64: the key that posts are signed with
+    escalation_webhook_secret: SecretStr = SecretStr("")
+    #: seconds after which a mail server or a webhook counts as silent
+    escalation_timeout: float = Field(10.0, gt=0, le=60.0)
 
     #: how long a claim holds that is not renewed; running handlers renew it
     claim_lease: float = Field(10.0, gt=0)

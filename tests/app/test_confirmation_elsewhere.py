@@ -1,7 +1,7 @@
 """Consumer groups with a database of their own, over the bundled broker, end to end."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ from tests.app.test_application import until
 from tests.app.test_databases import effects, record, statuses
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
-from reliable_mq.outbox.stub import Stub
-from reliable_mq.resend.scheduler import Backlog
-from reliable_mq.resend.sql_settlement import SqlSettlement
+from reliable_mq.resend.escalation import Digest
 
 QUICK: dict[str, Any] = {
     "resend_waits": (0.3, 1.0),
@@ -27,13 +25,13 @@ QUICK: dict[str, Any] = {
 class Told:
     """Who was told of what."""
 
+    name, cooldown = "told", 0.0
+
     def __init__(self) -> None:
         self.escalations: list[str] = []
 
-    def escalated(self, stubs: Sequence[Stub]) -> None:
-        self.escalations += [stub.message_id for stub in stubs]
-
-    def behind(self, backlogs: Sequence[Backlog]) -> None: ...
+    def tell(self, digest: Digest) -> None:
+        self.escalations += [each.message_id for each in digest.items]
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def shop(database_url: str, other_url: str, tmp_path: Path, told: Told) -> Itera
         broker=f"embedded:{tmp_path / 'store'}",
         database=database_url,
         databases={"billing": other_url},
-        notifier=told,
+        notifiers=[told],
         **QUICK,
     )
     mq.create_tables()
@@ -161,9 +159,9 @@ def test_a_message_given_up_elsewhere_is_escalated_here_and_begins_anew_when_ret
         until(lambda: not owed(shop, "billing"))
         works.set()
         database = shop.database
-        settlement = SqlSettlement(database.stubs, database.logs)
+        hands, now = database.hands(), database.clock.now()
         with database.engine.begin() as connection:
-            assert settlement.retry(connection, message_id, "by hand", database.clock.now())
+            assert hands.retry(connection, [message_id], "ann", "", now) == {message_id: True}
         until(lambda: statuses(database) == [1])
 
     assert attempts[failed] == 0  # its attempts begin anew
@@ -205,7 +203,7 @@ def test_one_look_reads_the_notices_before_it_misses_anything(
         counts = shop.resend_once()
 
         assert statuses(shop.database) == [1]
-        assert {name: each.sent for name, each in counts.items()} == {"main": 0, "billing": 0}
+        assert {name: each["sent"] for name, each in counts.items()} == {"main": 0, "billing": 0}
 
 
 @pytest.mark.parametrize(

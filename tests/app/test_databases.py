@@ -200,9 +200,10 @@ def test_a_database_that_is_away_delays_no_other_ones_resends(shop: ReliableMQ) 
             raise ConnectionError("nothing to do")
 
     reading = NoticeReading(shop._connections, {}, 1.0)
+    nobody = shop.alerts()
     schedulers = [
-        Resending("main", stuck, lambda: 1.0),  # type: ignore[arg-type]
-        Resending("billing", Looking(), lambda: 1.0),  # type: ignore[arg-type]
+        Resending("main", stuck, nobody, lambda: 1.0),  # type: ignore[arg-type]
+        Resending("billing", Looking(), nobody, lambda: 1.0),  # type: ignore[arg-type]
     ]
     resend_all(schedulers, reading, stopped, interval=0.01)
 

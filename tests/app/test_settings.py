@@ -1,11 +1,22 @@
 """Settings that are misspelt are told of, wherever they stand."""
 
 import logging
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reliable_mq import ReliableMQ
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend.escalation import Digest
+
+MAIL: dict[str, Any] = {
+    "escalation_mail_server": "smtps://ann:hunter2@mail.shop.example",
+    "escalation_mail_from": "mq@shop.example",
+    "escalation_mail_to": "Ops <ops@shop.example>, dev@shop.example",
+}
+HOOK: dict[str, Any] = {"escalation_webhook": "https://shop.example/hook"}
 
 
 def test_a_setting_that_does_not_exist_names_the_one_that_was_meant() -> None:
@@ -34,15 +45,49 @@ def test_an_address_that_cannot_be_a_broker_is_refused_before_it_is_needed(broke
         ReliableMQ("shop", broker=broker)
 
 
-def test_the_applications_notifier_is_the_schedulers(tmp_path: object) -> None:
+def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:
     class Pager:
-        def escalated(self, stubs: object) -> None: ...
+        name, cooldown = "pager", 0.0
 
-        def behind(self, backlogs: object) -> None: ...
+        def tell(self, digest: Digest) -> None: ...
 
-    pager, other = Pager(), Pager()
-    mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", notifier=pager)
-
-    assert mq.scheduler()._notifier is pager
-    assert mq.scheduler(other)._notifier is other
+    mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", notifiers=[Pager()])
+    assert sorted(mq.alerts()._notifiers) == ["log", "pager"]
     mq.close()
+
+    twice = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", notifiers=[Pager(), Pager()])
+    with pytest.raises(ConfigurationError, match="two notifiers share a name: log, pager, pager"):
+        twice.alerts()
+    twice.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"escalation_mail_to": "ops@shop.example"}, "needs an escalation_mail_server"),
+        ({"escalation_mail_server": "ftp://host"}, "smtp://… or smtp+starttls://… or smtps://…"),
+        ({"escalation_mail_server": "smtp://host:http"}, "does not read"),
+        ({**MAIL, "escalation_mail_to": ""}, "write it like ops@shop.example"),
+        ({**MAIL, "escalation_mail_to": "ops"}, "write it like ops@shop.example"),
+        ({**MAIL, "escalation_mail_from": "a@b\nBcc: c@d"}, "escalation_mail_from"),
+        ({**MAIL, "escalation_templates": "nowhere"}, "there is no folder nowhere"),
+        ({"escalation_webhook": "shop.example/hook"}, "write it like https://host/path"),
+        ({"escalation_webhook": "file:///etc/passwd"}, "write it like https://host/path"),
+        ({"escalation_webhook": "https://shop.example"}, "openssl rand -base64 32"),
+        ({**HOOK, "escalation_webhook_secret": "whsec_c2hvcnQ="}, "openssl rand -base64 32"),
+        ({**HOOK, "escalation_webhook_secret": "whsec_§"}, "openssl rand -base64 32"),
+        ({"escalation_cooldown": -1}, "escalation_cooldown"),
+        ({"escalation_timeout": 0}, "escalation_timeout"),
+        ({"resend_told_after": 0}, "resend_told_after"),
+    ],
+)
+def test_a_notifier_that_cannot_work_is_refused_at_once(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        ReliableMQ("shop", **given)
+
+
+def test_a_secret_is_not_printed() -> None:
+    secret = "whsec_" + "c2VjcmV0" * 4
+    mq = ReliableMQ("shop", **{**HOOK, "escalation_webhook_secret": secret})
+    assert "c2VjcmV0" not in repr(mq.settings)
+    assert "hunter2" not in repr(ReliableMQ("shop", **MAIL).settings)

@@ -31,7 +31,7 @@ from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
-from reliable_mq.resend.scheduler import LogNotifier, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
 
@@ -174,7 +174,7 @@ class Life:
             SqlTopics(self.database.engine, self.database.resend_topics),
             broker,
             ResendPolicy(),
-            LogNotifier(),
+            self.database.escalating(),
             owner=f"{name}-r",
             lease=1.0,
             batch=10,

@@ -13,7 +13,6 @@ from reliable_mq.errors import HalfRolledBack, MessageRefused, Unavailable
 from reliable_mq.message import Decision
 from reliable_mq.outbox.half import TOMBSTONE_NOTE
 from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.resend.sql_settlement import SqlSettlement
 
 LATER = 1000.0
 
@@ -178,9 +177,9 @@ def test_a_stub_that_a_person_voided_is_rolled_back(
     world: HalfWorld, producer: Life, other: Life
 ) -> None:
     message_id = commit_one(producer)
-    settlement = SqlSettlement(other.database.stubs, other.database.logs)
     with other.database.engine.begin() as connection:
-        assert settlement.void(connection, message_id, "a person", LATER)
+        voided = other.database.hands().void(connection, [message_id], "ann", "", LATER)
+    assert voided == {message_id: True}
 
     assert other.answer(FIRST) is Decision.ROLLBACK
     assert bodies(world) == []
@@ -193,9 +192,9 @@ def test_nobody_can_send_a_tombstone(world: HalfWorld, producer: Life, other: Li
         savepoint.rollback()
     other.answer(FIRST)
 
-    settlement = SqlSettlement(other.database.stubs, other.database.logs)
     with other.database.engine.begin() as connection:
-        assert not settlement.retry(connection, message_id, "a person", LATER)
+        retried = other.database.hands().retry(connection, [message_id], "ann", "", LATER)
+    assert retried == {message_id: False}
     other.resend()
     assert bodies(world) == []
 

@@ -25,8 +25,9 @@ from tests.reconcile.plain import PlainReconciliation
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.spark_run import Options, reconcile
-from reliable_mq.reconcile.sql_tables import audit_table, finding_table, run_table
+from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.reconcile.verdict import FINDINGS, Verdict
+from reliable_mq.resend.sql_people_tables import audit_table
 from reliable_mq.resend.sql_scheduling_tables import retention_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

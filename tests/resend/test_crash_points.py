@@ -20,7 +20,7 @@ from reliable_mq.outbox.sql_transaction import TransactionScope
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
-from reliable_mq.resend.scheduler import LogNotifier, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
 
@@ -123,7 +123,7 @@ class World:
             SqlTopics(database.engine, database.resend_topics),
             self.broker,
             ResendPolicy(),
-            LogNotifier(),
+            database.escalating(),
             owner=f"scheduler-{id(switch)}",
             lease=1.0,
             batch=10,

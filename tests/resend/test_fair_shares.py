@@ -102,7 +102,8 @@ def test_a_person_is_told_of_a_used_up_one_though_others_of_its_key_wait(world: 
     world.write("k1x", key="k")
 
     assert world.scheduler.run_once(105.0).escalated == 1
-    assert (world.notifier.told, world.broker.sent) == (["k0x"], [])
+    told = [("sends used up", "k0x")]
+    assert (world.open_escalations(), world.broker.sent) == (told, [])
 
 
 class TestPoison:
@@ -131,7 +132,7 @@ class TestPoison:
         assert deaths == MAX
         assert sorted(set(world.broker.sent)) == [f"n{number}x" for number in range(6)]
         assert len(world.broker.sent) == 6
-        assert world.notifier.told == ["poison"]
+        assert world.open_escalations() == [("sends used up", "poison")]
         assert world.row(stub)["count"] == MAX
 
     def test_what_was_with_it_goes_alone_and_after_everything_else(self, world: World) -> None:

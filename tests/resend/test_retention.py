@@ -16,7 +16,6 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, StubStatus
 from reliable_mq.resend.retention import Retention, RetentionCounts
 from reliable_mq.resend.sql_retention import SqlRetention
-from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
 from reliable_mq.sql_types import utc_datetime
 
@@ -235,10 +234,9 @@ def test_a_stub_that_a_person_sends_again_at_this_moment_stays(postgres_url: str
     ledgers.database.create_tables()
     stub = ledgers.stub("a", VOIDED)
     database = ledgers.database
-    settlement = SqlSettlement(database.stubs, database.logs)
-
     with database.engine.begin() as connection:
-        assert settlement.retry(connection, stub, "", 1100.0)
+        retried = database.hands().retry(connection, [stub], "ann", "", 1100.0)
+        assert retried == {stub: True}
         # Not yet committed: the row still says VOIDED to everybody else, and it is locked.
         assert ledgers.retention().run_once(9999.0).stubs == 0
     assert ledgers.retention().run_once(9999.0).stubs == 0

@@ -3,7 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy import select
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.errors import ConnectionLost, NoRoute
@@ -13,7 +12,6 @@ from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_types import utc_datetime
 
 
@@ -50,7 +48,7 @@ def test_sends_that_fail_follow_the_ladder_and_then_a_person_is_told_once(world:
             tries.append(now)
 
     assert tries == [105, 115, 135]  # at once, after 10 s, after 20 s
-    assert world.notifier.told == ["a"]
+    assert world.open_escalations() == [("sends used up", "a")]
     row = world.row(stub)
     assert (row["status"], row["count"], row["resend_time"]) == (0, MAX, None)
     assert row["note"] == "ConnectionLost: gone"
@@ -105,7 +103,7 @@ def test_a_used_up_stub_that_everybody_consumed_is_confirmed_and_nobody_is_told(
     world.log(stub)
 
     assert world.scheduler.run_once(105.0).confirmed == 1
-    assert (world.row(stub)["status"], world.notifier.told) == (1, [])
+    assert (world.row(stub)["status"], world.open_escalations()) == (1, [])
 
 
 def test_a_broker_that_cannot_be_asked_decides_nothing(world: World) -> None:
@@ -171,46 +169,14 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     asked = ClaimRequest(
         kind=DueKind.UNSENT, topic="orders", now=105.0, owner="dead", lease=60.0, limit=10
     )
-
-    assert len(dead.claim(asked).stubs) == 1
+    (claimed,) = dead.claim(asked).stubs
     assert world.scheduler.run_once(164.9).claimed == 0
     assert world.scheduler.run_once(165.0).sent == 1
     dead.rest([stub], "dead", 999.0)
-    dead.told([stub], "dead", 999.0)
+    assert world.escalations.used_up([claimed], "dead", 999.0) == 0
     assert world.row(stub)["count"] == 2  # the send of the dead one counts, too
     assert world.row(stub)["resend_time"] == utc_datetime(185.0)
-
-
-def test_when_nobody_can_be_told_it_is_tried_again(world: World) -> None:
-    stub = world.write("a")
-    world.change(stub, count=MAX)
-    world.notifier.is_down = True
-
-    assert world.scheduler.run_once(105.0).escalated == 0
-    world.notifier.is_down = False
-    assert world.scheduler.run_once(165.0).escalated == 1
-    assert world.notifier.told == ["a"]
-
-
-def test_a_person_may_send_again_or_void(world: World) -> None:
-    again, never = world.write("a"), world.write("b")
-    for stub in (again, never):
-        world.change(stub, count=MAX, resend_time=None)
-    world.log(again, state=0)
-    settlement = SqlSettlement(world.database.stubs, world.database.logs)
-
-    with world.database.engine.begin() as connection:
-        assert settlement.retry(connection, again, "fixed", 200.0)
-        assert settlement.void(connection, never, "cancelled", 200.0)
-        assert not settlement.void(connection, never, "twice", 200.0)
-        assert not settlement.retry(connection, "F" * 32, "unknown", 200.0)
-
-    assert world.scheduler.run_once(200.0).sent == 1
-    assert world.broker.sent == ["a"]
-    assert (world.row(never)["status"], world.row(never)["note"]) == (2, "cancelled")
-    with world.database.engine.begin() as connection:
-        attempts = connection.execute(select(world.database.logs.c.attempt)).scalar_one()
-    assert attempts == 0  # or the consumer would give it up unread
+    assert world.open_escalations() == []
 
 
 def test_a_delayed_message_is_passed_when_the_group_has_caught_up() -> None:
@@ -231,17 +197,14 @@ def test_a_delayed_message_is_passed_when_the_group_has_caught_up() -> None:
 def test_what_was_given_up_is_sent_no_more_and_says_how_often_it_was_sent(world: World) -> None:
     # Given a dead letter of a message that was sent once, of three times
     stub = world.sent("a")
-    settlement = SqlSettlement(world.database.stubs, world.database.logs)
     with world.database.engine.begin() as connection:
-        settlement.exhaust(connection, stub, "dead letter of g", 105.0)
+        settlement = world.database.settlement()
+        settlement.exhaust(connection, stub, group="g", reason="no", now=105.0)
     world.broker.progress["g"] = {QUEUE: (9, 9)}
 
-    # When the scheduler runs
-    counts = world.scheduler.run_once(105.0)
-
-    # Then a person is told and nothing is sent, until the person says so
-    assert (counts.sent, counts.escalated, world.broker.sent) == (0, 1, [])
+    # When the scheduler runs, Then nothing is sent, until a person says so
+    assert world.scheduler.run_once(105.0) == ResendCounts()
     assert world.row(stub)["count"] == 1
     with world.database.engine.begin() as connection:
-        assert settlement.retry(connection, stub, "fixed", 106.0)
+        assert world.hands.retry(connection, [stub], "ann", "fixed", 106.0) == {stub: True}
     assert world.scheduler.run_once(106.0).sent == 1

@@ -116,26 +116,3 @@ def test_a_lost_delayed_message_is_missed_on_a_topic_that_is_never_quiet(world: 
     # When the group has come to where the queue ended then, Then the message is missed
     world.broker.progress["g"] = {QUEUE: (100, 101)}
     assert world.scheduler.run_once(109.0).sent == 1
-
-
-def test_a_person_is_told_once_of_a_group_that_does_not_reach_old_messages(world: World) -> None:
-    # Given two messages for a group that nobody runs, and a day that has passed
-    world.sent("a", groups=("typo",))
-    world.sent("b", groups=("typo",))
-    world.broker.progress["typo"] = {QUEUE: (-1, 9)}
-    day = 86_400.0
-    assert world.scheduler.run_once(105.0).rested == 2
-    assert world.notifier.backlogs == []
-
-    # When the scheduler looks again and again
-    world.notifier.is_down = True
-    world.scheduler.run_once(100.0 + day)
-    world.notifier.is_down = False
-    for minutes in range(11, 60, 11):
-        world.scheduler.run_once(100.0 + day + 60.0 * minutes)
-
-    # Then a person is told once, of both, and the messages go on waiting for the group
-    (told,) = world.notifier.backlogs
-    assert (told.group, told.topic, told.stubs) == ("typo", "orders", 2)
-    assert told.oldest.message_id.startswith("a0")
-    assert (world.notifier.told, world.broker.sent) == ([], [])

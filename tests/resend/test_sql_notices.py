@@ -11,7 +11,6 @@ from tests.resend.worlds import QUEUE, World
 
 from reliable_mq.resend.notice import Notice
 from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.resend.sql_settlement import SqlSettlement
 
 BOTH = ("g", "h")
 
@@ -22,9 +21,8 @@ class Desk:
     def __init__(self, url: str) -> None:
         self.world = World(url)
         database = self.world.database
-        settlement = SqlSettlement(database.stubs, database.logs)
         self.book = SqlNoticeBook(
-            database.stubs, database.confirmation(), settlement, database.dialect
+            database.stubs, database.confirmation(), database.settlement(), database.dialect
         )
 
     def tell(self, group: str = "g", now: float = 200.0, **what: Any) -> None:
@@ -125,7 +123,8 @@ def test_a_message_given_up_elsewhere_is_told_to_a_person_and_no_longer_sent(des
     desk.tell("g", now=106.0, given_up={stub: "attempt 16 of 16 failed"})
     counts = desk.world.scheduler.run_once(107.0)
 
-    assert (counts.sent, counts.escalated) == (0, 1)
+    assert counts.claimed == 0
+    assert desk.world.open_escalations() == [("dead letter", "a")]
     assert desk.world.row(stub)["note"] == "dead letter of g: attempt 16 of 16 failed"
     desk.tell("g", consumed=(stub,))  # by hand, from the dead letters
     assert desk.status(stub) == 1

@@ -1,24 +1,34 @@
-"""A world for the resend scheduler: a real database, and a broker and a notifier in memory."""
+"""A world for the resend scheduler: a real database, and a broker and notifiers in memory."""
 
-from collections.abc import Callable, Sequence
+import gc
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Table, insert, select, update
+from tests.app.kill_switch import KillSwitch
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.alerts import Alerts
+from reliable_mq.resend.escalation import Digest
 from reliable_mq.resend.policy import ResendPolicy, ladder
 from reliable_mq.resend.progress import Progress
-from reliable_mq.resend.scheduler import Backlog, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.sql_alerts import SqlAlerts
+from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.sql_types import utc_datetime
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 MAX = 3
+
+_digests = itertools.count(1)
 
 
 class MemoryBroker:
@@ -68,35 +78,55 @@ class MemoryBroker:
 
 
 class MemoryNotifier:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.backlogs: list[Backlog] = []
+    """Keeps what it tells; may be away, or fail after it has told."""
+
+    def __init__(self, name: str = "mail", cooldown: float = 0.0) -> None:
+        self.name = name
+        self.cooldown = cooldown
+        self.digests: list[Digest] = []
         self.is_down = False
+        self.answers = True
 
-    def escalated(self, stubs: Sequence[Stub]) -> None:
+    def tell(self, digest: Digest) -> None:
         if self.is_down:
             raise OSError("mail server")
-        self.told += [stub.message_id.rstrip("0") for stub in stubs]
+        self.digests.append(digest)
+        if not self.answers:
+            raise TimeoutError("no answer")
 
-    def behind(self, backlogs: Sequence[Backlog]) -> None:
-        if self.is_down:
-            raise OSError("mail server")
-        self.backlogs += backlogs
+    @property
+    def told(self) -> list[list[str]]:
+        return [[each.message_id.rstrip("0") for each in d.items] for d in self.digests]
 
 
 class World:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_new: bool = True) -> None:
         self.database = Database(url, prefix="rmq_", connections=4)
-        self.database.create_tables()
+        if is_new:
+            self.database.create_tables()
         self.stubs = SqlStubs(self.database.engine, self.database.stubs)
         self.topics = SqlTopics(self.database.engine, self.database.resend_topics)
         self.broker = MemoryBroker()
+        self.escalations = self.database.escalating()
+        self.audit = SqlAudit(self.database.audit)
+        self.hands = self.database.hands()
         self.notifier = MemoryNotifier()
         self.scheduler = self.new_scheduler("one")
 
     def new_due(self) -> SqlDue:
         database = self.database
         return SqlDue(self.stubs, database.logs, database.confirmation(), MAX)
+
+    @contextmanager
+    def another_life(self, switch: KillSwitch) -> Iterator["World"]:
+        """Give another process's view of this world; what it leaves open is dropped in the end."""
+        life = World(self.database.url.render_as_string(hide_password=False), is_new=False)
+        switch.watch(life.database.engine)
+        yield life
+        life.database.close()
+        if self.database.dialect == "sqlite":
+            # a statement that died half read would hold its transaction open
+            gc.collect()
 
     def new_scheduler(
         self, owner: str, batch: int = 100, confirm_to: Callable[[], str] = str
@@ -107,12 +137,39 @@ class World:
             self.topics,
             self.broker,
             ResendPolicy(wait=ladder(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
-            self.notifier,
+            self.escalations,
             owner=owner,
             lease=60.0,
             batch=batch,
             confirm_to=confirm_to,
         )
+
+    def alerts(self, *notifiers: MemoryNotifier, owner: str = "one", **more: Any) -> Alerts:
+        database = self.database
+        book = SqlAlerts(
+            database.engine, database.escalations, database.alerts, database.notifiers, "shop"
+        )
+        return Alerts(
+            book,
+            self.escalations,
+            notifiers or (self.notifier,),
+            owner=owner,
+            lease=60.0,
+            stuck_after=86_400.0,
+            new_id=lambda: f"{next(_digests):032x}",
+            **more,
+        )
+
+    def open_escalations(self) -> list[tuple[str, str]]:
+        """Return (kind, name) of what a person must know."""
+        table = self.database.escalations
+        wanted = select(table).where(table.c.open_key.is_not(None)).order_by(table.c.seq)
+        with self.database.engine.begin() as connection:
+            return [(row.kind, row.message_id.rstrip("0")) for row in connection.execute(wanted)]
+
+    def rows(self, table: Table) -> list[Any]:
+        with self.database.engine.begin() as connection:
+            return [row._mapping for row in connection.execute(select(table)).all()]
 
     def write(
         self,

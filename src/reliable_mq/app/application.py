@@ -1,7 +1,7 @@
 """`ReliableMQ`: the object an application declares its messaging on."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,9 +21,10 @@ from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
+from reliable_mq.resend.alerts import Alerts, Notifier
 from reliable_mq.resend.policy import ResendPolicy, Wait, ladder
 from reliable_mq.resend.retention import Retention
-from reliable_mq.resend.scheduler import LogNotifier, Notifier, ResendCounts, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.settings import MAIN_DATABASE, Settings, load_settings
 
@@ -50,7 +51,8 @@ class ReliableMQ(Declaring):
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
         leases: opens another store in Redis's place, see `idempotency.lease_store`.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
-        notifier: who tells a person of stubs that were sent too often; default: the log.
+        notifiers: who else tells a person of what does not settle by itself, beside the log and
+            what the settings name (mail, webhook).
         resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
             waits, alone or composed; default a ladder of the setting `resend_waits`.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
@@ -69,7 +71,7 @@ class ReliableMQ(Declaring):
         redis: str | None = None,
         leases: OpenLeases | None = None,
         settings: Settings | None = None,
-        notifier: Notifier | None = None,
+        notifiers: Sequence[Notifier] = (),
         resend_wait: Wait | None = None,
         **more: Any,
     ) -> None:
@@ -80,7 +82,6 @@ class ReliableMQ(Declaring):
         chosen["databases"] = databases
         given |= {field: value for field, value in chosen.items() if value is not None}
         self.settings = load_settings(**given)
-        self._notifier = notifier or LogNotifier()
         self._policy = ResendPolicy(
             wait=resend_wait or ladder(*self.settings.resend_waits),
             count_max=self.settings.resend_count_max,
@@ -109,7 +110,9 @@ class ReliableMQ(Declaring):
         self._declared = Declarations(self.settings)
         self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
         check_upkeep(self.settings, self._policy)
-        self._upkeep = Upkeep(self._connections, self.databases, self.settings, self._policy)
+        self._upkeep = Upkeep(
+            name, self._connections, self.databases, self.settings, self._policy, notifiers
+        )
 
     @property
     def database(self) -> Database:
@@ -173,16 +176,13 @@ class ReliableMQ(Declaring):
             )
         return self._producer
 
-    def scheduler(
-        self, notifier: Notifier | None = None, *, database: str = MAIN_DATABASE
-    ) -> Scheduler:
+    def scheduler(self, *, database: str = MAIN_DATABASE) -> Scheduler:
         """Return a resend scheduler of one database of this application, under a name of its own.
 
         Args:
-            notifier: instead of the application's.
             database: the name of the database.
         """
-        return self._upkeep.scheduler(database, notifier or self._notifier)
+        return self._upkeep.scheduler(database)
 
     def retention(self, *, database: str = MAIN_DATABASE) -> Retention:
         """Return what removes settled stubs and consumed logs of a database, when old enough.
@@ -191,10 +191,21 @@ class ReliableMQ(Declaring):
         """
         return self._upkeep.retention(database)
 
-    def resend_forever(self, stopped: Stopped, notifier: Notifier | None = None) -> None:
+    def alerts(self, *, database: str = MAIN_DATABASE) -> Alerts:
+        """Return what tells people of what is in one database; the resend scheduler runs one each.
+
+        Args:
+            database: the name of the database.
+
+        Raises:
+            ConfigurationError: when two notifiers share a name.
+        """
+        return self._upkeep.alerts(database)
+
+    def resend_forever(self, stopped: Stopped) -> None:
         """Run the resend schedulers of all databases until `stopped`, the first in this thread.
 
-        Retention runs beside them.
+        Retention runs beside them, and people are told in threads of their own.
 
         Raises:
             ConfigurationError: when a table is missing, or windows contradict each other.
@@ -205,21 +216,24 @@ class ReliableMQ(Declaring):
         log.info("application %s: resend looks every %g s", self.name, interval)
         self._half_messages.join()
         self._share_relays()
-        self._upkeep.run(stopped, notifier or self._notifier)
+        self._upkeep.run(stopped)
 
     @property
     def resending(self) -> ResendControl:
         """Pauses the resending of topics, and says which are paused or closed."""
         return ResendControl(self.databases)
 
-    def resend_once(self, notifier: Notifier | None = None) -> dict[str, ResendCounts]:
+    def resend_once(self) -> dict[str, dict[str, int]]:
         """Read the notices that are there, look once into each database; return what was done.
+
+        People are told once too: `stuck` counts stubs, `digests` what was told, `digests_failed`
+        what was not.
 
         Raises:
             ConfigurationError: when a table is missing.
         """
         self.databases.check_tables()
-        return self._upkeep.run_once(notifier or self._notifier)
+        return self._upkeep.run_once()
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours.

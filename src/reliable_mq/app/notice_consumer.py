@@ -10,7 +10,6 @@ from reliable_mq.app.consumer import Consumer, plan_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.resend.notice import Notice
 from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.resend.sql_settlement import SqlSettlement
 
 
 def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
@@ -21,8 +20,9 @@ def notice_consumer(name: str, database: Database, lease: float) -> Consumer:
         database: whose notices.
         lease: as of any consumer, seconds.
     """
-    settlement = SqlSettlement(database.stubs, database.logs)
-    book = SqlNoticeBook(database.stubs, database.confirmation(), settlement, database.dialect)
+    book = SqlNoticeBook(
+        database.stubs, database.confirmation(), database.settlement(), database.dialect
+    )
 
     def take_notice(notice: Notice, session: Session) -> None:
         book.apply(session.connection(), notice, database.clock.now())

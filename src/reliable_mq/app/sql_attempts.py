@@ -28,7 +28,6 @@ from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
-from reliable_mq.resend.sql_settlement import SqlSettlement
 from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class Attempts:
         self._confirmation = database.confirmation()
         self.telling = Telling(consumer.group, database, notices)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
-        self._settlement = SqlSettlement(database.stubs, database.logs)
+        self._settlement = database.settlement()
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
@@ -264,9 +263,15 @@ class Attempts:
             reason = settled.outcome.reason or "no reason given"
         if not self.log.fail(connection, entry, now, retry_at, reason):
             return self._others(connection, entry, "fail")
-        if isinstance(settled.outcome, Dead):
-            note = f"dead letter of {self.consumer.group}: {reason}"
-            self._settlement.exhaust(connection, entry.message_id, note, now)
+        if reason and not entry.confirm_to:  # else the stub's own database tells a person
+            self._settlement.exhaust(
+                connection,
+                entry.message_id,
+                group=entry.group,
+                reason=reason,
+                now=now,
+                topic=entry.topic,
+            )
         self.telling.failed(entry)
         return settled
 

@@ -22,8 +22,17 @@ from reliable_mq.idempotency.sql_key_tables import business_key_table, idempoten
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.sql_people_tables import (
+    alert_table,
+    audit_table,
+    escalation_table,
+    notifier_table,
+)
 from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retention_table
+from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import READS_ONLY, TABLE_PREFIX_PATTERN, missing_table_text
@@ -59,6 +68,7 @@ class Database:
         self.url = checked_url(url)
         self.dialect = self.url.get_backend_name()
         self._connections = connections
+        self.prefix = prefix
         self.metadata = MetaData()
         self.stubs = message_stub_table(self.metadata, prefix)
         self.logs = consume_log_table(self.metadata, prefix)
@@ -68,6 +78,10 @@ class Database:
         self.calls = idempotent_call_table(self.metadata, prefix)
         self.resend_topics = resend_topic_table(self.metadata, prefix)
         self.retention_duties = retention_table(self.metadata, prefix)
+        self.escalations = escalation_table(self.metadata, prefix)
+        self.alerts = alert_table(self.metadata, prefix)
+        self.notifiers = notifier_table(self.metadata, prefix)
+        self.audit = audit_table(self.metadata, prefix)
         self.engine = self._make_engine()
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
@@ -133,6 +147,21 @@ class Database:
     def confirmation(self) -> SqlConfirmation:
         """Return what confirms the stubs of this database."""
         return SqlConfirmation(self.stubs, self.logs, self.confirmations, self.dialect)
+
+    def escalating(self) -> SqlEscalations:
+        """Return what has a person told of what is in this database."""
+        return SqlEscalations(
+            self.engine, self.escalations, self.stubs, self.logs, self.confirmations
+        )
+
+    def settlement(self) -> SqlSettlement:
+        """Return what gives stubs of this database up."""
+        return SqlSettlement(self.stubs, self.escalating())
+
+    def hands(self) -> SqlHands:
+        """Return what a person does to stubs of this database."""
+        audit = SqlAudit(self.audit)
+        return SqlHands(self.stubs, self.logs, self.escalating(), audit, self.dialect)
 
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
+from reliable_mq.resend.alerts import Alerts
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.thread_alerts import tell_forever
 from reliable_mq.resend.thread_scheduler import Stopped, run_forever
 from reliable_mq.sql_faults import FaultTeller
 
@@ -26,10 +28,11 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 
 class Resending(NamedTuple):
-    """The scheduler of one database, and the clock by which its rows are judged."""
+    """The scheduler of one database, who tells people of it, and the clock of its rows."""
 
     database: str
     scheduler: Scheduler
+    alerts: Alerts
     clock: Callable[[], float]
 
 
@@ -111,6 +114,15 @@ def resend_all(
             name=f"reliable-mq-resend-{each.database}",
         )
         for each in others
+    ]
+    threads += [
+        threading.Thread(
+            target=tell_forever,
+            args=(each.alerts, stopped),
+            kwargs={"interval": interval, "clock": each.clock},
+            name=f"reliable-mq-alerts-{each.database}",
+        )
+        for each in schedulers
     ]
     for thread in threads:
         thread.daemon = True

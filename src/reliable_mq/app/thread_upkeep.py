@@ -7,7 +7,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from msgspec.structs import asdict
+
 from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.notifiers import notifiers_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
@@ -16,9 +19,11 @@ from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.sql_calls import SqlCalls
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.resend.alerts import Alerts, Notifier
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.retention import Retention
-from reliable_mq.resend.scheduler import Notifier, ResendCounts, Scheduler
+from reliable_mq.resend.scheduler import Scheduler
+from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_retention import SqlRetention
 from reliable_mq.resend.sql_topics import SqlTopics
@@ -28,30 +33,42 @@ from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.resend.windows import Windows, check_windows, horizon
 from reliable_mq.settings import Settings
 
+ALERT_LEASE_SECONDS = 300.0
+"""Longer than a mail or a post takes: each of their steps ends within `escalation_timeout`."""
+
 
 class Upkeep:
-    """Makes schedulers and retention for the databases of an application.
+    """Makes schedulers, alerts and retention for the databases of an application.
 
     Args:
+        name: the application's.
         connections: sends, knows how far groups have come, and gives names.
         databases: by name.
         settings: intervals, leases, windows.
         policy: when the next send is due.
+        notifiers: who tells people, beside the log and what the settings name.
+
+    Raises:
+        ConfigurationError: when a setting of a notifier is wrong.
     """
 
     def __init__(
         self,
+        name: str,
         connections: Connections,
         databases: Mapping[str, Database],
         settings: Settings,
         policy: ResendPolicy,
+        notifiers: Sequence[Notifier],
     ) -> None:
+        self._name = name
+        self._notifiers = (*notifiers_of(settings), *notifiers)
         self._connections = connections
         self._databases = databases
         self._settings = settings
         self._policy = policy
 
-    def scheduler(self, name: str, notifier: Notifier) -> Scheduler:
+    def scheduler(self, name: str) -> Scheduler:
         """Return a resend scheduler of a database, under a name of its own."""
         database, settings = self._databases[name], self._settings
         stubs = SqlStubs(database.engine, database.stubs)
@@ -61,12 +78,32 @@ class Upkeep:
             topics_of(database),
             self._connections,
             self._policy,
-            notifier,
+            database.escalating(),
             owner=self._connections.scheduler_owner(),
             lease=settings.resend_lease,
             batch=settings.resend_batch,
             clock=database.clock.now,
             confirm_to=database.identity.notice_topic,
+        )
+
+    def alerts(self, name: str) -> Alerts:
+        """Return what tells people of what is in a database, under a name of its own.
+
+        Raises:
+            ConfigurationError: when two notifiers share a name.
+        """
+        database = self._databases[name]
+        book = SqlAlerts(
+            database.engine, database.escalations, database.alerts, database.notifiers, self._name
+        )
+        return Alerts(
+            book,
+            database.escalating(),
+            self._notifiers,
+            owner=self._connections.scheduler_owner(),
+            lease=ALERT_LEASE_SECONDS,
+            stuck_after=self._settings.resend_told_after,
+            new_id=lambda: os.urandom(16).hex(),
         )
 
     def retention(self, name: str) -> Retention:
@@ -80,7 +117,7 @@ class Upkeep:
             log_retention=self._settings.log_retention,
         )
 
-    def run(self, stopped: Stopped, notifier: Notifier) -> None:
+    def run(self, stopped: Stopped) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
         ended = threading.Event()
         threads = [
@@ -98,7 +135,9 @@ class Upkeep:
         try:
             resend_all(
                 [
-                    Resending(name, self.scheduler(name, notifier), each.clock.measured_now)
+                    Resending(
+                        name, self.scheduler(name), self.alerts(name), each.clock.measured_now
+                    )
                     for name, each in self._databases.items()
                 ],
                 self._reading(),
@@ -110,13 +149,16 @@ class Upkeep:
         for thread in threads:
             thread.join(self._settings.shutdown_timeout)
 
-    def run_once(self, notifier: Notifier) -> dict[str, ResendCounts]:
+    def run_once(self) -> dict[str, dict[str, int]]:
         """Read the notices that are there, look once into each database; return what was done."""
         self._reading().catch_up(self._settings.shutdown_timeout)
-        return {
-            name: self.scheduler(name, notifier).run_once(each.clock.now())
-            for name, each in self._databases.items()
-        }
+        counts: dict[str, dict[str, int]] = {}
+        for name, each in self._databases.items():
+            done = self.scheduler(name).run_once(each.clock.now())
+            told = self.alerts(name).run_once(each.clock.now())
+            digests = {"digests": told.told, "digests_failed": told.failed}
+            counts[name] = asdict(done) | {"stuck": told.stuck} | digests
+        return counts
 
     def _reading(self) -> NoticeReading:
         return NoticeReading(self._connections, self._databases, self._settings.claim_lease)

@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from reliable_mq.app.application import ReliableMQ
@@ -41,7 +40,7 @@ def command(
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
     try:
         if once:
-            _print(msgspec.to_builtins(mq.resend_once()), as_json=as_json)
+            _print(mq.resend_once(), as_json=as_json)
         else:
             mq.resend_forever(stop_on_signal())
     finally:

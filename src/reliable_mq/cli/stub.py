@@ -1,244 +1,270 @@
 """`reliable-mq stub`: look at stubs, and settle by hand what could not settle itself."""
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from enum import StrEnum
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Annotated
 
+import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
-from sqlalchemy import Connection
+from rich.progress import Progress
+from sqlalchemy import MetaData
 
-from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
-from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.app.thread_upkeep import actor
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli.database_options import opened, print_rows, text_of
+from reliable_mq.cli.filter_options import takes_filter
+from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
-from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.reconcile.moments import parse_moment
-from reliable_mq.resend.sql_settlement import SqlSettlement
-from reliable_mq.resend.sql_stub_list import escalated_stubs, list_stubs, show_stub
-from reliable_mq.sql_types import is_missing_table, missing_table_text
+from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.reconcile.sql_tables import finding_table
+from reliable_mq.resend.sql_history import SqlHistory, readable
+from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
+from reliable_mq.resend.stub_filter import StubFilter
+from reliable_mq.resend.timeline import History, Moment, timeline
 
-BATCH = 500
-
-Step = Callable[[Connection, str, str, float], bool]
+PREVIEW_ROWS = 50
+COLUMNS = ("message_id", "topic", "message_key", "status", "count", "resend_time", "note")
 
 app = typer.Typer(no_args_is_help=True, help="List, show, retry or void message stubs.")
 
-
-class Wanted(StrEnum):
-    """The statuses, as one types them."""
-
-    UNCONFIRMED = "unconfirmed"
-    CONFIRMED = "confirmed"
-    VOIDED = "voided"
-
-
-Application = Annotated[
-    str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
-]
-Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
-Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Ids = Annotated[list[str], typer.Argument(metavar="MESSAGE_ID…", help="Which stubs.")]
 SomeIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which stubs; or --escalated.")
+    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which stubs; or a filter.")
 ]
-Note = Annotated[str, typer.Option(help="Why; kept in the stub.")]
 
 
 @app.command("list")
+@takes_filter
 def list_(
-    application: Application = "",
-    db: Db = "",
-    prefix: Prefix = DEFAULT_PREFIX,
-    status: Annotated[Wanted | None, typer.Option(help="Only these.")] = None,
-    escalated: Annotated[
-        bool, typer.Option("--escalated", help="Only those that wait for a person.")
-    ] = False,
-    topic: Annotated[str, typer.Option(help="Only of this topic.")] = "",
+    *,
+    wanted: StubFilter,
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List stubs, the newest first."""
-    database = _database(application, db, prefix)
-    chosen = StubStatus[status.name] if status is not None else None
-    rows = _in_transaction(
-        database,
-        lambda connection: list_stubs(
-            connection,
-            database.stubs,
-            status=chosen,
-            escalated=escalated,
-            topic=topic,
-            limit=limit,
-        ),
-    )
+    with opened(application, db, prefix) as (database, _), database.engine.begin() as connection:
+        rows = SqlStubList(database.stubs, database.logs, wanted).newest(connection, limit)
     if as_json:
         typer.echo(json.dumps(rows, default=str))
-        return
-    _print_rows(rows)
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    table = RichTable(box=None)
-    for name in ("message_id", "topic", "message_key", "status", "count", "resend_time", "note"):
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(
-            *(_text(row[str(column.header).replace(" ", "_")]) for column in table.columns)
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    else:
+        print_rows(rows, COLUMNS)
 
 
 @app.command()
 def show(
-    message_id: Annotated[str, typer.Argument(help="Which stub.")],
-    application: Application = "",
-    db: Db = "",
-    prefix: Prefix = DEFAULT_PREFIX,
-    as_json: AsJson = False,
+    message_id: Annotated[str, typer.Argument(help="Which message.")],
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    broker: options.Broker = "",
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show one stub and the consume logs of its message."""
-    database = _database(application, db, prefix)
-    found = _in_transaction(
-        database,
-        lambda connection: show_stub(connection, database.stubs, database.logs, message_id),
-    )
-    if found is None:
-        raise UsageError(f"there is no stub {message_id}")
-    if as_json:
-        typer.echo(json.dumps(found, default=str))
-        return
-    logs = found.pop("consume_logs")
-    for name, value in found.items():
-        typer.echo(f"{name:16} {_text(value)}")
-    for log in logs:
-        typer.echo(
-            f"consume log      {log['consumer_group']}: {log['state']}, attempt {log['attempt']}, "
-            f"{_text(log['consume_date'] or log['lease_until'])}"
+    """Show all that is known of one message: its stub, and its life across all ledgers."""
+    with opened(application, db, prefix, broker) as (database, name_servers):
+        ledgers = SqlHistory(
+            stubs=database.stubs,
+            logs=database.logs,
+            escalations=database.escalations,
+            alerts=database.alerts,
+            notifiers=database.notifiers,
+            audit=database.audit,
+            findings=finding_table(MetaData(), database.prefix),
         )
-
-
-@app.command()
-def retry(
-    message_ids: SomeIds = None,
-    application: Application = "",
-    db: Db = "",
-    prefix: Prefix = DEFAULT_PREFIX,
-    escalated: Annotated[
-        bool, typer.Option("--escalated", help="All that wait for a person.")
-    ] = False,
-    topic: Annotated[str, typer.Option(help="With --escalated: only of this topic.")] = "",
-    until: Annotated[
-        str, typer.Option(help="With --escalated: only written before: ISO time (UTC), or -1h.")
-    ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --escalated: say which, change nothing.")
-    ] = False,
-    note: Note = "",
-    as_json: AsJson = False,
-) -> None:
-    """Send stubs again, with all their sends and attempts before them."""
-    if bool(message_ids) == escalated:
-        raise UsageError("give either MESSAGE_IDs or --escalated")
-    if not escalated and (topic or until or dry_run):
-        raise UsageError("--topic, --until and --dry-run go with --escalated")
-    moment = parse_moment(until, "--until", datetime.now(UTC)) if until else None
-    database = _database(application, db, prefix)
-    if not escalated:
-        _settle(database, "retry", message_ids or [], note, as_json)
-        return
-    rows = _in_transaction(
-        database,
-        lambda connection: escalated_stubs(connection, database.stubs, topic=topic, until=moment),
-    )
-    if dry_run:
-        if as_json:
-            typer.echo(json.dumps(rows, default=str))
-        else:
-            _print_rows(rows)
-            typer.echo(f"{len(rows)} stub(s) would be sent again")
-        return
-    _settle(database, "retry", [row["message_id"] for row in rows], note, as_json)
-
-
-@app.command()
-def void(
-    message_ids: Ids,
-    application: Application = "",
-    db: Db = "",
-    prefix: Prefix = DEFAULT_PREFIX,
-    note: Note = "",
-    as_json: AsJson = False,
-) -> None:
-    """Give stubs up: they are not sent again."""
-    _settle(_database(application, db, prefix), "void", message_ids, note, as_json)
-
-
-def _settle(
-    database: Database, verb: str, message_ids: list[str], note: str, as_json: bool
-) -> None:
-    settlement = SqlSettlement(database.stubs, database.logs)
-    step = settlement.retry if verb == "retry" else settlement.void
-    text = f"{verb} by hand{': ' if note else ''}{note}"
-    now = database.clock.measured_now()
-    done: dict[str, bool] = {}
-    for some in _parts(message_ids):
-        work = partial(_each, step, some, text, now)
-        done |= _in_transaction(database, work)
-    if as_json:
-        typer.echo(json.dumps(done))
-    else:
-        for message_id, changed in done.items():
-            why = "" if changed else ": there is no such stub, or it is settled"
-            typer.echo(f"{message_id} {verb}{why}")
-    if not all(done.values()):
-        raise typer.Exit(1)
-
-
-def _each(
-    step: Step, message_ids: list[str], text: str, now: float, connection: Connection
-) -> dict[str, bool]:
-    return {each: step(connection, each, text, now) for each in message_ids}
-
-
-def _parts(message_ids: list[str]) -> Iterator[list[str]]:
-    """Return the ids in parts, each for one transaction: nobody waits long for their rows."""
-    for at in range(0, len(message_ids), BATCH):
-        yield message_ids[at : at + BATCH]
-
-
-def _database(application: str, db: str, prefix: str) -> Database:
-    if bool(application) == bool(db):
-        raise UsageError("give either --app MODULE:OBJECT or --db URL")
-    if db:
-        database = Database(db, prefix=prefix, connections=1)
-    else:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        database = load_application(application).database
-    database.check_file()
-    return database
-
-
-def _in_transaction(database: Database, work: Callable[[Connection], Any]) -> Any:
-    try:
         with database.engine.begin() as connection:
-            return work(connection)
-    except Exception as error:
-        if is_missing_table(error):
-            raise ConfigurationError(missing_table_text(database.stubs.name)) from error
-        raise
-    finally:
-        database.close()
+            history = ledgers.read(connection, message_id)
+    records, unasked = _records(history, message_id, name_servers)
+    if history.is_empty and not records:
+        raise UsageError(f"no ledger knows a message {message_id}{unasked and f' ({unasked})'}")
+    moments = timeline(history, records)
+    if unasked:
+        moments.append(Moment(None, "broker", unasked))
+    shown = readable(history)
+    if as_json:
+        shown["timeline"] = [
+            {"time": each.time, "ledger": each.ledger, "what": each.what} for each in moments
+        ]
+        typer.echo(json.dumps(shown, default=str))
+        return
+    for name, value in shown.items():
+        if not isinstance(value, list):
+            typer.echo(f"{name:16} {text_of(value)}")
+    typer.echo()
+    for each in moments:
+        typer.echo(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
 
 
-def _text(value: object) -> str:
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat(timespec="seconds"))
-    return "" if value is None else str(value)
+def _records(
+    history: History, message_id: str, name_servers: str
+) -> tuple[list[ReceivedMessage], str]:
+    """Return what the broker holds of a message, or why it was not asked."""
+    if not name_servers:
+        return [], "not asked: give --app or --broker"
+    if name_servers.startswith(options.EMBEDDED):
+        return [], "not asked: it runs inside the application's process"
+    # Imported late: most looks at stubs need no client.
+    from reliable_mq.client.thread_browser import Browser  # noqa: PLC0415
+
+    topics = {row["topic"] for row in (*history.logs, *history.escalations)}
+    groups = {row["consumer_group"] for row in history.logs}
+    if history.stub is not None:
+        topics.add(history.stub["topic"])
+        groups.update(groups_of(history.stub["required_groups"]))
+    for group in groups:
+        topics |= {f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"}
+    try:
+        with Browser(name_servers) as browser:
+            found = [browser.find(topic, message_id) for topic in sorted(topics)]
+    except ReliableMQError as error:
+        return [], f"cannot be asked: {error}"
+    return [record for records in found for record in records], ""
+
+
+@app.command()
+@takes_filter
+def retry(
+    *,
+    message_ids: SomeIds = None,
+    wanted: StubFilter,
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    note: options.Note = "",
+    by: options.By = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Send stubs again, with all their sends and attempts before them.
+
+    Given filters, those that wait for a person are meant; with --status unconfirmed or voided, all
+    in this status.
+    """
+    with opened(application, db, prefix) as (database, _):
+        hands = Hands(database, "retry", note, by or actor(), as_json)
+        hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
+
+
+@app.command()
+@takes_filter
+def void(
+    *,
+    message_ids: SomeIds = None,
+    wanted: StubFilter,
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    note: options.Note = "",
+    by: options.By = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
+    with opened(application, db, prefix) as (database, _):
+        hands = Hands(database, "void", note, by or actor(), as_json)
+        hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
+
+
+class Hands:
+    """Does one thing to stubs, given by their ids or by a filter, a few hundred at a time.
+
+    Args:
+        database: where they are.
+        verb: "retry" or "void".
+        note: why.
+        actor: who.
+        as_json: print JSON.
+    """
+
+    def __init__(self, database: Database, verb: str, note: str, actor: str, as_json: bool) -> None:
+        self._database = database
+        self._verb = verb
+        self._note = note
+        self._actor = actor
+        self._as_json = as_json
+        hands = database.hands()
+        self._step = hands.retry if verb == "retry" else hands.void
+
+    def settle(
+        self, message_ids: Sequence[str], wanted: StubFilter, *, dry_run: bool, yes: bool
+    ) -> None:
+        """Do it, or say to which it would be done.
+
+        Raises:
+            UsageError: when both ids and a filter are given, or neither.
+        """
+        if bool(message_ids) != wanted.is_open:
+            raise UsageError("give either MESSAGE_IDs or a filter such as --escalated or --topic")
+        if message_ids:
+            if dry_run:
+                raise UsageError("--dry-run goes with a filter")
+            count = len(message_ids)
+            parts = (message_ids[at : at + PAGE_ROWS] for at in range(0, count, PAGE_ROWS))
+            self._tell(self._do(parts, count))
+            return
+        if wanted.status is StubStatus.CONFIRMED:
+            raise UsageError("what is confirmed is neither sent again nor voided")
+        if wanted.status is None:
+            wanted = msgspec.structs.replace(wanted, escalated=True)
+        stubs = SqlStubList(self._database.stubs, self._database.logs, wanted)
+        with self._database.engine.begin() as connection:
+            total = stubs.count(connection)
+        if dry_run:
+            self._preview(stubs, total)
+        elif total and options.agreed(f"{self._verb} {total} stub(s)?", yes=yes):
+            self._tell(self._do(self._pages(stubs), total))
+        elif self._as_json:
+            typer.echo("{}")
+        else:
+            typer.echo(f"0 of {total} stub(s)")
+
+    def _preview(self, stubs: SqlStubList, total: int) -> None:
+        with self._database.engine.begin() as connection:
+            rows, _ = stubs.page(connection, 0, PREVIEW_ROWS)
+        if self._as_json:
+            typer.echo(json.dumps({"total": total, "first": rows}, default=str))
+            return
+        print_rows(rows, COLUMNS)
+        what = "would be sent again" if self._verb == "retry" else "would be voided"
+        typer.echo(f"{total} stub(s) {what}")
+
+    def _pages(self, stubs: SqlStubList) -> Iterator[Sequence[str]]:
+        """Yield the ids page by page; what was done no longer fits, or lies behind."""
+        at = 0
+        while True:
+            with self._database.engine.begin() as connection:
+                rows, at = stubs.page(connection, at)
+            if not rows:
+                return
+            yield [row["message_id"] for row in rows]
+
+    def _do(self, parts: Iterator[Sequence[str]], total: int) -> dict[str, bool]:
+        """Do it part by part, each in one transaction: nobody waits long for their rows."""
+        done: dict[str, bool] = {}
+        shown = sys.stderr.isatty() and total > PAGE_ROWS
+        with Progress(transient=True) if shown else nullcontext() as progress:
+            task = progress.add_task(self._verb, total=total) if progress else None
+            for ids in parts:
+                now = self._database.clock.measured_now()
+                with self._database.engine.begin() as connection:
+                    done |= self._step(connection, ids, self._actor, self._note, now)
+                if progress and task is not None:
+                    progress.advance(task, len(ids))
+        return done
+
+    def _tell(self, done: dict[str, bool]) -> None:
+        if self._as_json:
+            typer.echo(json.dumps(done))
+        else:
+            for message_id, changed in done.items():
+                why = "" if changed else ": there is no such stub, or it is settled"
+                typer.echo(f"{message_id} {self._verb}{why}")
+        if not all(done.values()):
+            raise typer.Exit(1)

@@ -82,6 +82,16 @@ class AsyncClient:
         self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._has_sent = False
 
+    @property
+    def routes(self) -> RouteTable:
+        """The routes that this client has met; flows take them."""
+        return self._routes
+
+    @property
+    def name_servers(self) -> NameServers:
+        """The name servers; flows take them."""
+        return self._name_servers
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, MetaData, Table, and_, insert,
 
 from reliable_mq.reconcile.repair import Action, Repair
 from reliable_mq.reconcile.sql_ledger import STUB, open_engine, table_of
-from reliable_mq.reconcile.sql_tables import audit_table
+from reliable_mq.resend.sql_people_tables import audit_table
 
 UNCONFIRMED, CONFIRMED = 0, 1
 ACTOR = "reconcile"

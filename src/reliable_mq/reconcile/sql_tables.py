@@ -1,24 +1,20 @@
-"""Reconciliation's own tables (design, section 4): its runs, their findings, and what it changed.
+"""Reconciliation's own tables (design, section 4): its runs and their findings.
 
-Statements are in `sql_outcome` (runs and findings) and `sql_repair` (repair and its audit).
+Statements are in `sql_outcome`. What repair changed is in the audit that all changes share.
 """
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Integer,
     MetaData,
     Numeric,
-    SmallInteger,
     String,
     Table,
     Text,
 )
 
 from reliable_mq.sql_types import UtcDateTime
-
-_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # SQLite grows only INTEGER by itself
 
 
 def run_table(metadata: MetaData, prefix: str) -> Table:
@@ -57,22 +53,5 @@ def finding_table(metadata: MetaData, prefix: str) -> Table:
         Column("verdict", String(32), nullable=False),
         Column("evidence", Text, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
-        extend_existing=True,
-    )
-
-
-def audit_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>audit`: what was changed by hand or by repair, by whom and why."""
-    return Table(
-        f"{prefix}audit",
-        metadata,
-        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
-        Column("create_date", UtcDateTime, nullable=False),
-        Column("actor", String(127), nullable=False),
-        Column("action", String(32), nullable=False),
-        Column("message_id", String(64), nullable=False, index=True),
-        Column("run_id", String(32)),
-        Column("changed", SmallInteger, nullable=False),
-        Column("detail", Text, nullable=False),
         extend_existing=True,
     )

@@ -50,8 +50,6 @@ class DueBook(ClaimBook, Protocol):
         self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
     ) -> None: ...
 
-    def told(self, message_ids: Sequence[str], owner: str, now: float) -> None: ...
-
 
 class SendBook(Protocol):
     """What the scheduler needs of the table of stubs; see `outbox.sql_stubs`."""
@@ -59,55 +57,12 @@ class SendBook(Protocol):
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
 
 
-class Backlog(msgspec.Struct, frozen=True):
-    """Old stubs that a consumer group has not reached: those of one look, there may be more."""
+class EscalationBook(Protocol):
+    """What the scheduler needs to hand stubs to a person; see `sql_escalations`."""
 
-    group: str
-    topic: str
-    stubs: int
-    oldest: Stub
-
-
-class Notifier(Protocol):
-    """Tells a person."""
-
-    def escalated(self, stubs: Sequence[Stub]) -> None:
-        """Tell of stubs that were sent often enough and are not confirmed.
-
-        Raises whatever it likes when nobody could be told; it is called again when the claim's
-        lease has passed.
-        """
+    def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
+        """Send these stubs no more, and have a person told; return how many were still ours."""
         ...
-
-    def behind(self, backlogs: Sequence[Backlog]) -> None:
-        """Tell of consumer groups that do not reach old messages: down, or never there.
-
-        Once for each group and topic in `told_after` seconds; raises as `escalated` may.
-        """
-        ...
-
-
-class LogNotifier:
-    """Tells by a line of the log for each stub."""
-
-    def escalated(self, stubs: Sequence[Stub]) -> None:
-        """Write one error line for each stub."""
-        for stub in stubs:
-            log.error(
-                "stub %s of topic %s (key %r) is not confirmed and no longer sent; see why by "
-                "`reliable-mq stub show %s`, then retry or void it",
-                *(stub.message_id, stub.topic, stub.message_key, stub.message_id),
-            )
-
-    def behind(self, backlogs: Sequence[Backlog]) -> None:
-        """Write one error line for each group and topic."""
-        for each in backlogs:
-            log.error(
-                "group %s has not reached %d or more messages of topic %s, the oldest is %s (key "
-                "%r); does the group run, and is that its name?",
-                *(each.group, each.stubs, each.topic),
-                *(each.oldest.message_id, each.oldest.message_key),
-            )
 
 
 class ResendCounts(msgspec.Struct, frozen=True):
@@ -133,7 +88,7 @@ class Scheduler:
         topics: which topics are paused, or closed because nothing arrives.
         broker: sends, and knows how far consumer groups have come.
         policy: when the next send is due, and how many there are.
-        notifier: tells a person.
+        escalations: has a person told.
         owner: this scheduler's name; no two may share it.
         lease: seconds for which a claim holds; longer than a send with all its retries.
         batch: most stubs claimed at once, of each kind. Where sends are slow it takes fewer, so
@@ -149,7 +104,7 @@ class Scheduler:
         topics: TopicBook,
         broker: Broker,
         policy: ResendPolicy,
-        notifier: Notifier,
+        escalations: EscalationBook,
         *,
         owner: str,
         lease: float,
@@ -162,7 +117,7 @@ class Scheduler:
         self._topics = topics
         self._broker = broker
         self._policy = policy
-        self._notifier = notifier
+        self._escalations = escalations
         self._owner = owner
         self._lease = lease
         self._clock = clock
@@ -170,7 +125,6 @@ class Scheduler:
         self._confirm_to = confirm_to
         self._first_looks = FirstLooks()
         self._notice_looks = FirstLooks()
-        self._told: dict[tuple[str, str], float] = {}
 
     @property
     def next_time(self) -> float | None:
@@ -270,7 +224,7 @@ class Scheduler:
             self._due.rest(message_ids, self._owner, now + seconds)
 
     def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, list[str]]:
-        """Tell a person of used-up stubs; return how many, and which need no telling."""
+        """Hand used-up stubs to a person; return how many, and which need nobody."""
         if not stubs:
             return 0, []
         views = self._due.views([stub.message_id for stub in stubs], now)
@@ -283,19 +237,12 @@ class Scheduler:
         settled = [stub.message_id for stub in consumed]
         if not telling:
             return 0, settled
-        try:
-            self._notifier.escalated(telling)
-        except Exception:
-            log.exception("nobody could be told of %d stubs; tried again later", len(telling))
-            return 0, settled
-        self._due.told([stub.message_id for stub in telling], self._owner, now)
-        return len(telling), settled
+        return self._escalations.used_up(telling, self._owner, now), settled
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return what to do with each claimed stub that was sent, by its row."""
         views = self._due.views([stub.message_id for stub in stubs], now) if stubs else {}
         progress: dict[tuple[str, str], Progress | None] = {}
-        behind: dict[tuple[str, str], list[Stub]] = defaultdict(list)
         states = {}
         for stub in stubs:
             groups = []
@@ -306,8 +253,6 @@ class Scheduler:
                     progress[key] = self._progress(*key)
                 passed = True if consumed else self._has_passed(stub, progress[key])
                 groups.append(GroupView(consumed, alive, passed))
-                if not (passed or alive) and _age(stub, now) >= self._policy.told_after:
-                    behind[key].append(stub)
             states[stub.seq] = due_state(stub, tuple(groups))
             if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
                 topic = self._confirm_to()
@@ -317,7 +262,6 @@ class Scheduler:
                     states[stub.seq] = DueState.WAIT
             if states[stub.seq] is not DueState.WAIT:
                 self._first_looks.forget(stub)
-        self._tell(behind, now)
         return states
 
     def _awaits_notices(self, stub: Stub, notices: Progress | None) -> bool:
@@ -338,24 +282,6 @@ class Scheduler:
         if stub.deliver_time is None or progress is None:
             return has_passed(stub, progress)
         return has_passed(stub, progress, self._first_looks.of(stub, progress))
-
-    def _tell(self, behind: dict[tuple[str, str], list[Stub]], now: float) -> None:
-        """Tell a person of groups that do not reach old stubs, where nobody was told lately."""
-        backlogs = [
-            Backlog(group, topic, len(stubs), min(stubs, key=lambda stub: stub.seq))
-            for (group, topic), stubs in behind.items()
-            if now >= self._told.get((group, topic), now)
-        ]
-        if not backlogs:
-            return
-        again = now + self._policy.told_after
-        try:
-            self._notifier.behind(backlogs)
-        except Exception:
-            log.exception("nobody could be told of %d backlogs; tried again later", len(backlogs))
-            again = now + self._lease
-        for each in backlogs:
-            self._told[each.group, each.topic] = again
 
     def _progress(self, group: str, topic: str) -> Progress | None:
         try:

@@ -93,7 +93,6 @@ class SqlDue:
             .where(*ours)
             .values(count=stub.count + 1, broker_name=null(), queue_id=null(), offset=null())
         )
-        self._told = self._rest.values(resend_time=null(), update_date=bindparam("at"))
         self._views = select(
             logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
         ).where(is_among(logs.c.message_id, "ids", dialect))
@@ -244,12 +243,6 @@ class SqlDue:
         values = {"ids": list(message_ids), "me": owner, "next_time": utc_datetime(next_time)}
         with self._engine.begin() as connection:
             connection.execute(self._untried if untried else self._rest, values)
-
-    def told(self, message_ids: Sequence[str], owner: str, now: float) -> None:
-        """Record that a person was told of these stubs."""
-        values = {"ids": list(message_ids), "me": owner, "at": utc_datetime(now)}
-        with self._engine.begin() as connection:
-            connection.execute(self._told, values)
 
 
 def _until(blocker: Any, at: datetime) -> float | None:

@@ -80,8 +80,10 @@ class SqlNoticeBook:
     ) -> None:
         for message_id in told:
             if message_id in notice.given_up and message_id not in notice.consumed:
-                note = f"dead letter of {notice.group}: {notice.given_up[message_id]}"
-                self._settlement.exhaust(connection, message_id, note, now)
+                reason = notice.given_up[message_id]
+                self._settlement.exhaust(
+                    connection, message_id, group=notice.group, reason=reason, now=now
+                )
 
 
 def _row(notice: Notice, message_id: str, now: float) -> dict[str, Any]:

@@ -1,87 +1,185 @@
-"""How a stub comes to its end other than by confirmation: given up, told, retried, voided."""
+"""How a stub comes to its end other than by confirmation: given up, retried, voided.
 
-from sqlalchemy import Connection, Table, bindparam, false, func, null, true, update
+What a person does to stubs is done to many at once: locked in one order, changed where that is
+legal, written down in the audit and closed among the escalations, all in the caller's transaction.
+"""
 
-from reliable_mq.outbox.stub import StubEvent, StubStatus, statuses_before
-from reliable_mq.sql_types import utc_datetime
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, false, func, null, select, true, update
+
+from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
+from reliable_mq.resend.sql_audit import Act, SqlAudit
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.sql_types import is_among, utc_datetime
 
 NOTE_LENGTH_MAX = 1000
+_SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
 
 
 class SqlSettlement:
-    """The statements of a stub's end, in the caller's transaction."""
+    """Gives stubs up for a consumer group, in the caller's transaction."""
 
-    def __init__(self, stubs: Table, logs: Table) -> None:
+    def __init__(self, stubs: Table, escalations: SqlEscalations) -> None:
+        self._escalations = escalations
         stub = stubs.c
-        this = stub.message_id == bindparam("id")
-        self._logs = logs
+        legal = stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)])
         self._exhaust = (
             update(stubs)
-            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)]))
+            .where(stub.message_id == bindparam("id"), legal)
             .values(
                 given_up=true(),
-                resend_time=bindparam("at"),
-                note=bindparam("text"),
-                update_date=bindparam("at"),
-            )
-        )
-        self._void = (
-            update(stubs)
-            .where(this, stub.status.in_([s.value for s in statuses_before(StubEvent.VOID)]))
-            .values(
-                status=StubStatus.VOIDED.value,
                 resend_time=null(),
                 note=bindparam("text"),
                 update_date=bindparam("at"),
             )
         )
-        self._retry = (
-            update(stubs)
-            .where(
-                this,
-                stub.status.in_([s.value for s in statuses_before(StubEvent.RETRY)]),
-                func.length(stub.content) > 0,  # a tombstone of a half has nothing to send
+
+    def exhaust(
+        self,
+        connection: Connection,
+        message_id: str,
+        *,
+        group: str,
+        reason: str,
+        now: float,
+        topic: str = "",
+    ) -> None:
+        """Let a consumer group give a message up: nothing is sent any more, a person is told.
+
+        That its stub is given up is a fact of its own: a send that is recorded late does not make
+        it due again, and `count` goes on to tell how often it was sent. A message without a stub
+        here is told of too; `topic` is where it was sent to.
+        """
+        note = f"dead letter of {group}: {reason}"[:NOTE_LENGTH_MAX]
+        values = {"id": message_id, "text": note, "at": utc_datetime(now)}
+        connection.execute(self._exhaust, values)
+        self._escalations.dead_letter(
+            connection, group=group, message_id=message_id, topic=topic, reason=reason, now=now
+        )
+
+
+class SqlHands:
+    """What a person does to stubs. Works in the caller's transaction.
+
+    Args:
+        stubs: the message stub table.
+        logs: the consume log.
+        escalations: those of the same database.
+        audit: that of the same database.
+        dialect: the database's.
+    """
+
+    def __init__(
+        self,
+        stubs: Table,
+        logs: Table,
+        escalations: SqlEscalations,
+        audit: SqlAudit,
+        dialect: str,
+    ) -> None:
+        self._escalations = escalations
+        self._audit = audit
+        stub, log = stubs.c, logs.c
+        these = is_among(stub.message_id, "ids", dialect)
+        self._lock = (
+            select(
+                stub.message_id,
+                *(stub[name] for name in _SEEN),
+                func.length(stub.content).label("size"),
             )
-            .values(
-                status=StubStatus.UNCONFIRMED.value,
-                count=0,
-                given_up=false(),
-                broker_name=null(),
-                queue_id=null(),
-                offset=null(),
-                owner=null(),
-                lease_until=null(),
-                resend_time=bindparam("at"),
-                note=bindparam("text"),
-                update_date=bindparam("at"),
-            )
+            .where(these)
+            .order_by(stub.message_id)  # two batches lock in one order
+            .with_for_update()
+        )
+        change = update(stubs).where(these)
+        settled: dict[str, Any] = {"note": bindparam("text"), "update_date": bindparam("at")}
+        self._void = change.values(
+            status=next_status(StubStatus.UNCONFIRMED, StubEvent.VOID).value,
+            resend_time=null(),
+            **settled,
+        )
+        self._retry = change.values(
+            status=next_status(StubStatus.VOIDED, StubEvent.RETRY).value,
+            count=0,
+            given_up=false(),
+            broker_name=null(),
+            queue_id=null(),
+            offset=null(),
+            owner=null(),
+            lease_until=null(),
+            resend_time=bindparam("at"),
+            **settled,
         )
         # Attempts that were used up start again too, or the message would be given up unread.
         self._forget_attempts = (
             update(logs)
-            .where(logs.c.message_id == bindparam("id"), logs.c.state == 0, logs.c.owner.is_(None))
+            .where(is_among(log.message_id, "ids", dialect), log.state == 0, log.owner.is_(None))
             .values(attempt=0, lease_until=null())
         )
 
-    def exhaust(self, connection: Connection, message_id: str, note: str, now: float) -> None:
-        """Let a stub be given up: a person is told, and nothing sent any more.
+    def retry(
+        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+    ) -> dict[str, bool]:
+        """Let stubs be sent again from the start; False: there is none, or it is confirmed."""
+        done, legal = self._change(
+            connection, StubEvent.RETRY, self._retry, message_ids, actor, why, now
+        )
+        if legal:
+            connection.execute(self._forget_attempts, {"ids": legal})
+        return done
 
-        That it is given up is a fact of its own: a send that is recorded late does not make it due
-        again, and `count` goes on to tell how often it was sent.
-        """
-        connection.execute(self._exhaust, _values(message_id, note, now))
+    def void(
+        self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
+    ) -> dict[str, bool]:
+        """Void stubs; False: there is none, or it was settled already."""
+        done, _ = self._change(connection, StubEvent.VOID, self._void, message_ids, actor, why, now)
+        return done
 
-    def void(self, connection: Connection, message_id: str, note: str, now: float) -> bool:
-        """Void a stub; False: there is none, or it was settled already."""
-        return connection.execute(self._void, _values(message_id, note, now)).rowcount == 1
+    def _change(
+        self,
+        connection: Connection,
+        event: StubEvent,
+        statement: Any,
+        message_ids: Sequence[str],
+        actor: str,
+        why: str,
+        now: float,
+    ) -> tuple[dict[str, bool], list[str]]:
+        """Do what `event` asks where it is legal; return what was done to each, and to which."""
+        verb = event.value
+        rows = connection.execute(self._lock, {"ids": list(message_ids)}).all()
+        seen: dict[str, Any] = {row.message_id: row._mapping for row in rows}
+        before = {status.value for status in statuses_before(event)}
+        legal = [
+            each
+            for each in seen
+            if seen[each]["status"] in before
+            # a tombstone of a half has nothing to send
+            and (event is not StubEvent.RETRY or seen[each]["size"])
+        ]
+        if legal:
+            note = f"{verb} by hand{': ' if why else ''}{why}"[:NOTE_LENGTH_MAX]
+            connection.execute(statement, {"ids": legal, "text": note, "at": utc_datetime(now)})
+            self._escalations.close(connection, legal, verb, now)
+        done = dict.fromkeys(message_ids, False) | dict.fromkeys(legal, True)
+        acts = [
+            Act(
+                actor=actor,
+                action=f"stub {verb}",
+                message_id=message_id,
+                changed=changed,
+                detail=_detail(seen.get(message_id), why),
+            )
+            for message_id, changed in done.items()
+        ]
+        self._audit.write(connection, acts, now)
+        return done, legal
 
-    def retry(self, connection: Connection, message_id: str, note: str, now: float) -> bool:
-        """Let a stub be sent again from the start; False: there is none, or it is confirmed."""
-        if connection.execute(self._retry, _values(message_id, note, now)).rowcount != 1:
-            return False
-        connection.execute(self._forget_attempts, {"id": message_id})
-        return True
 
-
-def _values(message_id: str, note: str, now: float) -> dict[str, object]:
-    return {"id": message_id, "text": note[:NOTE_LENGTH_MAX], "at": utc_datetime(now)}
+def _detail(seen: Any, why: str) -> dict[str, Any]:
+    if seen is None:
+        return {"why": why, "outcome": "there is no such stub"}
+    before = {name: seen[name] for name in _SEEN if seen[name] is not None}
+    return {"why": why, "before": before | {"status": StubStatus(seen["status"]).name}}

@@ -1,93 +1,89 @@
-"""Reads stubs for a person: lists and single ones with the consume logs of their message."""
+"""Reads stubs for a person: those that a filter lets through, page by page."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, literal, select
 
+from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.resend.stub_filter import StubFilter
 
 SUMMARY = (
-    *("message_id", "topic", "message_key", "ordering_key", "status", "count"),
+    *("message_id", "topic", "tag", "message_key", "ordering_key", "status", "count"),
     *("resend_time", "required_groups", "create_date", "note"),
 )
+PAGE_ROWS = 500
 
 
-def list_stubs(
-    connection: Connection,
-    stubs: Table,
-    *,
-    status: StubStatus | None = None,
-    escalated: bool = False,
-    topic: str = "",
-    limit: int = 50,
-) -> list[dict[str, Any]]:
-    """Return the newest stubs that fit, without their content.
+class SqlStubList:
+    """The stubs of one database that fit a filter. Works in the caller's transaction."""
 
-    Args:
-        connection: a transaction.
-        stubs: the message stub table.
-        status: only those in this status.
-        escalated: only those that were sent often enough and wait for a person.
-        topic: only those of this topic.
-        limit: how many at most.
-    """
-    column = stubs.c
-    wanted = select(*(column[name] for name in SUMMARY)).order_by(column.seq.desc()).limit(limit)
-    if status is not None:
-        wanted = wanted.where(column.status == status.value)
-    if escalated:
-        wanted = wanted.where(_is_escalated(stubs))
-    if topic:
-        wanted = wanted.where(column.topic == topic)
-    return [_readable(row) for row in connection.execute(wanted)]
+    def __init__(self, stubs: Table, logs: Table, wanted: StubFilter) -> None:
+        self._seq = stubs.c.seq
+        self._where = _conditions(stubs, logs, wanted)
+        self._columns = [stubs.c[name] for name in SUMMARY]
 
+    def count(self, connection: Connection) -> int:
+        """Return how many fit."""
+        return connection.execute(select(func.count(self._seq)).where(*self._where)).scalar_one()
 
-def escalated_stubs(
-    connection: Connection, stubs: Table, *, topic: str = "", until: datetime | None = None
-) -> list[dict[str, Any]]:
-    """Return all stubs that wait for a person, the oldest first.
+    def newest(self, connection: Connection, limit: int) -> list[dict[str, Any]]:
+        """Return the newest that fit, without their content."""
+        wanted = select(*self._columns).where(*self._where).order_by(self._seq.desc()).limit(limit)
+        return [_readable(row) for row in connection.execute(wanted)]
 
-    Args:
-        connection: a transaction.
-        stubs: the message stub table.
-        topic: only those of this topic.
-        until: only those written before.
-    """
-    column = stubs.c
-    wanted = (
-        select(*(column[name] for name in SUMMARY)).where(_is_escalated(stubs)).order_by(column.seq)
-    )
-    if topic:
-        wanted = wanted.where(column.topic == topic)
-    if until is not None:
-        wanted = wanted.where(column.create_date < until)
-    return [_readable(row) for row in connection.execute(wanted)]
+    def page(
+        self, connection: Connection, after: int, limit: int = PAGE_ROWS
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the oldest that fit behind the row `after`, and the last one's row."""
+        wanted = (
+            select(self._seq, *self._columns)
+            .where(self._seq > after, *self._where)
+            .order_by(self._seq)
+            .limit(limit)
+        )
+        rows = connection.execute(wanted).all()
+        return [_readable(row, leave_out="seq") for row in rows], rows[-1].seq if rows else after
 
 
-def _is_escalated(stubs: Table) -> ColumnElement[bool]:
-    column = stubs.c
-    return and_(column.status == StubStatus.UNCONFIRMED.value, column.resend_time.is_(None))
+def _conditions(stubs: Table, logs: Table, wanted: StubFilter) -> list[ColumnElement[bool]]:
+    return list(_each_condition(stubs, logs, wanted))
 
 
-def show_stub(
-    connection: Connection, stubs: Table, logs: Table, message_id: str
-) -> dict[str, Any] | None:
-    """Return everything about one stub, its content as text where it is text; None: no such."""
-    row = connection.execute(select(stubs).where(stubs.c.message_id == message_id)).one_or_none()
-    if row is None:
-        return None
-    shown = _readable(row)
-    shown["content"] = bytes(shown["content"]).decode("utf-8", "backslashreplace")
-    found: Sequence[Any] = connection.execute(
-        select(logs).where(logs.c.message_id == message_id).order_by(logs.c.consumer_group)
-    ).all()
-    shown["consume_logs"] = [
-        dict(log._mapping) | {"state": "CONSUMED" if log.state else "RECEIVED"} for log in found
-    ]
-    return shown
+def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[ColumnElement[bool]]:
+    stub = stubs.c
+    if wanted.status is not None:
+        yield stub.status == wanted.status.value
+    if wanted.escalated:
+        yield and_(stub.status == StubStatus.UNCONFIRMED.value, stub.resend_time.is_(None))
+    for column, value in (
+        (stub.topic, wanted.topic),
+        (stub.tag, wanted.tag),
+        (stub.message_key, wanted.key),
+        (stub.ordering_key, wanted.ordering_key),
+    ):
+        if value:
+            yield column == value
+    if wanted.group:
+        log, comma = logs.c, literal(",")
+        named = (comma + stub.required_groups + comma).contains(
+            f",{wanted.group},", autoescape=True
+        )
+        consumed = exists().where(
+            log.message_id == stub.message_id,
+            log.consumer_group == wanted.group,
+            log.state == LogState.CONSUMED.value,
+        )
+        yield and_(named, ~consumed)
+    if wanted.since is not None:
+        yield stub.create_date >= wanted.since
+    if wanted.until is not None:
+        yield stub.create_date < wanted.until
+    if wanted.note:
+        yield stub.note.contains(wanted.note, autoescape=True)
 
 
-def _readable(row: Any) -> dict[str, Any]:
-    return dict(row._mapping) | {"status": StubStatus(row.status).name}
+def _readable(row: Any, leave_out: str = "") -> dict[str, Any]:
+    values = {name: value for name, value in row._mapping.items() if name != leave_out}
+    return values | {"status": StubStatus(row.status).name}

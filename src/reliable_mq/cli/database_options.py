@@ -1,0 +1,96 @@
+"""What the verbs for people share: which database, who asks, and how rows are shown."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+from sqlalchemy.exc import DBAPIError
+
+from reliable_mq.app.loading import load_application
+from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.reconcile.moments import parse_moment
+from reliable_mq.sql_types import is_missing_table, missing_table_text
+
+EMBEDDED = "embedded:"
+
+
+Application = Annotated[
+    str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
+]
+Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
+Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
+Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; default: you.")]
+Note = Annotated[str, typer.Option(help="Why; kept in the stub and in the audit.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which, change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class Opened(NamedTuple):
+    """A database, and the name servers of its broker; empty: none is known."""
+
+    database: Database
+    broker: str
+
+
+@contextmanager
+def opened(application: str, db: str, prefix: str, broker: str = "") -> Iterator[Opened]:
+    """Give the database that the options name, closed at the end of the block.
+
+    Raises:
+        UsageError: when they name none or two, or the application is not to be found.
+        ConfigurationError: when it is an SQLite file that is not there, or lacks our tables.
+    """
+    if bool(application) == bool(db):
+        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    if db:
+        database = Database(db, prefix=prefix, connections=1)
+    else:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
+        mq = load_application(application)
+        database = mq.database
+        broker = broker or mq.settings.broker
+    database.check_file()
+    try:
+        yield Opened(database, broker)
+    except DBAPIError as error:
+        if is_missing_table(error):
+            raise ConfigurationError(missing_table_text(database.stubs.name)) from error
+        raise
+    finally:
+        database.close()
+
+
+def moment_of(text: str, option: str) -> datetime | None:
+    """Return the moment that an option says, None: it was not given."""
+    return parse_moment(text, option, datetime.now(UTC)) if text else None
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print rows as a table with these columns."""
+    table = RichTable(box=None)
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(text_of(row[name]) for name in columns))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def text_of(value: object) -> str:
+    """Return a value as a person reads it: nothing for None, a time to the second."""
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat(timespec="seconds"))
+    return "" if value is None else str(value)
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Ask before much is done, when a person sits there who can answer."""
+    return yes or not sys.stdin.isatty() or typer.confirm(question)

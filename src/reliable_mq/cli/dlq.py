@@ -1,0 +1,357 @@
+"""`reliable-mq dlq`: dead letters, and how they come to their consumer group again."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.thread_upkeep import actor
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli.database_options import moment_of, opened, print_rows, text_of
+from reliable_mq.client.settling import DEAD_LETTER_REASON
+from reliable_mq.client.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.client.thread_browser import Browser
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.resend.sql_audit import SqlAudit
+from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters
+from reliable_mq.wire.properties import RETRY_TOPIC
+
+AT_ONCE = 200
+COLUMNS = ("message_id", "consumer_group", "topic", "key", "time", "state", "reason")
+
+app = typer.Typer(no_args_is_help=True, help="List, show or retry dead letters.")
+
+Group = Annotated[str, typer.Option(help="Only of this consumer group.")]
+Topic = Annotated[str, typer.Option(help="Only of messages sent to this topic.")]
+Key = Annotated[str, typer.Option(help="Only with this message key.")]
+Since = Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), or -1h.")]
+Until = Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")]
+ReasonHolds = Annotated[str, typer.Option("--reason-holds", help="Only with this text in it.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Also those that were retried or consumed since.")
+]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which; or a filter.")
+]
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter: the newest of a message and group. `state` None: no database was asked."""
+
+    group: str
+    message: ReceivedMessage
+    state: LetterState | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic that the message was sent to."""
+        return self.message.properties.get(RETRY_TOPIC, self.message.topic)
+
+    @property
+    def reason(self) -> str:
+        """Why it was given up; empty when whoever did said nothing."""
+        return self.message.properties.get(DEAD_LETTER_REASON, "")
+
+    @property
+    def time(self) -> datetime:
+        """When it was given up."""
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.message.store_time_ms)
+
+    @property
+    def standing(self) -> str:
+        """What has become of it, in a word or two."""
+        state = self.state
+        if state is None:
+            return "unknown"
+        if state.consumed is not None:
+            return "consumed since"
+        if state.retried is not None and state.retried > self.time:
+            return "retried since"
+        return "waiting"
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a table shows it."""
+        return {
+            "message_id": self.message.message_id,
+            "consumer_group": self.group,
+            "topic": self.topic,
+            "key": " ".join(self.message.keys),
+            "time": self.time,
+            "state": self.standing,
+            "reason": self.reason,
+        }
+
+
+class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Letters that fit all that is given; see the options of the same names."""
+
+    group: str = ""
+    topic: str = ""
+    key: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    reason: str = ""
+
+    def fits(self, letter: Letter) -> bool:
+        """Say whether a letter is one of those that are meant."""
+        return (
+            (not self.topic or letter.topic == self.topic)
+            and (not self.key or self.key in letter.message.keys)
+            and (self.since is None or letter.time >= self.since)
+            and (self.until is None or letter.time < self.until)
+            and self.reason in letter.reason
+        )
+
+
+@app.command("list")
+def list_(
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    broker: options.Broker = "",
+    group: Group = "",
+    topic: Topic = "",
+    key: Key = "",
+    since: Since = "",
+    until: Until = "",
+    reason_holds: ReasonHolds = "",
+    everything: Everything = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: options.AsJson = False,
+) -> None:
+    """List dead letters that wait for a person, the newest first."""
+    wanted = _filter(group, topic, key, since, until, reason_holds)
+    with opened(application, db, prefix, broker) as (database, name_servers):
+        found = _found(database, _checked(name_servers), wanted, everything=everything)
+    letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
+    rows = [each.row() for each in letters]
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+    else:
+        print_rows(rows, COLUMNS)
+
+
+@app.command()
+def show(
+    message_id: Annotated[str, typer.Argument(help="Which message.")],
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    broker: options.Broker = "",
+    group: Group = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the dead letters of one message, with content and properties."""
+    with opened(application, db, prefix, broker) as (database, name_servers):
+        letters = _of_ids(database, _checked(name_servers), [message_id], group)
+    if not letters:
+        raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
+    rows = []
+    for each in letters:
+        text = each.message.body.decode("utf-8", "backslashreplace")
+        rows.append(
+            each.row()
+            | {"content": text, "properties": dict(sorted(each.message.properties.items()))}
+        )
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    for row in rows:
+        for name, value in row.items():
+            typer.echo(f"{name:16} {text_of(value)}")
+        typer.echo()
+
+
+@app.command()
+def retry(
+    message_ids: Ids = None,
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    broker: options.Broker = "",
+    group: Group = "",
+    topic: Topic = "",
+    key: Key = "",
+    since: Since = "",
+    until: Until = "",
+    reason_holds: ReasonHolds = "",
+    everything: Everything = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    note: options.Note = "",
+    by: options.By = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Let dead letters come to their consumer group again, and to no other, with new attempts.
+
+    Given a filter, those that still wait are meant; with --all also those retried since.
+    """
+    wanted = _filter(group, topic, key, since, until, reason_holds)
+    is_filtered = everything or wanted != LetterFilter(group=group)
+    if (message_ids and is_filtered) or not (message_ids or is_filtered or group):
+        raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
+    with opened(application, db, prefix, broker) as (database, name_servers):
+        servers = _checked(name_servers)
+        if message_ids:
+            letters = _of_ids(database, servers, message_ids, group)
+            missing = set(message_ids) - {each.message.message_id for each in letters}
+            if missing:
+                raise UsageError(f"no dead letter: {', '.join(sorted(missing))}")
+        else:
+            letters = _found(database, servers, wanted, everything=everything)
+        letters = [each for each in letters if each.standing != "consumed since"]
+        if dry_run:
+            _preview(letters, as_json=as_json)
+            return
+        done: dict[str, bool] = {}
+        if letters and options.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
+            done = _retried(database, servers, letters, by or actor(), note)
+    _tell(done, as_json=as_json)
+
+
+def _filter(group: str, topic: str, key: str, since: str, until: str, reason: str) -> LetterFilter:
+    return LetterFilter(
+        group=group,
+        topic=topic,
+        key=key,
+        since=moment_of(since, "--since"),
+        until=moment_of(until, "--until"),
+        reason=reason,
+    )
+
+
+def _checked(name_servers: str) -> str:
+    if not name_servers:
+        raise UsageError("dead letters lie at the broker: give --app, or --broker HOST:PORT")
+    if name_servers.startswith(options.EMBEDDED):
+        raise UsageError("the broker runs inside the application's process, which nobody can ask")
+    return name_servers
+
+
+def _found(
+    database: Database, name_servers: str, wanted: LetterFilter, *, everything: bool
+) -> list[Letter]:
+    """Return the letters that a filter means, the newest of each message and group."""
+    with Browser(name_servers) as browser:
+        groups = [wanted.group] if wanted.group else browser.dead_letter_groups()
+        since_ms = int(wanted.since.timestamp() * 1000) if wanted.since else 0
+        letters = [
+            letter
+            for group in groups
+            for letter in _newest(
+                Letter(group, msgspec.structs.replace(message, body=b""))
+                for message in browser.messages(DEAD_LETTER_PREFIX + group, since_ms)
+            )
+            if wanted.fits(letter)
+        ]
+    known = _with_states(database, letters)
+    return known if everything else [each for each in known if each.standing == "waiting"]
+
+
+def _of_ids(
+    database: Database, name_servers: str, message_ids: Sequence[str], group: str
+) -> list[Letter]:
+    """Return the newest letter of each message, of one group or of all that have one."""
+    with Browser(name_servers) as browser:
+        groups = [group] if group else browser.dead_letter_groups()
+        found = [
+            Letter(each, message)
+            for each in groups
+            for message_id in message_ids
+            for message in browser.find(DEAD_LETTER_PREFIX + each, message_id)
+        ]
+    return _with_states(database, list(_newest(found)))
+
+
+def _newest(letters: Iterator[Letter] | Sequence[Letter]) -> Iterator[Letter]:
+    newest: dict[tuple[str, str], Letter] = {}
+    for letter in letters:
+        key = (letter.group, letter.message.message_id)
+        if key not in newest or newest[key].time <= letter.time:
+            newest[key] = letter
+    yield from newest.values()
+
+
+def _book(database: Database) -> SqlDeadLetters:
+    audit = SqlAudit(database.audit)
+    return SqlDeadLetters(
+        database.stubs, database.logs, database.escalating(), audit, database.dialect
+    )
+
+
+def _parts(letters: Sequence[Letter]) -> Iterator[tuple[str, list[Letter]]]:
+    """Yield letters by consumer group, a few hundred at a time."""
+    by_group: dict[str, list[Letter]] = defaultdict(list)
+    for letter in letters:
+        by_group[letter.group].append(letter)
+    for group, own in by_group.items():
+        for at in range(0, len(own), AT_ONCE):
+            yield group, own[at : at + AT_ONCE]
+
+
+def _with_states(database: Database, letters: Sequence[Letter]) -> list[Letter]:
+    book, known = _book(database), []
+    for group, some in _parts(letters):
+        with database.engine.begin() as connection:
+            states = book.states(connection, group, [each.message.message_id for each in some])
+        known += [
+            msgspec.structs.replace(each, state=states[each.message.message_id]) for each in some
+        ]
+    return known
+
+
+def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
+    rows = [each.row() for each in letters]
+    if as_json:
+        typer.echo(json.dumps({"total": len(rows), "first": rows[:50]}, default=str))
+        return
+    print_rows(rows[:50], COLUMNS)
+    typer.echo(f"{len(rows)} dead letter(s) would be retried")
+
+
+def _retried(
+    database: Database, name_servers: str, letters: Sequence[Letter], actor: str, why: str
+) -> dict[str, bool]:
+    """Retry letters; return for each "group message id" whether the broker handed it over."""
+    book = _book(database)
+    outcome: dict[str, bool] = {}
+    with Browser(name_servers) as browser:
+        for group, some in _parts(letters):
+            ids = [each.message.message_id for each in some]
+            retry_id, now = os.urandom(16).hex(), database.clock.measured_now()
+            with database.engine.begin() as connection:
+                book.begin(connection, group, ids, retry_id=retry_id, actor=actor, why=why, now=now)
+            done = [each for each in some if _handed_back(browser, each)]
+            handed = [each.message.message_id for each in done]
+            with database.engine.begin() as connection:
+                book.done(connection, group, handed, retry_id=retry_id, now=now)
+            outcome |= {f"{group} {each}": each in handed for each in ids}
+    return outcome
+
+
+def _handed_back(browser: Browser, letter: Letter) -> bool:
+    try:
+        browser.hand_back(letter.group, letter.message)
+    except ReliableMQError as error:
+        typer.echo(f"{letter.group} {letter.message.message_id}: {error}", err=True)
+        return False
+    return True
+
+
+def _tell(done: Mapping[str, bool], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(done))
+    else:
+        for name, handed in done.items():
+            typer.echo(f"{name} {'retried' if handed else 'was not handed over'}")
+        typer.echo(f"{sum(done.values())} of {len(done)} dead letter(s) retried")
+    if not all(done.values()):
+        raise typer.Exit(1)

@@ -1,0 +1,182 @@
+"""Telling people: alerts become digests, and each notifier tells its own.
+
+Receives the time; hands on digests to notifiers, and what came of them to the database. Decides
+nothing by itself: what waits and when the next digest is due is `escalation`'s to say. Any number
+of processes may do this; a notifier is held by one at a time.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend.escalation import Digest, check_notifier
+
+log = logging.getLogger(__name__)
+
+CLOSED_LOOK_SECONDS = 60.0
+"""How often it is looked for stubs that are stuck, and for what has settled since."""
+
+
+class Notifier(Protocol):
+    """Tells a person. `name` is how the database knows it: the same name, the same notifier."""
+
+    @property
+    def name(self) -> str:
+        """At most 64 printable characters; of one application no two are the same."""
+        ...
+
+    @property
+    def cooldown(self) -> float:
+        """Seconds from one digest to the next; what comes meanwhile is gathered."""
+        ...
+
+    def tell(self, digest: Digest) -> None:
+        """Tell; returning says that the digest was accepted.
+
+        Raises whatever it likes when it was not, or when nobody knows: the same digest comes again
+        later, under the same `digest_id`.
+        """
+        ...
+
+
+class LogNotifier:
+    """Tells by an error line of the log for each escalation, at once."""
+
+    name = "log"
+    cooldown = 0.0
+
+    def tell(self, digest: Digest) -> None:
+        """Write one line for each escalation that the digest names, and one for the others."""
+        for each in digest.items:
+            log.error(
+                "%s: message %s of topic %s (key %r)%s: %s; see `reliable-mq stub show %s`, "
+                "then retry or void it",
+                *(each.kind, each.message_id, each.topic, each.message_key),
+                f", group {each.consumer_group}" if each.consumer_group else "",
+                *(each.reason, each.message_id),
+            )
+        if digest.total > len(digest.items):
+            log.error("%s; see `reliable-mq stub list --escalated`", digest.headline)
+
+
+class AlertBook(Protocol):
+    """What telling needs of the database; see `sql_alerts`."""
+
+    def hand_out(self, notifiers: Sequence[str]) -> int: ...
+
+    def pending(self) -> Collection[str]: ...
+
+    def claim(
+        self, notifier: str, now: float, owner: str, lease: float, digest_id: str
+    ) -> Digest | None: ...
+
+    def told(
+        self, notifier: str, digest: Digest, owner: str, now: float, cooldown: float
+    ) -> bool: ...
+
+    def failed(self, notifier: str, owner: str, why: str, now: float) -> float: ...
+
+
+class StuckBook(Protocol):
+    """What looking for the stuck needs of the database; see `sql_escalations`."""
+
+    def stuck(self, now: float, age: float) -> int: ...
+
+    def close_settled(self, now: float) -> int: ...
+
+
+class AlertCounts(msgspec.Struct, frozen=True):
+    """What one run did. `told` and `failed` count digests."""
+
+    stuck: int = 0
+    told: int = 0
+    failed: int = 0
+
+
+class Alerts:
+    """Looks for stuck stubs, and lets each notifier tell what waits for it.
+
+    Invariant: it tells only digests that it claimed, under its own name, and a digest is committed
+    before it is told.
+
+    Args:
+        book: alerts.
+        escalations: looks for what is stuck or has settled.
+        notifiers: who tells.
+        owner: this process's name; no two may share it.
+        lease: seconds after which another process may tell what this one claimed; longer than a
+            notifier takes.
+        stuck_after: age at which a stub is stuck, seconds.
+        new_id: makes the ids of digests.
+
+    Raises:
+        ConfigurationError: when two notifiers share a name, or one says something impossible.
+    """
+
+    def __init__(
+        self,
+        book: AlertBook,
+        escalations: StuckBook,
+        notifiers: Sequence[Notifier],
+        *,
+        owner: str,
+        lease: float,
+        stuck_after: float,
+        new_id: Callable[[], str],
+    ) -> None:
+        for each in notifiers:
+            check_notifier(each.name, each.cooldown)
+        names = [each.name for each in notifiers]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"two notifiers share a name: {', '.join(sorted(names))}")
+        self._book = book
+        self._escalations = escalations
+        self._notifiers = {each.name: each for each in notifiers}
+        self._owner = owner
+        self._lease = lease
+        self._stuck_after = stuck_after
+        self._new_id = new_id
+        self._look_at = 0.0
+
+    def run_once(self, now: float) -> AlertCounts:
+        """Look for the stuck when it is time, hand alerts out, tell what is due.
+
+        Raises whatever the database raises; what was claimed is told when the lease ends.
+        """
+        stuck = self._look(now)
+        while self._book.hand_out(tuple(self._notifiers)):
+            pass
+        told = failed = 0
+        for name in sorted(self._book.pending()):
+            notifier = self._notifiers.get(name)
+            if notifier is None:
+                continue  # no longer configured here: its alerts wait for it
+            digest = self._book.claim(name, now, self._owner, self._lease, self._new_id())
+            if digest is not None:
+                done = self._tell(notifier, digest, now)
+                told, failed = told + done, failed + (not done)
+        return AlertCounts(stuck, told, failed)
+
+    def _look(self, now: float) -> int:
+        if now < self._look_at:
+            return 0
+        self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
+        self._escalations.close_settled(now)
+        return self._escalations.stuck(now, self._stuck_after)
+
+    def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:
+        try:
+            notifier.tell(digest)
+        except Exception as error:  # noqa: BLE001 - a notifier may raise what it likes
+            why = f"{type(error).__name__}: {error}"
+            wait = self._book.failed(notifier.name, self._owner, why, now)
+            log.warning(
+                "notifier %s: digest %s (%s) was not told, again in %g s: %s",
+                *(notifier.name, digest.digest_id, digest.headline, wait, why),
+            )
+            return False
+        self._book.told(notifier.name, digest, self._owner, now, notifier.cooldown)
+        return True

@@ -1,0 +1,163 @@
+"""What a person must know, how it is gathered, and when it is told. Pure.
+
+An *escalation* is something that did not settle by itself: a stub that was sent as often as
+allowed, a dead letter, a stub that is stuck. Each *notifier* (mail, webhook, log) has a *alert* of
+each escalation, and tells of all that wait at once, in a *digest*:
+
+    WAITING --gather--> GATHERED --tell--> TOLD
+    WAITING --close---> NEEDLESS            a retry, or the message itself, was faster
+
+A digest is committed before it is told and stays as it is until it is told: when nobody knows
+whether it arrived, it goes out once more under the same id.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum, IntEnum, StrEnum
+
+import msgspec
+
+from reliable_mq.errors import ConfigurationError, UsageError
+
+NOTIFIER_LENGTH_MAX = 64
+FIRST_RETRY_SECONDS = 5.0
+RETRY_SECONDS_MAX = 600.0
+DIGEST_ITEMS_MAX = 50
+"""Escalations that a digest names one by one; all of them are in its sums."""
+
+
+class Kind(StrEnum):
+    """Why a person is told; the words of the column `kind`."""
+
+    USED_UP = "sends used up"
+    DEAD_LETTER = "dead letter"
+    STUCK = "stuck"
+
+
+class AlertState(IntEnum):
+    """What the column `state` of an alert holds."""
+
+    WAITING = 0
+    GATHERED = 1
+    TOLD = 2
+    NEEDLESS = 3
+
+
+class AlertEvent(Enum):
+    """What can happen to an alert."""
+
+    GATHER = "gather"  # it is part of a digest
+    TELL = "tell"  # the digest was accepted
+    CLOSE = "close"  # its escalation was closed before
+
+
+TRANSITIONS: Mapping[tuple[AlertState, AlertEvent], AlertState] = {
+    (AlertState.WAITING, AlertEvent.GATHER): AlertState.GATHERED,
+    (AlertState.WAITING, AlertEvent.CLOSE): AlertState.NEEDLESS,
+    (AlertState.GATHERED, AlertEvent.TELL): AlertState.TOLD,
+}
+
+
+def next_state(state: AlertState, event: AlertEvent) -> AlertState:
+    """Return the state after `event`.
+
+    Raises:
+        UsageError: when the event is illegal in this state; nothing has changed then.
+    """
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        raise UsageError(f"an alert that is {state.name} cannot take the event {event.value!r}")
+    return after
+
+
+class Escalation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a person must know. `consumer_group` is empty unless it is one group's."""
+
+    kind: Kind
+    message_id: str
+    topic: str
+    reason: str
+    consumer_group: str = ""
+    message_key: str = ""
+    create_date: datetime | None = None
+
+    @property
+    def open_key(self) -> str:
+        """What may be open once at a time."""
+        return open_key(self.kind, self.message_id, self.consumer_group)
+
+
+def open_key(kind: Kind, message_id: str, group: str = "") -> str:
+    """Return the value of the column `open_key` while an escalation is open."""
+    return f"{kind}/{group}/{message_id}"
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How many escalations of one kind, topic and consumer group a digest tells of."""
+
+    kind: Kind
+    topic: str
+    consumer_group: str
+    count: int
+    oldest: datetime
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """What a notifier tells at once.
+
+    Attributes:
+        digest_id: 32 hexadecimal digits; the same when the same digest is told once more.
+        application: the name of the application.
+        time: when it was gathered, UTC.
+        total: how many escalations it tells of.
+        shares: the sums, the largest first.
+        items: the first escalations one by one, the oldest first; at most `DIGEST_ITEMS_MAX`.
+    """
+
+    digest_id: str
+    application: str
+    time: datetime
+    total: int
+    shares: tuple[Share, ...]
+    items: tuple[Escalation, ...]
+
+    @property
+    def headline(self) -> str:
+        """One line without line breaks: how many, and of what."""
+        counts = dict.fromkeys(Kind, 0)
+        for share in self.shares:
+            counts[share.kind] += share.count
+        parts = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        verb = "message waits" if self.total == 1 else "messages wait"
+        return f"[{self.application}] {self.total} {verb} for a person: {parts}"
+
+
+def retry_wait(failures: int) -> float:
+    """Return the seconds until a notifier that failed so often in a row is tried again."""
+    if failures < 1:
+        raise UsageError("the wait follows a failure: there is at least 1")
+    return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_SECONDS_MAX)
+
+
+def next_digest_time(now: float, digest_time: float, cooldown: float) -> float:
+    """Return when the next digest may go out, after one that was gathered at `digest_time`.
+
+    The cooldown counts from there and not from `now`: what came while a mail server was down for
+    longer than the cooldown goes out at once when it is back.
+    """
+    return max(now, digest_time + cooldown)
+
+
+def check_notifier(name: str, cooldown: float) -> None:
+    """Check what a notifier says of itself.
+
+    Raises:
+        ConfigurationError: when its name is empty, too long or not printable, or its cooldown is
+            negative.
+    """
+    if not name or len(name) > NOTIFIER_LENGTH_MAX or not name.isprintable():
+        raise ConfigurationError(
+            f"notifier {name!r}: a name has 1..{NOTIFIER_LENGTH_MAX} printable characters"
+        )
+    if not cooldown >= 0:
+        raise ConfigurationError(f"notifier {name}: cooldown={cooldown} must be 0 or more seconds")

@@ -1,0 +1,171 @@
+"""What a person does to the dead letters of a consumer group, beside what the broker does.
+
+The broker cannot take part in a transaction, so a retry has two, around it: attempts start again
+and the intent is written down; the broker hands the letters to the group; what came of it is
+written down, and the stub is looked after again. Whoever dies in between, the letter still lies in
+its topic, its escalation is open, and the next retry is as good as the first: consumers are
+idempotent.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, select, update
+
+from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.resend.escalation import Kind
+from reliable_mq.resend.sql_audit import Act, SqlAudit
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.sql_types import is_among, utc_datetime
+
+ACTION = "dlq retry"
+REVIVED_SECONDS = 60.0
+"""When the resend scheduler looks at the stub of a letter that came again."""
+
+
+class LetterState(msgspec.Struct, frozen=True):
+    """What the database knows of one dead letter of one group.
+
+    `consumed`: when the group consumed the message after all. `retried`: when it was last retried.
+    """
+
+    consumed: datetime | None = None
+    retried: datetime | None = None
+
+
+class SqlDeadLetters:
+    """Dead letters as one database sees them. Works in the caller's transaction."""
+
+    def __init__(
+        self,
+        stubs: Table,
+        logs: Table,
+        escalations: SqlEscalations,
+        audit: SqlAudit,
+        dialect: str,
+    ) -> None:
+        self._escalations = escalations
+        self._audit = audit
+        stub, log, act, open_ = stubs.c, logs.c, audit.table.c, escalations.table.c
+        these = and_(
+            log.consumer_group == bindparam("group"), is_among(log.message_id, "ids", dialect)
+        )
+        self._consumed = select(log.message_id, log.consume_date).where(
+            these, log.state == LogState.CONSUMED.value
+        )
+        self._acts = (
+            select(act.message_id, act.create_date)
+            .where(
+                is_among(act.message_id, "ids", dialect),
+                act.action == ACTION,
+                act.changed == 1,
+                act.detail.contains(bindparam("named"), autoescape=False),
+            )
+            .order_by(act.seq)
+        )
+        # Attempts that were used up start again, or the message would be given up unread.
+        self._forget_attempts = (
+            update(logs)
+            .where(these, log.state == LogState.RECEIVED.value, log.owner.is_(None))
+            .values(attempt=0, lease_until=null())
+        )
+        self._done = (
+            update(audit.table)
+            .where(is_among(act.message_id, "ids", dialect), act.run_id == bindparam("retry"))
+            .values(changed=1)
+        )
+        another = exists().where(
+            open_.message_id == stub.message_id,
+            open_.kind == Kind.DEAD_LETTER.value,
+            open_.open_key.is_not(None),
+        )
+        self._revive = (
+            update(stubs)
+            .where(
+                is_among(stub.message_id, "ids", dialect),
+                stub.status == StubStatus.UNCONFIRMED.value,
+                stub.given_up,
+                ~another,
+            )
+            .values(
+                given_up=false(),
+                count=0,
+                resend_time=bindparam("later"),
+                update_date=bindparam("at"),
+                note=bindparam("text"),
+            )
+        )
+
+    def states(
+        self, connection: Connection, group: str, message_ids: Sequence[str]
+    ) -> dict[str, LetterState]:
+        """Return what is known of letters, by message id."""
+        ids = list(message_ids)
+        logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
+        acts = connection.execute(self._acts, {"ids": ids, "named": _named(group)}).all()
+        consumed = {row.message_id: row.consume_date for row in logs}
+        retried = {row.message_id: row.create_date for row in acts}
+        return {each: LetterState(consumed.get(each), retried.get(each)) for each in ids}
+
+    def begin(
+        self,
+        connection: Connection,
+        group: str,
+        message_ids: Sequence[str],
+        *,
+        retry_id: str,
+        actor: str,
+        why: str,
+        now: float,
+    ) -> None:
+        """Make letters ready to come again, and write down that they are about to.
+
+        Args:
+            connection: a transaction, to be committed before the broker is asked.
+            group: the consumer group.
+            message_ids: which letters.
+            retry_id: 32 characters that name this retry.
+            actor: who does it.
+            why: why.
+            now: the time, seconds since the epoch.
+        """
+        values = {"group": group, "ids": list(message_ids)}
+        connection.execute(self._forget_attempts, values)
+        self._escalations.letters_retried(connection, message_ids, group, retry_id)
+        acts = [
+            Act(
+                actor=actor,
+                action=ACTION,
+                message_id=message_id,
+                changed=False,
+                detail={"group": group, "why": why},
+                run_id=retry_id,
+            )
+            for message_id in message_ids
+        ]
+        self._audit.write(connection, acts, now)
+
+    def done(
+        self,
+        connection: Connection,
+        group: str,
+        message_ids: Sequence[str],
+        *,
+        retry_id: str,
+        now: float,
+    ) -> None:
+        """Write down that the broker has handed letters to their group."""
+        ids = {"ids": list(message_ids)}
+        connection.execute(self._done, ids | {"retry": retry_id})
+        self._escalations.close_letters(connection, message_ids, group, now)
+        later, text = utc_datetime(now + REVIVED_SECONDS), f"dead letter of {group} retried by hand"
+        connection.execute(
+            self._revive, ids | {"later": later, "at": utc_datetime(now), "text": text}
+        )
+
+
+def _named(group: str) -> str:
+    """Return how the detail of an act names a group; no legal name needs escaping."""
+    return f'"group": "{group}"'

@@ -1,0 +1,128 @@
+"""The tables of whom a person was told of, and of what a person did. Only their shape.
+
+Statements are in `sql_escalations` (what a person must know), `sql_alerts` (who was told of it),
+`sql_audit` (what was changed by hand or by repair).
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    false,
+)
+
+from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
+from reliable_mq.sql_types import UtcDateTime
+
+_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # SQLite grows only INTEGER by itself
+OPEN_KEY_LENGTH_MAX = 255
+
+
+def escalation_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>escalation`: a row is something that a person must know.
+
+    It is committed together with what it tells of. `open_key` (kind, consumer group, message id)
+    is null as soon as it is closed: being unique, it lets the same thing be told once, and again
+    when it happens again after a retry. `is_handed`: every notifier has its alert.
+    """
+    name = f"{prefix}escalation"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
+        metadata,
+        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("kind", String(32), nullable=False),
+        Column("message_id", String(64), nullable=False, index=True),
+        Column("consumer_group", String(127), nullable=False, server_default=""),
+        Column("topic", String(127), nullable=False),
+        Column("message_key", String(255), nullable=False, server_default=""),
+        Column("reason", Text, nullable=False),
+        Column("open_key", String(OPEN_KEY_LENGTH_MAX), unique=True),
+        Column("is_handed", Boolean, nullable=False, server_default=false()),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("close_date", UtcDateTime),
+        Column("close_reason", String(32)),
+    )
+    column = table.c
+    unhanded = column.is_handed == false()
+    Index(f"{name}_unhanded", column.seq, postgresql_where=unhanded, sqlite_where=unhanded)
+    return table
+
+
+def alert_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>alert`: one row for each escalation and notifier.
+
+    `state` is a `AlertState`. The rows of one `digest_id` are told together, and together again
+    when nobody knows whether they arrived.
+    """
+    name = f"{prefix}alert"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
+        metadata,
+        Column("escalation_seq", BigInteger, primary_key=True, autoincrement=False),
+        Column("notifier", String(NOTIFIER_LENGTH_MAX), primary_key=True),
+        Column("state", SmallInteger, nullable=False, server_default="0"),
+        Column("digest_id", String(32)),
+        Column("told_date", UtcDateTime),
+    )
+    column = table.c
+    Index(f"{name}_state", column.state, column.notifier, column.escalation_seq)
+    Index(f"{name}_digest", column.digest_id)
+    return table
+
+
+def notifier_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>notifier`: one row for each notifier, the same for all processes.
+
+    Who tells holds it by `owner` until `lease_until`. `digest_id` is the digest that is being told
+    since `digest_time`; `next_time` is when the next attempt or the next digest may begin.
+    """
+    name = f"{prefix}notifier"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    return Table(
+        name,
+        metadata,
+        Column("name", String(NOTIFIER_LENGTH_MAX), primary_key=True),
+        Column("next_time", UtcDateTime, nullable=False),
+        Column("digest_id", String(32)),
+        Column("digest_time", UtcDateTime),
+        Column("owner", String(64)),
+        Column("lease_until", UtcDateTime),
+        Column("failures", Integer, nullable=False, server_default="0"),
+        Column("told_date", UtcDateTime),
+        Column("note", Text),
+    )
+
+
+def audit_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>audit`: what was changed by hand or by repair, by whom and why.
+
+    `changed` is 1 where the change was made, 0 where something stood against it. `detail` is a
+    JSON object.
+    """
+    name = f"{prefix}audit"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    return Table(
+        name,
+        metadata,
+        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("create_date", UtcDateTime, nullable=False),
+        Column("actor", String(127), nullable=False),
+        Column("action", String(32), nullable=False),
+        Column("message_id", String(64), nullable=False, index=True),
+        Column("run_id", String(32)),
+        Column("changed", SmallInteger, nullable=False),
+        Column("detail", Text, nullable=False),
+    )

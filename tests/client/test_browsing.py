@@ -1,0 +1,87 @@
+"""Looking at what a broker holds, and handing dead letters back; Apache's broker and ours."""
+
+import pytest
+from tests.client.cluster import DEADLINE_SECONDS, QUICK, Cluster, Seen, eventually, play
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.settling import DEAD_LETTER_REASON
+from reliable_mq.client.subscription import Dead, Subscription
+from reliable_mq.client.thread_browser import Browser
+from reliable_mq.errors import NoRoute
+from reliable_mq.message import Message, ReceivedMessage
+
+DEAD_ID, LIVE_ID = f"{1:032X}", f"{2:032X}"
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_dead_letter_is_found_shown_and_comes_to_its_group_again(
+    cluster: Cluster, topic: str, group: str, ordered: bool
+) -> None:
+    letters: list[ReceivedMessage] = []
+    others = Seen()
+
+    def look() -> bool:
+        with Browser(cluster.name_server_address) as browser:
+            found = browser.find(f"%DLQ%{group}", DEAD_ID)
+            if not found:
+                return False
+            assert group in browser.dead_letter_groups()
+            assert browser.find(f"%DLQ%{group}", LIVE_ID) == []
+            assert browser.find("no-such-topic", DEAD_ID) == []
+            letters.extend(browser.messages(f"%DLQ%{group}"))
+            (stored,) = browser.find(topic, DEAD_ID)
+            assert stored.body == b"poison"
+            late = letters[0].store_time_ms + 60_000
+            assert list(browser.messages(f"%DLQ%{group}", late)) == []
+            browser.hand_back(group, letters[0])
+        return True
+
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            seen = Seen(Dead("cannot be read"))
+            options = {"ordered": ordered, "from_where": "first"}
+            wanted = Subscription(group=group, topics={topic: "*"}, **options)  # type: ignore[arg-type]
+            await client.consume(wanted, seen)
+            await client.consume(Subscription(group=f"{group}-b", topics={topic: "*"}), others)
+            await client.send(Message(topic=topic, body=b"poison", message_id=DEAD_ID))
+            await eventually(lambda: len(seen.messages) == 1)
+            await client.send(Message(topic=topic, body=b"good", message_id=LIVE_ID))
+            await eventually(lambda: seen.bodies.count(b"good") == 1)
+            await until_found()
+            # it comes again, under its id, and to nobody else
+            await eventually(lambda: seen.bodies.count(b"poison") == 2)
+            assert seen.messages[-1].message_id == DEAD_ID
+            assert seen.messages[-1].topic == topic
+            assert others.bodies.count(b"poison") == 1
+
+    async def until_found() -> None:
+        import asyncio
+
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await asyncio.to_thread(look):
+                await asyncio.sleep(0.05)
+
+    play(scene())
+
+    assert [each.message_id for each in letters] == [DEAD_ID]
+    assert letters[0].properties[DEAD_LETTER_REASON] == "cannot be read"
+
+
+def test_every_message_of_a_topic_is_read_once_page_by_page(cluster: Cluster, topic: str) -> None:
+    count = 100
+
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            await client.send_many(
+                [Message(topic=topic, body=b"%d" % number) for number in range(count)]
+            )
+
+    play(scene())
+    with Browser(cluster.name_server_address) as browser:
+        read = [int(message.body) for message in browser.messages(topic)]
+        with pytest.raises(NoRoute):
+            next(browser.messages("no-such-topic"))
+
+    assert sorted(read) == list(range(count))

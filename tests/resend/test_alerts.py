@@ -1,0 +1,280 @@
+"""Whoever dies and whichever mail server is down: a person is told, once of each thing."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.app.kill_switch import Killed, KillSwitch
+from tests.resend.worlds import MAX, QUEUE, MemoryNotifier, World
+
+from reliable_mq.resend import sql_escalations
+from reliable_mq.resend.alerts import AlertCounts, LogNotifier
+from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind
+from reliable_mq.resend.sql_alerts import SqlAlerts
+from reliable_mq.sql_types import utc_datetime
+
+DAY = 86_400.0
+STEPS_MAX = 200
+
+
+def escalate(world: World, *names: str, now: float = 100.0, kind: Kind = Kind.USED_UP) -> None:
+    escalations = [
+        Escalation(kind=kind, message_id=name.ljust(32, "0"), topic="orders", reason="because")
+        for name in names
+    ]
+    with world.database.engine.begin() as connection:
+        world.escalations.escalate(connection, escalations, now)
+
+
+def test_what_a_stub_used_up_is_told_once_by_each_notifier(world: World) -> None:
+    stub = world.write("a")
+    world.change(stub, count=MAX, note="no route")
+    assert world.scheduler.run_once(105.0).escalated == 1
+    mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
+
+    alerts = world.alerts(mail, hook)
+    runs = [alerts.run_once(float(now)) for now in range(106, 110)]
+
+    assert runs == [AlertCounts(told=2), AlertCounts(), AlertCounts(), AlertCounts()]
+    assert mail.told == hook.told == [["a"]]
+    (item,) = mail.digests[0].items
+    assert item.reason == f"sent {MAX} times and not consumed by all of g; noted: no route"
+    assert (mail.digests[0].application, mail.digests[0].total) == ("shop", 1)
+
+
+def test_a_mail_server_that_is_down_loses_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    escalate(world, "a")
+    world.notifier.is_down = True
+    alerts = world.alerts()
+
+    tried = [now for now in range(100, 200) if alerts.run_once(float(now)).failed]
+
+    assert tried == [100, 105, 115, 135, 175]
+    assert "digest" in caplog.text
+    assert "mail server" in caplog.text
+    # When the process was replaced by another meanwhile, and the server is back
+    escalate(world, "b")
+    world.notifier.is_down = False
+    after = world.alerts(owner="another")
+    for now in (254.0, 255.0, 256.0):
+        after.run_once(now)
+
+    # Then both are told, what was gathered before as it was gathered
+    assert world.notifier.told == [["a"], ["b"]]
+
+
+def test_what_comes_within_the_cooldown_is_told_in_one_digest(world: World) -> None:
+    mail = MemoryNotifier(cooldown=900.0)
+    alerts = world.alerts(mail)
+    escalate(world, "a")
+    alerts.run_once(100.0)
+
+    escalate(world, "b", now=101.0)
+    alerts.run_once(102.0)
+    escalate(world, "c", now=500.0)
+    for now in (999.0, 1000.0, 1001.0):
+        alerts.run_once(now)
+
+    assert mail.told == [["a"], ["b", "c"]]
+    (share,) = mail.digests[1].shares
+    assert (share.kind, share.topic, share.count) == (Kind.USED_UP, "orders", 2)
+    assert share.oldest == utc_datetime(101.0)
+
+
+def test_a_digest_of_very_many_names_some_and_counts_all(world: World) -> None:
+    escalate(world, *(f"m{number:04}." for number in range(2500)))
+
+    world.alerts().run_once(100.0)
+
+    (digest,) = world.notifier.digests
+    assert (digest.total, len(digest.items)) == (2500, DIGEST_ITEMS_MAX)
+    assert digest.items[0].message_id.startswith("m0000")
+
+
+def test_a_digest_that_may_have_arrived_comes_again_as_it_was_under_its_id(world: World) -> None:
+    escalate(world, "a")
+    world.notifier.answers = False
+    alerts = world.alerts()
+    alerts.run_once(100.0)
+
+    escalate(world, "b")
+    world.notifier.answers = True
+    alerts.run_once(105.0)
+    alerts.run_once(106.0)
+
+    first, again, other = world.notifier.digests
+    assert first == again
+    assert other.digest_id != first.digest_id
+    assert world.notifier.told == [["a"], ["a"], ["b"]]
+
+
+def test_what_was_dealt_with_before_it_was_told_needs_no_telling(world: World) -> None:
+    mail = MemoryNotifier(cooldown=900.0)
+    alerts = world.alerts(mail)
+    escalate(world, "a")
+    alerts.run_once(100.0)
+    stub = world.write("b")
+    world.change(stub, count=MAX)
+    world.scheduler.run_once(105.0)
+    alerts.run_once(106.0)
+    with world.database.engine.begin() as connection:
+        world.hands.void(connection, [stub], "ann", "known", 107.0)
+
+    alerts.run_once(1001.0)
+
+    assert mail.told == [["a"]]
+    assert alerts.run_once(1002.0) == AlertCounts()
+
+
+def test_two_processes_tell_once(world: World) -> None:
+    for round_ in range(5):
+        escalate(world, *(f"r{round_}-{number}." for number in range(20)))
+        processes = [world.alerts(owner=name) for name in ("one", "two")]
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda each: each.run_once(100.0), processes))
+        for each in processes:
+            each.run_once(101.0)
+
+    told = [name for digest in world.notifier.told for name in digest]
+    assert sorted(told) == sorted(f"r{a}-{b}." for a in range(5) for b in range(20))
+
+
+def test_who_lost_its_lease_writes_nothing(world: World) -> None:
+    escalate(world, "a")
+    database = world.database
+    book = SqlAlerts(
+        database.engine, database.escalations, database.alerts, database.notifiers, "shop"
+    )
+    book.hand_out(["mail"])
+
+    late = book.claim("mail", 100.0, "late", 60.0, "d1")
+    assert late is not None
+    assert book.claim("mail", 159.9, "other", 60.0, "d2") is None
+    taken = book.claim("mail", 160.0, "other", 60.0, "d2")
+
+    assert taken == late
+    assert not book.told("mail", late, "late", 161.0, 0.0)
+    assert book.told("mail", taken, "other", 161.0, 0.0)
+
+
+def test_the_alerts_of_a_notifier_that_is_gone_wait_for_it(world: World) -> None:
+    escalate(world, "a")
+    mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
+    mail.is_down = True
+    world.alerts(mail, hook).run_once(100.0)
+
+    world.alerts(hook).run_once(200.0)
+    mail.is_down = False
+    world.alerts(mail).run_once(300.0)
+
+    assert (mail.told, hook.told) == ([["a"]], [["a"]])
+
+
+def test_the_same_thing_is_told_again_only_after_a_person_did_something(world: World) -> None:
+    stub = world.write("a")
+    alerts = world.alerts()
+    for turn in range(3):
+        now = 105.0 + 1000.0 * turn
+        world.change(stub, count=MAX, resend_time=utc_datetime(now))
+        world.scheduler.run_once(now)
+        alerts.run_once(now)
+        if turn == 1:
+            with world.database.engine.begin() as connection:
+                world.hands.retry(connection, [stub], "ann", "fixed", now + 1.0)
+
+    assert world.notifier.told == [["a"], ["a"]]
+
+
+def test_a_stub_that_is_stuck_is_told_once_and_forgotten_when_it_settles(world: World) -> None:
+    # Given a message for a group that nobody runs, one that waits behind a stub of its key that
+    # waits for a person, a delayed one, and one that is young
+    waiting = world.sent("a", groups=("typo",))
+    first, blocked = world.write("b", key="k"), world.write("c", key="k")
+    world.change(first, resend_time=None, count=MAX)
+    world.change(blocked, note="an earlier one")
+    world.sent("d", deliver_time=100.0 + DAY)
+    world.broker.progress["typo"] = world.broker.progress["g"] = {QUEUE: (-1, 9)}
+    alerts = world.alerts()
+    assert alerts.run_once(100.0) == AlertCounts()
+
+    # When a day has passed
+    assert alerts.run_once(100.0 + DAY).stuck == 2
+    assert alerts.run_once(200.0 + DAY).stuck == 0
+
+    # Then a person is told of both, once, and why
+    assert world.notifier.told == [["a", "c"]]
+    assert [item.reason for item in world.notifier.digests[0].items] == [
+        "not consumed in 24.0 h by typo; sent 1 times",
+        "not sent in 24.0 h, after 0 tries",
+    ]
+    # When one of them is consumed after all, Then it is no longer open
+    world.change(waiting, status=1, resend_time=None)
+    alerts.run_once(300.0 + DAY)
+    assert world.open_escalations() == [("stuck", "c")]
+
+
+def test_a_backlog_of_many_is_one_matter(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_escalations, "STUCK_OPEN_MAX", 3)
+    for number in range(5):
+        world.sent(f"m{number}")
+    alerts = world.alerts()
+
+    assert alerts.run_once(100.0 + DAY).stuck == 3
+    assert alerts.run_once(200.0 + DAY).stuck == 0
+    for number in range(2):
+        world.change(f"m{number}".ljust(32, "0"), status=1, resend_time=None)
+    assert alerts.run_once(300.0 + DAY).stuck == 2
+
+
+def test_the_log_has_a_line_for_each_and_says_what_to_do(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    escalate(world, *(f"m{number:02}." for number in range(DIGEST_ITEMS_MAX + 1)))
+
+    with caplog.at_level(logging.ERROR):
+        world.alerts(LogNotifier()).run_once(100.0)  # type: ignore[arg-type]
+
+    assert len(caplog.messages) == DIGEST_ITEMS_MAX + 1
+    assert "reliable-mq stub show m00" in caplog.messages[0]
+    assert "51 messages wait for a person" in caplog.messages[-1]
+
+
+class AfterSteps(KillSwitch):
+    """Counts only what has happened: before a step everything is as after the one before it."""
+
+    def step(self, name: str) -> None:
+        if self.dead or name.startswith("after"):
+            super().step(name)
+
+
+def test_a_person_is_told_whichever_step_is_the_last(world: World) -> None:
+    """Given a stub whose sends are used up, the n-th process dies at its n-th step."""
+    died_at = []
+    for step in range(STEPS_MAX):
+        now = 105.0 + 1000.0 * step
+        stub = world.write(f"s{step:03}.")
+        world.change(stub, count=MAX, resend_time=utc_datetime(now))
+        switch = AfterSteps(step)
+        with world.another_life(switch) as life:
+            life.notifier.tell = switch.inside(world.notifier.tell)  # type: ignore[method-assign]
+            try:
+                life.new_scheduler(f"dead{step}").run_once(now)
+                life.alerts(owner=f"dead{step}").run_once(now + 1.0)
+            except Killed:
+                died_at.append(switch.names[-1])
+
+        world.new_scheduler(f"next{step}").run_once(now + 100.0)
+        world.alerts(owner=f"next{step}").run_once(now + 101.0)
+
+        # Then it is told, perhaps twice, but then it is the same mail
+        assert {stub} == {each.message_id for d in world.notifier.digests for each in d.items}
+        assert len({digest.digest_id for digest in world.notifier.digests}) == 1
+        assert world.row(stub)["resend_time"] is None
+        world.notifier.digests.clear()
+        if not switch.dead:
+            break
+        world.change(stub, status=1)
+    assert len(died_at) >= 20
+    assert "after tell" in died_at

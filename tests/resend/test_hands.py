@@ -1,0 +1,133 @@
+"""What a person does to stubs: which ones are meant, what becomes of them, and who did it."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.resend.worlds import MAX, World
+
+from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.resend.sql_stub_list import SqlStubList
+from reliable_mq.resend.stub_filter import StubFilter
+from reliable_mq.sql_types import utc_datetime
+
+NAMES = ("a", "b", "c", "d")
+
+
+def audits(world: World) -> list[tuple[str, str, str, int]]:
+    return [
+        (row["actor"], row["action"], row["message_id"].rstrip("0"), row["changed"])
+        for row in world.rows(world.database.audit)
+    ]
+
+
+def test_a_person_may_send_again_or_void(world: World) -> None:
+    again, never, settled = world.write("a"), world.write("b"), world.write("c")
+    for stub in (again, never):
+        world.change(stub, count=MAX)
+    world.change(settled, status=1, resend_time=None)
+    world.scheduler.run_once(105.0)
+    world.log(again, state=0)
+    unknown = "F" * 32
+
+    with world.database.engine.begin() as connection:
+        retried = world.hands.retry(connection, [again, settled, unknown], "ann", "fixed", 200.0)
+        voided = world.hands.void(connection, [never], "bob", "cancelled", 200.0)
+        twice = world.hands.void(connection, [never], "bob", "twice", 201.0)
+
+    assert retried == {again: True, settled: False, unknown: False}
+    assert (voided, twice) == ({never: True}, {never: False})
+    assert world.scheduler.run_once(200.0).sent == 1
+    assert world.broker.sent == ["a"]
+    row = world.row(never)
+    assert (row["status"], row["note"]) == (2, "void by hand: cancelled")
+    assert world.open_escalations() == []
+    (log,) = world.rows(world.database.logs)
+    assert log["attempt"] == 0  # or the consumer would give it up unread
+    assert sorted(audits(world)) == [
+        ("ann", "stub retry", "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF", 0),
+        ("ann", "stub retry", "a", 1),
+        ("ann", "stub retry", "c", 0),
+        ("bob", "stub void", "b", 0),
+        ("bob", "stub void", "b", 1),
+    ]
+    detail = json.loads(world.rows(world.database.audit)[0]["detail"])
+    assert detail["why"] == "fixed"
+    assert detail["before"]["status"] == "UNCONFIRMED"
+    assert detail["before"]["count"] == MAX
+
+
+def test_what_is_undone_leaves_neither_change_nor_audit(world: World) -> None:
+    stub = world.write("a")
+    with world.database.engine.connect() as connection:
+        world.hands.void(connection, [stub], "ann", "", 200.0)
+        connection.rollback()
+
+    assert (world.row(stub)["status"], audits(world)) == (0, [])
+
+
+def test_a_voided_stub_may_be_sent_after_all(world: World) -> None:
+    stub = world.write("a")
+    with world.database.engine.begin() as connection:
+        world.hands.void(connection, [stub], "ann", "", 200.0)
+        world.hands.retry(connection, [stub], "ann", "", 201.0)
+
+    assert (world.row(stub)["status"], world.scheduler.run_once(201.0).sent) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, "abcd"),
+        ({"status": StubStatus.CONFIRMED}, "b"),
+        ({"escalated": True}, "cd"),
+        ({"topic": "invoices"}, "c"),
+        ({"tag": "paid"}, "a"),
+        ({"key": "17"}, "d"),
+        ({"ordering_key": "k"}, "b"),
+        ({"group": "g"}, "acd"),
+        ({"group": "h"}, "a"),
+        ({"group": "g%"}, ""),
+        ({"since": datetime(2026, 1, 2, tzinfo=UTC)}, "cd"),
+        ({"until": datetime(2026, 1, 2, tzinfo=UTC)}, "ab"),
+        ({"note": "50%"}, "a"),
+        ({"note": "50_"}, ""),
+        ({"escalated": True, "topic": "orders"}, "d"),
+    ],
+)
+def test_a_filter_finds_the_stubs_that_fit_all_of_it(
+    world: World, wanted: dict[str, Any], found: str
+) -> None:
+    ids = {name: world.write(name) for name in NAMES}
+    days = dict(zip(NAMES, (1, 1, 2, 3), strict=True))
+    world.change(ids["a"], tag="paid", required_groups="g,h", note="at 50% of it")
+    world.change(ids["b"], status=1, resend_time=None, ordering_key="k", note="at 50 of it")
+    world.change(ids["c"], topic="invoices", resend_time=None)
+    world.change(ids["d"], message_key="17", resend_time=None)
+    world.log(ids["b"])
+    for name in NAMES:
+        world.change(ids[name], create_date=datetime(2026, 1, days[name], tzinfo=UTC))
+    stubs = SqlStubList(world.database.stubs, world.database.logs, StubFilter(**wanted))
+
+    with world.database.engine.begin() as connection:
+        newest = stubs.newest(connection, 10)
+        first, at = stubs.page(connection, 0, limit=2)
+        rest, _ = stubs.page(connection, at, limit=10)
+        count = stubs.count(connection)
+
+    names = [row["message_id"].rstrip("0") for row in newest]
+    assert "".join(sorted(names)) == found
+    assert names == sorted(names, reverse=True)
+    assert [row["message_id"] for row in (*first, *rest)] == [ids[name] for name in sorted(found)]
+    assert count == len(found)
+    assert StubFilter(**wanted).is_open == (not wanted)
+
+
+def test_times_of_a_stub_are_utc(world: World) -> None:
+    world.write("a")
+    stubs = SqlStubList(world.database.stubs, world.database.logs, StubFilter())
+    with world.database.engine.begin() as connection:
+        (row,) = stubs.newest(connection, 1)
+    assert row["create_date"] == utc_datetime(100.0)
+    assert row["status"] == "UNCONFIRMED"

@@ -1,0 +1,138 @@
+"""The life of one message, as every ledger tells it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import MetaData, insert
+from tests.resend.worlds import MAX, World
+
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.reconcile.sql_tables import finding_table
+from reliable_mq.resend.escalation import Escalation, Kind
+from reliable_mq.resend.sql_history import SqlHistory, readable
+from reliable_mq.resend.timeline import timeline
+from reliable_mq.sql_types import utc_datetime
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def history_of(world: World) -> SqlHistory:
+    database = world.database
+    return SqlHistory(
+        stubs=database.stubs,
+        logs=database.logs,
+        escalations=database.escalations,
+        alerts=database.alerts,
+        notifiers=database.notifiers,
+        audit=database.audit,
+        findings=finding_table(MetaData(), "rmq_"),
+    )
+
+
+def record(topic: str, seconds: float, **properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic=topic,
+        body=b"",
+        queue=MessageQueue(topic, "broker-a", 1),
+        queue_offset=5,
+        store_time_ms=int(seconds * 1000),
+        properties=properties,
+    )
+
+
+def told(world: World, message_id: str, *records: ReceivedMessage) -> list[Any]:
+    with world.database.engine.begin() as connection:
+        history = history_of(world).read(connection, message_id)
+    return [
+        (each.time and (each.time - EPOCH) / timedelta(seconds=1), each.ledger, each.what)
+        for each in timeline(history, records)
+    ]
+
+
+def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> None:
+    # Given a message that one group consumed and one gave up, told by mail, then retried by hand
+    stub = world.sent("a", groups=("g", "h"))
+    world.change(stub, message_key="17")
+    world.log(stub, group="h")
+    table = world.database.logs
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            table.update().values(consume_date=utc_datetime(103.0), create_date=utc_datetime(103.0))
+        )
+    world.log(stub, group="g", state=0, until=130.0)
+    letter = Escalation(
+        kind=Kind.DEAD_LETTER, message_id=stub, topic="orders", consumer_group="g", reason="no"
+    )
+    findings = finding_table(MetaData(), "rmq_")
+    findings.create(world.database.engine)
+    with world.database.engine.begin() as connection:
+        world.escalations.escalate(connection, [letter], 110.0)
+        finding = {
+            "run_id": "run-1",
+            "message_id": stub,
+            "consumer_group": "g",
+            "topic": "orders",
+            "verdict": "dead-lettered",
+            "evidence": "{}",
+            "create_date": utc_datetime(112.0),
+        }
+        connection.execute(insert(findings), finding)
+    world.alerts().run_once(111.0)
+    with world.database.engine.begin() as connection:
+        world.hands.retry(connection, [stub], "ann", "fixed", 120.0)
+    in_topic = record("orders", 101.0)
+    dead = record("%DLQ%g", 109.0, DEAD_LETTER_REASON="no")
+
+    digest = world.notifier.digests[0].digest_id
+    assert told(world, stub, dead, in_topic) == [
+        (100.0, "stub", "committed: topic orders, key 17 for g,h"),
+        (100.0, "log of g", "first received"),
+        (101.0, "broker", "stored in orders: broker-a, queue 1, offset 5"),
+        (103.0, "log of h", "consumed, attempt 1"),
+        (109.0, "broker", "dead letter of g: no"),
+        (110.0, "escalation", "dead letter of g: no"),
+        (111.0, "alert", f"told by mail, digest {digest}"),
+        (112.0, "reconcile", "found dead-lettered for g, in run run-1"),
+        (120.0, "stub", "UNCONFIRMED, sent 0 times: retry by hand: fixed"),
+        (120.0, "stub", "looked at again, by the resend scheduler"),
+        (120.0, "escalation", "closed by retry: dead letter of g"),
+        (120.0, "audit", "stub retry by ann: fixed"),
+        (None, "log of g", "attempt 0 failed; the next one from here on"),
+    ]
+
+
+def test_what_waits_and_what_could_not_be_told_is_said(world: World) -> None:
+    stub = world.write("a", deliver_time=104.0)
+    world.change(stub, count=MAX, note="no route")
+    world.scheduler.run_once(105.0)
+    world.notifier.is_down = True
+    world.alerts().run_once(106.0)
+    world.log(stub, group="g", state=0, until=130.0)
+    with world.database.engine.begin() as connection:
+        connection.execute(world.database.logs.update().values(owner="somebody"))
+
+    lines = told(world, stub)
+
+    assert (104.0, "stub", "to be delivered from here on") in lines
+    assert (130.0, "log of g", "attempt 1 runs, or its process died: its lease ends here") in lines
+    said = "not told by mail yet, 1 tries failed: OSError: mail server"
+    assert (111.0, "alert", said) in lines
+    assert lines[-1] == (None, "stub", "waits for a person: it was sent often enough")
+
+
+def test_a_message_that_no_table_knows_has_no_history(world: World) -> None:
+    with world.database.engine.begin() as connection:
+        history = history_of(world).read(connection, "F" * 32)
+
+    assert history.is_empty
+    assert timeline(history) == []
+
+
+def test_a_content_that_is_no_text_is_shown_all_the_same(world: World) -> None:
+    stub = world.write("a")
+    world.change(stub, content=b"\xff{}")
+
+    with world.database.engine.begin() as connection:
+        shown = readable(history_of(world).read(connection, stub))
+
+    assert (shown["content"], shown["status"]) == ("\\xff{}", "UNCONFIRMED")
