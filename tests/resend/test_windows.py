@@ -7,7 +7,7 @@ from tenacity.wait import wait_fixed
 
 from reliable_mq import ReliableMQ
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.windows import Windows, contradictions, horizon
+from reliable_mq.resend.windows import Windows, contradictions, horizon, lease_doubt
 
 DAY = 86_400.0
 FITTING = {
@@ -16,7 +16,6 @@ FITTING = {
     "replay_window": 4 * DAY,
     "resend_horizon": DAY,
     "retry_horizon": DAY,
-    "resend_lease": 60.0,
 }
 
 
@@ -33,7 +32,6 @@ def test_the_windows_of_the_settings_fit() -> None:
         ({"resend_horizon": 31 * DAY}, "resend_waits and resend_count_max"),
         ({"retry_horizon": 31 * DAY}, "retry_waits and max_attempts"),
         ({"stub_retention": 3600.0}, "stub_retention=3600 is shorter than the longest delay"),
-        ({"resend_lease": 9.0}, "resend_lease=9 is not longer than"),
     ],
 )
 def test_two_that_contradict_each_other_are_named(changed: dict[str, float], says: str) -> None:
@@ -49,6 +47,11 @@ def test_where_nothing_is_removed_it_does_not_matter_when_it_would_be() -> None:
     ReliableMQ("shop", log_retention=1.0, retention="off")
 
 
+def test_a_lease_that_is_shorter_than_a_send_may_take_is_told_of() -> None:
+    assert lease_doubt(60.0) is None
+    assert "resend_lease=9 is not longer than the 9 s" in str(lease_doubt(9.0))
+
+
 def test_a_ladder_of_waits_lasts_as_long_as_it_is_climbed() -> None:
     assert horizon((1.0, 5.0), 1) == 1.0
     assert horizon((1.0, 5.0), 4) == 16.0
@@ -58,7 +61,7 @@ def test_a_ladder_of_waits_lasts_as_long_as_it_is_climbed() -> None:
     ("settings", "says"),
     [
         ({"log_retention": DAY}, "log_retention=86400 is shorter than stub_retention"),
-        ({"resend_lease": 5.0}, "resend_lease"),
+        ({"resend_lease": 0.0}, "resend_lease"),
         ({"resend_wait": wait_fixed(2 * DAY), "resend_count_max": 20}, "resend_count_max"),
         ({"stub_retention": 0.0}, "stub_retention"),
         ({"log_retention": -1.0}, "log_retention"),

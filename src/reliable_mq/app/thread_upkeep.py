@@ -1,6 +1,7 @@
 """What looks after the stubs and logs of databases: resend schedulers, retention beside them."""
 
 import getpass
+import logging
 import os
 import socket
 import threading
@@ -30,8 +31,10 @@ from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.thread_retention import run_forever
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.resend.topic_gate import TopicRow
-from reliable_mq.resend.windows import Windows, check_windows, horizon
+from reliable_mq.resend.windows import Windows, check_windows, horizon, lease_doubt
 from reliable_mq.settings import Settings
+
+log = logging.getLogger(__name__)
 
 ALERT_LEASE_SECONDS = 300.0
 """Longer than a mail or a post takes: each of their steps ends within `escalation_timeout`."""
@@ -119,6 +122,8 @@ class Upkeep:
 
     def run(self, stopped: Stopped) -> None:
         """Run schedulers and retention until `stopped`, the first scheduler in this thread."""
+        if doubt := lease_doubt(self._settings.resend_lease):
+            log.warning("%s", doubt)
         ended = threading.Event()
         threads = [
             threading.Thread(
@@ -239,7 +244,6 @@ def check_upkeep(
             replay_window=settings.replay_window,
             resend_horizon=policy.horizon(),
             retry_horizon=horizon(settings.retry_waits, attempts),
-            resend_lease=settings.resend_lease,
         ),
         is_kept=settings.retention == "off",
     )

@@ -22,7 +22,6 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
         replay_window: how far back a broker may deliver again.
         resend_horizon: how long sends of a stub may go on.
         retry_horizon: how long attempts at a message may go on, of the most patient consumer.
-        resend_lease: how long the scheduler's claim on a stub holds.
     """
 
     stub_retention: float
@@ -30,7 +29,6 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     replay_window: float
     resend_horizon: float
     retry_horizon: float
-    resend_lease: float
 
 
 def contradictions(windows: Windows, *, is_kept: bool = False) -> list[str]:
@@ -40,13 +38,20 @@ def contradictions(windows: Windows, *, is_kept: bool = False) -> list[str]:
         windows: the windows.
         is_kept: nothing is ever removed, so it does not matter when it would be.
     """
-    found = [] if is_kept else _of_retention(windows)
-    if windows.resend_lease <= SEND_SECONDS:
-        found.append(
-            f"resend_lease={windows.resend_lease:g} is not longer than the {SEND_SECONDS:g} s that "
-            "one send may take: another scheduler would send at the same time"
-        )
-    return found
+    return [] if is_kept else _of_retention(windows)
+
+
+def lease_doubt(resend_lease: float) -> str | None:
+    """Return what is to be said of a lease that is shorter than one send may take, None: nothing.
+
+    It breaks no promise: what two schedulers send at the same time is a duplicate.
+    """
+    if resend_lease > SEND_SECONDS:
+        return None
+    return (
+        f"resend_lease={resend_lease:g} is not longer than the {SEND_SECONDS:g} s that one send may"
+        " take: where the broker is slow, two schedulers send the same message"
+    )
 
 
 def _of_retention(windows: Windows) -> list[str]:
