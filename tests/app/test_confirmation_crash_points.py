@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import select
 from tests.app.kill_switch import Killed, KillSwitch
@@ -223,25 +222,3 @@ def test_the_matrix_finds_a_consumer_that_tells_from_memory_only(crossing: Cross
         if not switch.dead:
             assert lost > 0
             return
-
-
-def test_a_notice_carries_many_messages_and_each_only_once() -> None:
-    """Given the same message consumed and told again, a group's notice names it once."""
-    road, told = Road(), list[Owed]()
-
-    class Debts:
-        def claim(self, now: float, limit: int) -> list[Owed]:
-            return [Owed("rmq_notices_1", "g", "a", is_consumed=False, retry_at=now + 9)]
-
-        def told(self, owed: Sequence[Owed]) -> None:
-            told.extend(owed)
-
-    notices = Notices(Debts(), road)
-    notices.accept([Owed("rmq_notices_1", "g", str(number)) for number in range(700)])
-    notices.accept([Owed("rmq_notices_1", "g", "a"), Owed("rmq_notices_2", "g", "b")])
-    counts = notices.run_once(100.0, looks=True)
-
-    bodies = [msgspec.json.decode(message.body) for message in road.stored]
-    assert [len(body["consumed"]) for body in bodies] == [500, 201, 1]
-    assert all("failed" not in body for body in bodies)
-    assert (counts.told, len(told)) == (702, 702)

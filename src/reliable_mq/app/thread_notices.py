@@ -32,6 +32,10 @@ SOON_SECONDS = 0.2
 _NOTE_LENGTH_MAX = 500
 
 
+Letter = tuple[str, str, list[Owed]]
+"""(topic, consumer group, what is told of it in one message)"""
+
+
 class NoticeDebts(Protocol):
     """What telling needs of the consume log; see `idempotency.sql_notices`."""
 
@@ -78,16 +82,14 @@ class Notices:
         """
         owed, self._in_hand = self._in_hand, []
         found = self._debts.claim(now, self._batch) if looks else []
-        owed += found
-        told = self._send(owed, now)
+        letters = _letters([*owed, *found])
+        told = self._send(letters, now) if letters else []
         if told:
             self._debts.told(told)
-        return NoticeCounts(len(told), len(owed) - len(told), len(found) == self._batch)
+        failed = sum(len(some) for _, _, some in letters) - len(told)
+        return NoticeCounts(len(told), failed, len(found) == self._batch)
 
-    def _send(self, owed: Sequence[Owed], now: float) -> list[Owed]:
-        letters = list(_letters(owed))
-        if not letters:
-            return []
+    def _send(self, letters: Sequence[Letter], now: float) -> list[Owed]:
         messages = [_message(topic, group, some, now) for topic, group, some in letters]
         results: Sequence[SendResult | Exception]
         try:
@@ -103,7 +105,7 @@ class Notices:
         return told
 
 
-def _letters(owed: Sequence[Owed]) -> list[tuple[str, str, list[Owed]]]:
+def _letters(owed: Sequence[Owed]) -> list[Letter]:
     """Return what is owed by addressee and group, not too much in one."""
     by_address: dict[tuple[str, str], dict[str, Owed]] = {}
     for each in owed:
