@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.crash_matrix.application import TABLES
 from tests.crash_matrix.lives import Lives
 from tests.crash_matrix.matrix import Death, Matrix
-from tests.crash_matrix.modes import MODES, Mode, Role, modes_of
+from tests.crash_matrix.modes import MODES, SOME, Mode, Role, modes_of
 from tests.crash_matrix.selection import all_of, each_once
 from tests.crash_matrix.table import put_into, summary
 from tests.crash_matrix.tables import our_tables
@@ -25,7 +25,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash_matrix", description=__doc__)
     parser.add_argument("--hands", type=int, default=4, help="how many runs go on at once")
     parser.add_argument("--times", type=int, default=2, help="deaths at the first N of one name")
-    parser.add_argument("--once", action="store_true", help="each named point in one mode only")
+    parser.add_argument("--once", action="store_true", help="what the tests try, in few modes")
     parser.add_argument("--role", choices=[str(role) for role in Role], action="append")
     parser.add_argument("--mode", choices=[str(mode) for mode in MODES], action="append")
     parser.add_argument("--point", action="append", help="only these points, written NAME#1")
@@ -40,6 +40,7 @@ def _columns(given: argparse.Namespace) -> list[tuple[Role, Mode]]:
         for role in Role
         for mode in modes_of(role)
         if (not given.role or role in given.role) and (not given.mode or str(mode) in given.mode)
+        if mode in SOME or not given.once
     ]
 
 

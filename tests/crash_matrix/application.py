@@ -11,10 +11,12 @@ from typing import Any
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from tests.crash_matrix.worlds import Books, World
+from tests.crash_matrix.worlds import SECOND, Books, World
 
 from reliable_mq import ReceivedMessage, ReliableMQ, Retry
+from reliable_mq.errors import HalfRolledBack
 from reliable_mq.outbox.sql_transaction import Transaction
+from reliable_mq.settings import MAIN_DATABASE
 
 TABLES = MetaData()
 ORDERS = Table(
@@ -49,7 +51,8 @@ def build(world: World, relay_lease: float = 0.4) -> ReliableMQ:
     mq = ReliableMQ(
         "shop",
         broker=world.broker,
-        database=world.database,
+        database=world.databases[0],
+        databases=dict(zip((SECOND,), world.databases[1:], strict=False)),
         redis=world.redis,
         relay_lease=relay_lease,
         resend_lease=0.6,
@@ -66,15 +69,22 @@ def build(world: World, relay_lease: float = 0.4) -> ReliableMQ:
     return mq
 
 
+def _second(world: World) -> str:
+    """Return the database that half of the groups have their effects in."""
+    return SECOND if len(world.databases) > 1 else MAIN_DATABASE
+
+
 def _consume_orders(mq: ReliableMQ, world: World) -> None:
-    @mq.consumer(world.topic("orders"), group=world.group("payments"), concurrency=2)
+    topic, second = world.topic("orders"), _second(world)
+
+    @mq.consumer(topic, group=world.group("payments"), concurrency=2)
     def take_payment(order: dict[str, Any], session: Session, message: ReceivedMessage) -> None:
         session.execute(insert(EFFECTS), _effect("payments", order))
-        with mq.transaction(session) as tx:
+        with mq.transaction(session, half=world.is_half) as tx:
             tx.send(world.topic("paid"), order, key=order["id"], ordering_key=message.ordering_key)
 
     @mq.consumer(
-        world.topic("orders"), group=world.group("points"), log_receipt=True, concurrency=2
+        topic, group=world.group("points"), log_receipt=True, concurrency=2, database=second
     )
     async def add_points(
         order: dict[str, Any], session: AsyncSession, message: ReceivedMessage
@@ -82,7 +92,7 @@ def _consume_orders(mq: ReliableMQ, world: World) -> None:
         await session.execute(insert(EFFECTS), _effect("points", order))
         _fail_first(order, message)
 
-    @mq.consumer(world.topic("orders"), group=world.group("mails"), batch=3, concurrency=2)
+    @mq.consumer(topic, group=world.group("mails"), batch=3, concurrency=2, database=second)
     def write_mail(order: dict[str, Any], session: Session, message: ReceivedMessage) -> None:
         session.execute(insert(EFFECTS), _effect("mails", order))
         _fail_first(order, message)
@@ -107,16 +117,17 @@ class PriceUnknown(Exception):
     """Why an order comes to nothing."""
 
 
-def place_missing(
-    mq: ReliableMQ, world: World, up_to: int = max(WANTED), *, half: bool = False
-) -> None:
+def place_missing(mq: ReliableMQ, world: World, up_to: int = max(WANTED)) -> None:
     """Place the wanted orders that are not in the books, each in another of the forms there are."""
     with Books(world) as books:
         there = {row[0] for row in books.ask("SELECT id FROM orders")}
     for order_id, customer in WANTED.items():
         if order_id not in there and order_id <= up_to:
-            form = _FORMS[(order_id - 1) % len(_FORMS)]
-            form(mq, world, {"id": order_id, "customer": customer}, half)
+            form = _FORMS[order_id - 1]
+            try:
+                form(mq, world, {"id": order_id, "customer": customer})
+            except HalfRolledBack:  # it took longer than the broker waits: again, as it says
+                place_missing(mq, world, up_to)
 
 
 def place_lonely(mq: ReliableMQ, world: World) -> None:
@@ -132,18 +143,18 @@ def _write(tx: Transaction, world: World, order: dict[str, Any]) -> None:
     tx.send(world.topic("orders"), order, key=order["id"], ordering_key=order["customer"])
 
 
-def _in_one_block(mq: ReliableMQ, world: World, order: dict[str, Any], half: bool) -> None:
-    with suppress(PriceUnknown), mq.transaction(half=half) as tx:
+def _in_one_block(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
+    with suppress(PriceUnknown), mq.transaction(half=world.is_half) as tx:
         _write(tx, world, {**order, "id": 90})
         raise PriceUnknown
-    with mq.transaction(half=half) as tx:
+    with mq.transaction(half=world.is_half) as tx:
         _write(tx, world, order)
 
 
 def _after_a_savepoint_that_was_rolled_back(
-    mq: ReliableMQ, world: World, order: dict[str, Any], half: bool
+    mq: ReliableMQ, world: World, order: dict[str, Any]
 ) -> None:
-    with mq.transaction(half=half) as tx:
+    with mq.transaction(half=world.is_half) as tx:
         savepoint = tx.session.begin_nested()
         _write(tx, world, {**order, "id": 91})
         savepoint.rollback()
@@ -151,9 +162,9 @@ def _after_a_savepoint_that_was_rolled_back(
             _write(tx, world, order)
 
 
-def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any], half: bool) -> None:
+def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
     async def place() -> None:
-        async with mq.transaction(half=half) as tx:
+        async with mq.transaction(half=world.is_half) as tx:
             await tx.session.execute(insert(ORDERS), order)
             await tx.send(
                 world.topic("orders"), order, key=order["id"], ordering_key=order["customer"]
@@ -163,18 +174,23 @@ def _on_a_loop(mq: ReliableMQ, world: World, order: dict[str, Any], half: bool) 
     asyncio.run(place())
 
 
-def _in_a_session_of_the_shops_own(
-    mq: ReliableMQ, world: World, order: dict[str, Any], half: bool
-) -> None:
+def _in_a_session_of_the_shops_own(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
     with Session(mq.database.engine) as session, session.begin():
         session.execute(insert(ORDERS), order)
-        with mq.transaction(session, half=half) as tx:
+        with mq.transaction(session, half=world.is_half) as tx:
             tx.send(world.topic("orders"), order, key=order["id"], ordering_key=order["customer"])
 
 
+def _in_the_second_database(mq: ReliableMQ, world: World, order: dict[str, Any]) -> None:
+    with mq.transaction(database=_second(world), half=world.is_half) as tx:
+        _write(tx, world, order)
+
+
+#: how each of the wanted orders is placed
 _FORMS = (
     _in_one_block,
     _after_a_savepoint_that_was_rolled_back,
     _on_a_loop,
     _in_a_session_of_the_shops_own,
+    _in_the_second_database,
 )

@@ -23,6 +23,20 @@ class Kind(StrEnum):
     POSTGRESQL = "PostgreSQL"
 
 
+class Databases(StrEnum):
+    """Where stubs, consume logs and effects lie."""
+
+    ONE = "one database"
+    TWO = "two databases"  # stubs in both; two of the groups have their effects in the second
+
+
+class Form(StrEnum):
+    """How messages leave."""
+
+    OUTBOX = "outbox"
+    HALF = "half"
+
+
 class Redis(StrEnum):
     """What happens to Redis."""
 
@@ -37,15 +51,33 @@ class Mode(msgspec.Struct, frozen=True, order=True):
     """One column of the matrix."""
 
     kind: Kind
+    databases: Databases
+    form: Form
     redis: Redis
 
     def __str__(self) -> str:
-        return f"{self.kind}, Redis {self.redis}"
+        return f"{self.kind}, {self.databases}, {self.form}, Redis {self.redis}"
 
 
-MODES = tuple(itertools.starmap(Mode, itertools.product(Kind, Redis)))
+MODES = tuple(itertools.starmap(Mode, itertools.product(Kind, Databases, Form, Redis)))
 
 
 def modes_of(role: Role) -> tuple[Mode, ...]:
     """Return the modes in which a role can behave differently: only workers talk to Redis."""
     return tuple(mode for mode in MODES if role is Role.WORKER or mode.redis is Redis.UP)
+
+
+_S, _P = Kind
+_1, _2 = Databases
+_OUTBOX, _HALF = Form
+SOME = frozenset(
+    {
+        *(Mode(_S, _1, _OUTBOX, Redis.UP), Mode(_S, _2, _HALF, Redis.UP)),
+        *(Mode(_P, _1, _HALF, Redis.UP), Mode(_P, _2, _OUTBOX, Redis.UP)),
+        *(Mode(_S, _1, _OUTBOX, Redis.FLUSHED), Mode(_P, _2, _HALF, Redis.FLUSHED)),
+        *(Mode(_S, _2, _OUTBOX, Redis.LOST), Mode(_P, _1, _HALF, Redis.LOST)),
+        *(Mode(_S, _1, _HALF, Redis.DOWN), Mode(_P, _2, _OUTBOX, Redis.DOWN)),
+        *(Mode(_S, _2, _HALF, Redis.FAILING_OVER), Mode(_P, _1, _OUTBOX, Redis.FAILING_OVER)),
+    }
+)
+"""Modes among which any two values of two columns meet."""

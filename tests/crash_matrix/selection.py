@@ -19,11 +19,14 @@ def all_of(points: Points, times_max: int) -> Wanted:
 
 
 def each_once(points: Points) -> Wanted:
-    """Return every named point once, the modes in turn."""
+    """Return every named point once, the modes in turn.
+
+    What is "before" a step is left out: to others it is the same as after the step before it.
+    """
     where: dict[tuple[Role, str], list[Mode]] = {}
     for (role, mode), these in sorted(points.items()):
         for point in dict.fromkeys(these):
-            if point.endswith("#1"):
+            if point.endswith("#1") and ": before " not in point:
                 where.setdefault((role, point), []).append(mode)
     return [
         (role, modes[turn % len(modes)], point)

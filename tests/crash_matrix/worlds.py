@@ -23,15 +23,17 @@ from redis import Redis as RedisClient
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
-from tests.crash_matrix.modes import Kind, Mode, Redis
+from tests.crash_matrix.modes import Databases, Form, Kind, Mode, Redis
 from tests.crash_matrix.redis_gates import RedisGates
 
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
-__all__ = ["Books", "Servers", "World"]
+__all__ = ["CHECK_BACK", "SECOND", "Books", "Servers", "World"]
 
-HASTY = {"transactionTimeOut": "600", "transactionCheckInterval": "200"}
-"""A broker asks for halves so soon that a run can wait for it."""
+SECOND = "billing"
+"""The name of the second database, where there is one."""
+CHECK_BACK = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
+"""When the broker asks for a half message that nobody ends, milliseconds."""
 RUNS_OF_A_BROKER = 400
 """A broker that has known so many runs is replaced: their topics only make it slower."""
 
@@ -41,12 +43,18 @@ class World(msgspec.Struct, frozen=True):
 
     run: int
     mode: Mode
-    database: str
+    #: the database "main", and "billing" where there are two
+    databases: tuple[str, ...]
     redis: str
     broker: str
     directory: str
     #: a planted flaw, see `flaws`; empty: none
     flaw: str = ""
+
+    @property
+    def is_half(self) -> bool:
+        """Whether messages leave as half messages."""
+        return self.mode.form is Form.HALF
 
     def topic(self, name: str) -> str:
         """Return the run's own topic of this name."""
@@ -61,24 +69,31 @@ class Books:
     """The tables of a world, read and written in plain SQL past everything that is tested."""
 
     def __init__(self, world: World) -> None:
-        self._connection: Any
-        if world.mode.kind is Kind.SQLITE:
-            file = world.database.removeprefix("sqlite:///")
-            self._connection = sqlite3.connect(file, timeout=30, isolation_level=None)
-        else:
-            url = world.database.replace("+psycopg", "")
-            self._connection = psycopg.connect(url, autocommit=True)
+        self._connections: list[Any] = []
+        for url in world.databases:
+            if world.mode.kind is Kind.SQLITE:
+                file = url.removeprefix("sqlite:///")
+                connection: Any = sqlite3.connect(file, timeout=30, isolation_level=None)
+            else:
+                connection = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
+            self._connections.append(connection)
 
     def ask(self, question: str) -> list[tuple[Any, ...]]:
-        """Return all rows that answer a question."""
-        return list(self._connection.execute(question).fetchall())
+        """Return all rows that answer a question, those of the first database first."""
+        return [row for each in self._connections for row in each.execute(question).fetchall()]
+
+    def count(self, what: str) -> int:
+        """Return how many rows there are "FROM …", in all databases."""
+        return sum(int(row[0]) for row in self.ask(f"SELECT count(*) {what}"))
 
     def run(self, statement: str) -> None:
-        """Run a statement and commit it."""
-        self._connection.execute(statement)
+        """Run a statement in every database and commit it."""
+        for each in self._connections:
+            each.execute(statement)
 
     def close(self) -> None:
-        self._connection.close()
+        for each in self._connections:
+            each.close()
 
     def __enter__(self) -> "Books":
         return self
@@ -142,7 +157,9 @@ class Servers:
         return World(
             run=run,
             mode=mode,
-            database=self._new_database(mode.kind, run, directory),
+            databases=tuple(
+                self._new_database(mode.kind, run, name, directory) for name in _names(mode)
+            ),
             redis=self._redis_url(mode.redis, hand),
             broker=broker.name_server_address,
             directory=str(directory),
@@ -152,16 +169,16 @@ class Servers:
         if run % RUNS_OF_A_BROKER == 1:
             if len(self._brokers) > 1:  # its last run has ended long ago
                 self._brokers[-2].stop()
-            broker = ReliableMQBroker(self.directory / f"broker-{run}", settings=HASTY)
+            broker = ReliableMQBroker(self.directory / f"broker-{run}", settings=CHECK_BACK)
             broker.start()
             self._brokers.append(broker)
         return self._brokers[-1]
 
-    def _new_database(self, kind: Kind, run: int, directory: Path) -> str:
+    def _new_database(self, kind: Kind, run: int, name: str, directory: Path) -> str:
         if kind is Kind.SQLITE:
-            shutil.copy(self._template, directory / "shop.db")
-            return f"sqlite:///{directory / 'shop.db'}"
-        schema = f"run_{run}"
+            shutil.copy(self._template, directory / f"{name}.db")
+            return f"sqlite:///{directory / name}.db"
+        schema = f"{name}_{run}"
         self._define(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {self._definition}")
         return f"{self._postgres.url}?options={quote(f'-csearch_path={schema}')}"
 
@@ -189,7 +206,12 @@ class Servers:
         """Forget a world that was judged."""
         shutil.rmtree(world.directory, ignore_errors=True)
         if world.mode.kind is Kind.POSTGRESQL:
-            self._define(f"DROP SCHEMA run_{world.run} CASCADE")
+            for name in _names(world.mode):
+                self._define(f"DROP SCHEMA {name}_{world.run} CASCADE")
+
+
+def _names(mode: Mode) -> tuple[str, ...]:
+    return ("main",) if mode.databases is Databases.ONE else ("main", SECOND)
 
 
 def _definition(metadata: MetaData) -> str:
