@@ -20,7 +20,7 @@ from tests.crash_matrix.worlds import Servers, World
 
 T = TypeVar("T")
 
-TAIL_LINES = 60
+TAIL_LINES = 250
 TRIES = 3
 """A point that depends on which of two threads is faster is not passed by every life."""
 

@@ -6,6 +6,7 @@ a fork takes some milliseconds. It has no threads, or a fork could inherit a loc
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import select
@@ -52,6 +53,7 @@ class Ended(msgspec.Struct, frozen=True):
 def live(job: Job) -> int:
     """Live a life to its end; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    faulthandler.dump_traceback_later(LIFE_SECONDS_MAX / 2)  # what hangs says where
     _hurry()
     plant(job.world.flaw)
     if job.steps:
