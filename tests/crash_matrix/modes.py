@@ -12,7 +12,6 @@ class Role(StrEnum):
     PRODUCER = "producer"  # places orders; its relay sends them
     WORKER = "worker"  # consumes as four groups: one commit, receipt first, batch, and what follows
     SCHEDULER = "scheduler"  # sends again, confirms what was left behind, escalates
-    HALVES = "producer of halves"  # places orders by half messages; its relay ends them
     ANSWERER = "answerer"  # is asked what became of the halves of a process that died
 
 
@@ -63,8 +62,16 @@ MODES = tuple(itertools.starmap(Mode, itertools.product(Kind, Databases, Form, R
 
 
 def modes_of(role: Role) -> tuple[Mode, ...]:
-    """Return the modes in which a role can behave differently: only workers talk to Redis."""
-    return tuple(mode for mode in MODES if role is Role.WORKER or mode.redis is Redis.UP)
+    """Return the modes that make a difference to a role.
+
+    Only workers talk to Redis, and only where there are halves is anybody asked about them.
+    """
+    return tuple(
+        mode
+        for mode in MODES
+        if (role is Role.WORKER or mode.redis is Redis.UP)
+        and (role is not Role.ANSWERER or mode.form is Form.HALF)
+    )
 
 
 _S, _P = Kind

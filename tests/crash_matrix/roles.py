@@ -1,6 +1,6 @@
 """What a process of a run does: each function is the whole life of one, if nothing ends it before.
 
-Receives a world; returns when the process has done its work. The first three are the roles that
+Receives a world; returns when the process has done its work. Those of `Role` are the ones that
 die; the others prepare a world for them, and live on after them.
 """
 
@@ -23,7 +23,9 @@ from tests.crash_matrix.modes import Form, Role
 from tests.crash_matrix.worlds import CHECK_BACK, Books, World
 
 from reliable_mq import ReliableMQ
+from reliable_mq.app.thread_halves import Halves
 from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import Unavailable
 from reliable_mq.testing.local_servers import free_port
 
 LIFE_SECONDS_MAX = 25.0
@@ -35,6 +37,8 @@ FAR = 1_000_000
 
 _EFFECTS_OF_ORDERS = f"FROM effects WHERE consumer_group <> '{AFTER}'"
 _UNSETTLED = "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
+_UNSENT = "FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
+_TOMBSTONES = "FROM rmq_message_stub WHERE status = 2 AND length(content) = 0"
 _NOT_ASKED_FOR = (
     "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL "
     f'AND (broker_name IS NULL OR "offset" >= {FAR} OR "count" >= 16 OR message_key = \'1\')'
@@ -45,6 +49,28 @@ def producer(world: World) -> None:
     """Place the orders; the relay sends them before the application closes."""
     mq = build(world)
     place_missing(mq, world)
+    mq.close()
+
+
+def hanging(world: World) -> None:
+    """Prepare a world whose halves nobody has ended, neither those of stubs nor those without."""
+    mq = build(world)
+    lost = Unavailable("the way to the broker is cut")
+    mq._connections.commit_halves = lambda halves: [lost] * len(halves)  # type: ignore[method-assign]
+
+    async def post_none(_self: Halves, _halves: object) -> None: ...
+
+    Halves._post_all = post_none  # type: ignore[method-assign]
+    place_missing(mq, world)
+    mq.close()
+
+
+def answerer(world: World) -> None:
+    """Answer for the halves of another process until none is left."""
+    mq = build(world)
+    mq._half_messages.join()
+    with Books(world) as books:
+        _wait(lambda: books.count(_UNSENT) == 0 and books.count(_TOMBSTONES) >= 1)
     mq.close()
 
 
@@ -74,8 +100,7 @@ def sent(world: World) -> None:
     mq = build(world, relay_lease=LIFE_SECONDS_MAX)
     place_missing(mq, world)
     with Books(world) as books:
-        unsent = "FROM rmq_message_stub WHERE broker_name IS NULL AND status = 0"
-        _wait(lambda: books.count(unsent) == 0)
+        _wait(lambda: books.count(_UNSENT) == 0)
     mq.close()
 
 
@@ -150,12 +175,18 @@ LIVES: Mapping[str, Callable[[World], None]] = {
     Role.PRODUCER: producer,
     Role.WORKER: worker,
     Role.SCHEDULER: scheduler,
+    Role.ANSWERER: answerer,
+    "hanging": hanging,
     "sent": sent,
     "overdue": overdue,
     "drain": drain,
 }
 
-PREPARED_BY: Mapping[Role, str] = {Role.WORKER: "sent", Role.SCHEDULER: "overdue"}
+PREPARED_BY: Mapping[Role, str] = {
+    Role.WORKER: "sent",
+    Role.SCHEDULER: "overdue",
+    Role.ANSWERER: "hanging",
+}
 
 
 def _wait(condition: Callable[[], bool], seconds_max: float | None = None) -> None:

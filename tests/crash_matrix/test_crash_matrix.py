@@ -34,11 +34,6 @@ def test_every_promise_is_kept_whichever_step_is_the_last(
     matrix: Matrix, points: Points, role: Role
 ) -> None:
     wanted = each_once({column: these for column, these in points.items() if column[0] is role})
-    if role is Role.HALVES:  # what it shares with the producer dies in tests/outbox, one process
-        shared = {
-            each for column, these in points.items() if column[0] is not role for each in these
-        }
-        wanted = [death for death in wanted if death[2] not in shared]
 
     deaths = list(matrix.deaths(wanted))
 
