@@ -39,7 +39,7 @@ FAILURES = 0.01
 mq = ReliableMQ(
     "chaos",
     relay_lease=2.0,
-    resend_lease=4.0,
+    resend_lease=10.0,
     resend_waits=(2.0, 4.0, 8.0, 15.0),
     resend_backlog_wait=1.0,
     resend_interval=0.2,

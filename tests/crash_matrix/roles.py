@@ -60,7 +60,7 @@ def hanging(world: World) -> None:
 
     async def post_none(_self: Halves, _halves: object) -> None: ...
 
-    Halves._post_all = post_none  # type: ignore[method-assign]
+    Halves._post_all = post_none  # type: ignore[method-assign,assignment]
     place_missing(mq, world)
     mq.close()
 
