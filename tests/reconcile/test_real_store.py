@@ -14,7 +14,8 @@ from tests.client.cluster import QUICK, eventually, play
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.subscription import CONSUMED, Dead, Outcome, Subscription
-from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.client.transaction import CheckBack
+from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
 from reliable_mq.reconcile.file_store import read_layout, read_partition, read_progress
 from reliable_mq.reconcile.log_scan import LogRow
 from reliable_mq.wire.record import body_checksum
@@ -72,8 +73,10 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
             messages = [Message(topic=TOPIC, body=body, tag="paid") for body in bodies]
             sent = [one for one in await client.send_many(messages) if isinstance(one, SendResult)]
             assert len(sent) == COUNT
+            gone, half = await halves(client)
+            bodies.add(b"kept")
             await client.consume(Subscription(group=GROUP, topics={TOPIC: "*"}), handler)
-            await eventually(lambda: len(set(handled)) == COUNT)
+            await eventually(lambda: len(set(handled)) == COUNT + 1)
             await eventually(lambda: any(row.role == "dead" for row in rows_of(store)))
 
             rows = rows_of(store)
@@ -84,10 +87,14 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
                 row = firsts[one.message_id]
                 place = (row.topic, row.queue_id, row.queue_offset)
                 assert place == (TOPIC, one.queue.queue_id, one.queue_offset)
+            row = firsts[half.message_id]  # not where its half lies
+            assert (row.topic, row.queue_id) == (TOPIC, half.queue.queue_id)
+            assert 0 <= (row.queue_offset or 0) <= half.queue_offset
+            assert {row.role for row in rows if row.message_id == gone} == {"system"}
             (dead,) = (row for row in rows if row.role == "dead")
             assert (dead.topic, dead.consumer_group) == (TOPIC, GROUP)
             assert (dead.message_id, dead.reason) == (dead_one(firsts), "no such card")
-            await eventually(lambda: sum(progress(store).values()) == COUNT)
+            await eventually(lambda: sum(progress(store).values()) == COUNT + 1)
             ends = Counter(row.queue_id for row in firsts.values())
             assert Counter(progress(store)) == ends  # a queue without messages is at 0
 
@@ -121,6 +128,23 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
             await load
 
     play(scene())
+
+
+async def halves(client: AsyncClient) -> tuple[str, SendResult]:
+    """Send two halves; return the id of the one that is rolled back, and the one committed."""
+
+    async def unknown(_: CheckBack) -> Decision:
+        return Decision.UNKNOWN
+
+    await client.transactions.join(GROUP, unknown)
+    kept, gone = [
+        await client.transactions.send(Message(topic=TOPIC, body=body), GROUP)
+        for body in (b"kept", b"gone")
+    ]
+    await client.transactions.end(gone, Decision.ROLLBACK)
+    (result,) = await client.transactions.commit_many([kept])
+    assert isinstance(result, SendResult)
+    return gone.message_id, result
 
 
 async def _send_all(client: AsyncClient) -> None:

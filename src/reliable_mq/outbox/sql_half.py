@@ -18,12 +18,14 @@ from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.sql_types import READS_ONLY, utc_datetime
 
 # How a transaction is kept from waiting for ever for another one, and how that is undone.
+_MYSQL_HURRY = (
+    "SET SESSION innodb_lock_wait_timeout = 1",
+    "SET SESSION innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
+)
 _HURRY: Mapping[str, tuple[str, str]] = {
     "postgresql": ("SET LOCAL lock_timeout = 1000", ""),
-    "mysql": (
-        "SET SESSION innodb_lock_wait_timeout = 1",
-        "SET SESSION innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
-    ),
+    "mysql": _MYSQL_HURRY,
+    "mariadb": _MYSQL_HURRY,
 }
 _SQLITE_HURRY_MS = 1000
 
