@@ -211,6 +211,36 @@ def test_only_processes_with_the_database_of_a_half_answer_for_it(
 
 
 @pytest.mark.processes
+def test_each_database_of_an_application_has_its_own_halves(
+    hasty: ReliableMQBroker, tmp_path: Path
+) -> None:
+    mq = ReliableMQ(
+        "two",
+        broker=hasty.name_server_address,
+        database=f"sqlite:///{tmp_path / 'main.db'}",
+        databases={"billing": f"sqlite:///{tmp_path / 'billing.db'}"},
+    )
+    mq.create_tables()
+    for name in mq.databases:
+        with mq.transaction(database=name, half=True) as tx:
+            tx.send("of-two", name, required_groups=())
+            savepoint = tx.session.begin_nested()
+            tx.send("of-two", f"not {name}")
+            savepoint.rollback()
+
+    def settled(name: str) -> list[tuple[int, bytes]]:
+        database = mq.databases[name]
+        with database.engine.begin() as connection:
+            table = database.stubs
+            rows = connection.execute(select(table).order_by(table.c.seq))
+            return [(row.status, bytes(row.content)) for row in rows]
+
+    for name in mq.databases:  # a tombstone lies where its stub would have been
+        until(lambda name=name: settled(name) == [(1, name.encode()), (2, b"")])  # type: ignore[misc]
+    mq.close()
+
+
+@pytest.mark.processes
 def test_a_process_that_only_works_answers_for_one_that_only_sent(
     hasty: ReliableMQBroker, database_url: str
 ) -> None:

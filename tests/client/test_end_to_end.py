@@ -25,11 +25,14 @@ from tests.client.cluster import (
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome, Subscription
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import UsageError
-from reliable_mq.message import Message, ReceivedMessage, SendResult, SendStatus
+from reliable_mq.client.transaction import CheckBack
+from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult, SendStatus
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 
 pytestmark = pytest.mark.processes
+
+PRODUCERS = "half-producers"
 
 
 def test_whatever_way_a_message_is_sent_it_arrives_once_and_is_committed(
@@ -315,5 +318,57 @@ def test_a_broker_with_an_ipv6_address_is_found_at_it(
             assert seen.messages[0].offset_message_id == sent.offset_message_id
             await consumer.close()
         await server.close()
+
+    play(scene())
+
+
+async def unknown(check: CheckBack) -> Decision:
+    return Decision.UNKNOWN
+
+
+def test_what_is_committed_arrives_and_what_is_rolled_back_does_not(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            seen = Seen()
+            await client.consume(
+                Subscription(group=group, topics={topic: "*"}, from_where="first"), seen
+            )
+            await client.transactions.join(PRODUCERS, unknown)
+            kept, gone, many, more = [
+                await client.transactions.send(Message(topic=topic, body=body), PRODUCERS)
+                for body in (b"kept", b"gone", b"many", b"more")
+            ]
+            await client.transactions.end(gone, Decision.ROLLBACK)
+            await client.transactions.end(kept, Decision.COMMIT)
+            results = await client.transactions.commit_many([many, more])
+            assert not [result for result in results if isinstance(result, Exception)]
+            await eventually(lambda: len(seen.messages) >= 3)
+
+            assert sorted(seen.bodies) == [b"kept", b"many", b"more"]
+            halves = {half.message_id: half for half in (kept, many, more)}
+            for message in seen.messages:
+                assert message.queue == halves[message.message_id].queue
+            said = {result.message_id: result.queue_offset for result in results}  # type: ignore[union-attr]
+            for message in seen.messages:
+                assert message.queue_offset <= said.get(message.message_id, 1 << 62)
+
+    play(scene())
+
+
+def test_a_half_of_a_group_that_nobody_answers_for_is_not_sent(
+    cluster: Cluster, topic: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            with pytest.raises(UsageError, match="join"):
+                await client.transactions.send(Message(topic=topic, body=b"x"), "nobody")
+            await client.transactions.join(PRODUCERS, unknown)
+            with pytest.raises(MessageRefused):
+                await client.transactions.send(
+                    Message(topic=topic, body=b"x", delay_level=1), PRODUCERS
+                )
 
     play(scene())
