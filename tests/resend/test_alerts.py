@@ -2,10 +2,12 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from sqlalchemy import event, text
 from tests.app.kill_switch import Killed, KillSwitch
-from tests.resend.worlds import MAX, QUEUE, MemoryNotifier, World
+from tests.resend.worlds import KEPT, MAX, QUEUE, MemoryNotifier, World
 
 from reliable_mq.resend import sql_escalations
 from reliable_mq.resend.alerts import AlertCounts, LogNotifier
@@ -226,6 +228,91 @@ def test_a_backlog_of_many_is_one_matter(world: World, monkeypatch: pytest.Monke
     for number in range(2):
         world.change(f"m{number}".ljust(32, "0"), status=1, resend_time=None)
     assert alerts.run_once(300.0 + DAY).stuck == 2
+
+
+def test_what_is_closed_and_told_is_forgotten_when_its_time_is_over(world: World) -> None:
+    # Given one that was told, one that one notifier has yet to tell, and one that is open
+    mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
+    for name in ("a", "b"):
+        stub = world.write(name)
+        world.change(stub, count=MAX, resend_time=utc_datetime(105.0))
+    world.scheduler.run_once(105.0)
+    alerts = world.alerts(mail, hook)
+    alerts.run_once(106.0)
+    hook.is_down = True
+    escalate(world, "c", now=107.0)
+    alerts.run_once(108.0)
+    for name in ("a", "c"):
+        with world.database.engine.begin() as connection:
+            world.escalations.close(connection, [name.ljust(32, "0")], "void", 110.0)
+
+    alerts.run_once(109.0 + KEPT)
+    assert len(world.rows(world.database.escalations)) == 3
+    alerts.run_once(200.0 + KEPT)
+
+    left = {row["message_id"].rstrip("0") for row in world.rows(world.database.escalations)}
+    assert left == {"b", "c"}
+    assert len(world.rows(world.database.alerts)) == 4
+    world.alerts(mail, MemoryNotifier("hook")).run_once(300.0 + 2 * KEPT)
+    world.alerts(mail, hook, owner="next").run_once(400.0 + 2 * KEPT)
+    left = {row["message_id"].rstrip("0") for row in world.rows(world.database.escalations)}
+    assert "c" not in left
+
+
+def test_rows_that_somebody_tampered_with_stop_nobody(world: World) -> None:
+    escalate(world, "a")
+    world.notifier.is_down = True
+    alerts = world.alerts()
+    alerts.run_once(100.0)
+    table = world.database.escalations
+    with world.database.engine.begin() as connection:
+        connection.execute(table.update().values(kind="nonsense", topic="", reason=""))
+    world.notifier.is_down = False
+
+    alerts.run_once(110.0)
+    assert world.notifier.digests[0].headline.endswith("1 nonsense")
+    # and when the rows of a digest are gone, the next one goes out
+    world.notifier.is_down = True
+    escalate(world, "b")
+    alerts.run_once(120.0)
+    with world.database.engine.begin() as connection:
+        connection.execute(world.database.alerts.delete())
+    world.notifier.is_down = False
+    escalate(world, "c")
+    for now in (200.0, 201.0):
+        alerts.run_once(now)
+
+    assert world.notifier.told == [["a"], ["c"]]
+
+
+def test_looking_for_the_stuck_reads_no_settled_stubs(postgres_url: str) -> None:
+    world = World(postgres_url)
+    rows = "generate_series(1, 50000) i"
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO rmq_message_stub (message_id, topic, content, status, create_date,"
+                " update_date) SELECT lpad(i::text, 32, '0'), 't', '', 1, to_timestamp(100),"
+                f" to_timestamp(100) FROM {rows}"
+            )
+        )
+    world.sent("due")
+    with world.database.engine.begin() as connection:
+        connection.execute(text("ANALYZE rmq_message_stub"))
+    plans: list[str] = []
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and "rmq_escalation.open_key =" in statement:
+            cursor.execute(f"EXPLAIN {statement}", parameters)
+            plans.append("\n".join(row[0] for row in cursor.fetchall()))
+
+    event.listen(world.database.engine, "before_cursor_execute", explain)
+    assert world.escalations.stuck(100.0 + DAY, DAY) == 1
+
+    assert len(plans) == 4
+    assert not [plan for plan in plans if "Seq Scan on rmq_message_stub" in plan]
+    assert not [plan for plan in plans if "rmq_message_stub_pkey" in plan]
+    world.database.close()
 
 
 def test_the_log_has_a_line_for_each_and_says_what_to_do(

@@ -10,7 +10,7 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.reconcile.sql_tables import finding_table
 from reliable_mq.resend.escalation import Escalation, Kind
 from reliable_mq.resend.sql_history import SqlHistory, readable
-from reliable_mq.resend.timeline import timeline
+from reliable_mq.resend.timeline import History, merged, timeline
 from reliable_mq.sql_types import utc_datetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,6 +21,7 @@ def history_of(world: World) -> SqlHistory:
     return SqlHistory(
         stubs=database.stubs,
         logs=database.logs,
+        confirmations=database.confirmations,
         escalations=database.escalations,
         alerts=database.alerts,
         notifiers=database.notifiers,
@@ -136,3 +137,43 @@ def test_a_content_that_is_no_text_is_shown_all_the_same(world: World) -> None:
         shown = readable(history_of(world).read(connection, stub))
 
     assert (shown["content"], shown["status"]) == ("\\xff{}", "UNCONFIRMED")
+
+
+def test_what_other_databases_told_is_part_of_it(world: World) -> None:
+    stub = world.sent("a", groups=("g", "h"))
+    rows = [
+        {
+            "message_id": stub,
+            "consumer_group": group,
+            "state": state,
+            "notices": 1,
+            "create_date": utc_datetime(103.0),
+            "update_date": utc_datetime(104.0),
+        }
+        for group, state in (("g", 1), ("h", 0))
+    ]
+    with world.database.engine.begin() as connection:
+        connection.execute(insert(world.database.confirmations), rows)
+
+    lines = told(world, stub)
+
+    assert (104.0, "notice", "g told from its database: consumed") in lines
+    assert (104.0, "notice", "h told from its database: an attempt failed") in lines
+    with world.database.engine.begin() as connection:
+        history = history_of(world).read(connection, stub)
+    assert timeline(merged([History(), history])) == timeline(history)
+    assert not history.is_empty
+
+
+def test_rows_that_somebody_tampered_with_are_shown_as_they_are(world: World) -> None:
+    stub = world.write("a")
+    with world.database.engine.begin() as connection:
+        world.hands.retry(connection, [stub], "ann", "fixed", 120.0)
+        connection.execute(world.database.audit.update().values(detail="{no json"))
+    world.change(stub, status=7)
+    world.log(stub, state=5)
+
+    lines = told(world, stub)
+
+    assert (120.0, "stub", "status 7, sent 0 times: retry by hand: fixed") in lines
+    assert (120.0, "audit", "stub retry by ann: {no json") in lines

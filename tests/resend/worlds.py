@@ -27,6 +27,7 @@ from reliable_mq.sql_types import utc_datetime
 
 QUEUE = MessageQueue("orders", "broker-a", 1)
 MAX = 3
+KEPT = 30 * 86_400.0
 
 _digests = itertools.count(1)
 
@@ -156,6 +157,7 @@ class World:
             owner=owner,
             lease=60.0,
             stuck_after=86_400.0,
+            kept=KEPT,
             new_id=lambda: f"{next(_digests):032x}",
             **more,
         )

@@ -106,6 +106,7 @@ class Upkeep:
             owner=self._connections.scheduler_owner(),
             lease=ALERT_LEASE_SECONDS,
             stuck_after=self._settings.resend_told_after,
+            kept=self._settings.log_retention if self._settings.retention != "off" else None,
             new_id=lambda: os.urandom(16).hex(),
         )
 

@@ -16,6 +16,7 @@ from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.moments import parse_moment
+from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.sql_types import is_missing_table, missing_table_text
 
 EMBEDDED = "embedded:"
@@ -26,6 +27,9 @@ Application = Annotated[
 ]
 Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
 Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
+Name = Annotated[
+    str, typer.Option("--database", help="With --app: which of its databases; default: the first.")
+]
 Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; default: you.")]
@@ -35,38 +39,52 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class Opened(NamedTuple):
-    """A database, and the name servers of its broker; empty: none is known."""
+    """What the options name.
+
+    `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
+    servers; empty: none is known.
+    """
 
     database: Database
+    databases: Mapping[str, Database]
     broker: str
 
 
 @contextmanager
-def opened(application: str, db: str, prefix: str, broker: str = "") -> Iterator[Opened]:
-    """Give the database that the options name, closed at the end of the block.
+def opened(
+    application: str, db: str, prefix: str, *, name: str = "", broker: str = ""
+) -> Iterator[Opened]:
+    """Give the databases that the options name, closed at the end of the block.
 
     Raises:
         UsageError: when they name none or two, or the application is not to be found.
-        ConfigurationError: when it is an SQLite file that is not there, or lacks our tables.
+        ConfigurationError: when there is no such database, when it is an SQLite file that is not
+            there, or lacks our tables.
     """
     if bool(application) == bool(db):
         raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    if name and db:
+        raise UsageError("--database goes with --app: it is one of the application's")
     if db:
-        database = Database(db, prefix=prefix, connections=1)
+        databases: Mapping[str, Database] = {
+            MAIN_DATABASE: Database(db, prefix=prefix, connections=1)
+        }
     else:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
         mq = load_application(application)
-        database = mq.database
-        broker = broker or mq.settings.broker
-    database.check_file()
+        databases, broker = mq.databases, broker or mq.settings.broker
+    database = databases[name or next(iter(databases))]
     try:
-        yield Opened(database, broker)
+        for each in databases.values():
+            each.check_file()
+        yield Opened(database, databases, broker)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error
         raise
     finally:
-        database.close()
+        for each in databases.values():
+            each.close()
 
 
 def moment_of(text: str, option: str) -> datetime | None:

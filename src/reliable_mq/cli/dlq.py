@@ -21,7 +21,7 @@ from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.resend.sql_audit import SqlAudit
-from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters
+from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters, both
 from reliable_mq.wire.properties import RETRY_TOPIC
 
 AT_ONCE = 200
@@ -129,8 +129,8 @@ def list_(
 ) -> None:
     """List dead letters that wait for a person, the newest first."""
     wanted = _filter(group, topic, key, since, until, reason_holds)
-    with opened(application, db, prefix, broker) as (database, name_servers):
-        found = _found(database, _checked(name_servers), wanted, everything=everything)
+    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
+        found = _found(databases, _checked(name_servers), wanted, everything=everything)
     letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
     rows = [each.row() for each in letters]
     if as_json:
@@ -150,8 +150,8 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
-    with opened(application, db, prefix, broker) as (database, name_servers):
-        letters = _of_ids(database, _checked(name_servers), [message_id], group)
+    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
+        letters = _of_ids(databases, _checked(name_servers), [message_id], group)
     if not letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
     rows = []
@@ -198,22 +198,22 @@ def retry(
     is_filtered = everything or wanted != LetterFilter(group=group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
-    with opened(application, db, prefix, broker) as (database, name_servers):
+    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
         servers = _checked(name_servers)
         if message_ids:
-            letters = _of_ids(database, servers, message_ids, group)
+            letters = _of_ids(databases, servers, message_ids, group)
             missing = set(message_ids) - {each.message.message_id for each in letters}
             if missing:
                 raise UsageError(f"no dead letter: {', '.join(sorted(missing))}")
         else:
-            letters = _found(database, servers, wanted, everything=everything)
+            letters = _found(databases, servers, wanted, everything=everything)
         letters = [each for each in letters if each.standing != "consumed since"]
         if dry_run:
             _preview(letters, as_json=as_json)
             return
         done: dict[str, bool] = {}
         if letters and options.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
-            done = _retried(database, servers, letters, by or actor(), note)
+            done = _retried(databases, servers, letters, by or actor(), note)
     _tell(done, as_json=as_json)
 
 
@@ -237,7 +237,7 @@ def _checked(name_servers: str) -> str:
 
 
 def _found(
-    database: Database, name_servers: str, wanted: LetterFilter, *, everything: bool
+    databases: Mapping[str, Database], name_servers: str, wanted: LetterFilter, *, everything: bool
 ) -> list[Letter]:
     """Return the letters that a filter means, the newest of each message and group."""
     with Browser(name_servers) as browser:
@@ -252,12 +252,12 @@ def _found(
             )
             if wanted.fits(letter)
         ]
-    known = _with_states(database, letters)
+    known = _with_states(databases, letters)
     return known if everything else [each for each in known if each.standing == "waiting"]
 
 
 def _of_ids(
-    database: Database, name_servers: str, message_ids: Sequence[str], group: str
+    databases: Mapping[str, Database], name_servers: str, message_ids: Sequence[str], group: str
 ) -> list[Letter]:
     """Return the newest letter of each message, of one group or of all that have one."""
     with Browser(name_servers) as browser:
@@ -268,7 +268,7 @@ def _of_ids(
             for message_id in message_ids
             for message in browser.find(DEAD_LETTER_PREFIX + each, message_id)
         ]
-    return _with_states(database, list(_newest(found)))
+    return _with_states(databases, list(_newest(found)))
 
 
 def _newest(letters: Iterator[Letter] | Sequence[Letter]) -> Iterator[Letter]:
@@ -297,15 +297,24 @@ def _parts(letters: Sequence[Letter]) -> Iterator[tuple[str, list[Letter]]]:
             yield group, own[at : at + AT_ONCE]
 
 
-def _with_states(database: Database, letters: Sequence[Letter]) -> list[Letter]:
-    book, known = _book(database), []
+def _with_states(databases: Mapping[str, Database], letters: Sequence[Letter]) -> list[Letter]:
+    """Return the letters with what is known of them; in one database at most is their log."""
+    known = []
     for group, some in _parts(letters):
-        with database.engine.begin() as connection:
-            states = book.states(connection, group, [each.message.message_id for each in some])
+        ids = [each.message.message_id for each in some]
+        states = [_states(each, group, ids) for each in databases.values()]
         known += [
-            msgspec.structs.replace(each, state=states[each.message.message_id]) for each in some
+            msgspec.structs.replace(
+                each, state=both([one[each.message.message_id] for one in states])
+            )
+            for each in some
         ]
     return known
+
+
+def _states(database: Database, group: str, ids: Sequence[str]) -> dict[str, LetterState]:
+    with database.engine.begin() as connection:
+        return _book(database).states(connection, group, ids)
 
 
 def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
@@ -318,21 +327,31 @@ def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
 
 
 def _retried(
-    database: Database, name_servers: str, letters: Sequence[Letter], actor: str, why: str
+    databases: Mapping[str, Database],
+    name_servers: str,
+    letters: Sequence[Letter],
+    who: str,
+    why: str,
 ) -> dict[str, bool]:
     """Retry letters; return for each "group message id" whether the broker handed it over."""
-    book = _book(database)
+    books = {name: _book(each) for name, each in databases.items()}
     outcome: dict[str, bool] = {}
     with Browser(name_servers) as browser:
         for group, some in _parts(letters):
             ids = [each.message.message_id for each in some]
-            retry_id, now = os.urandom(16).hex(), database.clock.measured_now()
-            with database.engine.begin() as connection:
-                book.begin(connection, group, ids, retry_id=retry_id, actor=actor, why=why, now=now)
+            retry_id = os.urandom(16).hex()
+            for name, each in databases.items():
+                now = each.clock.measured_now()
+                with each.engine.begin() as connection:
+                    books[name].begin(
+                        connection, group, ids, retry_id=retry_id, actor=who, why=why, now=now
+                    )
             done = [each for each in some if _handed_back(browser, each)]
             handed = [each.message.message_id for each in done]
-            with database.engine.begin() as connection:
-                book.done(connection, group, handed, retry_id=retry_id, now=now)
+            for name, each in databases.items():
+                now = each.clock.now()
+                with each.engine.begin() as connection:
+                    books[name].done(connection, group, handed, retry_id=retry_id, now=now)
             outcome |= {f"{group} {each}": each in handed for each in ids}
     return outcome
 

@@ -25,7 +25,7 @@ from reliable_mq.reconcile.sql_tables import finding_table
 from reliable_mq.resend.sql_history import SqlHistory, readable
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
-from reliable_mq.resend.timeline import History, Moment, timeline
+from reliable_mq.resend.timeline import History, Moment, merged, timeline
 
 PREVIEW_ROWS = 50
 COLUMNS = ("message_id", "topic", "message_key", "status", "count", "resend_time", "note")
@@ -45,12 +45,15 @@ def list_(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
+    database: options.Name = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: options.AsJson = False,
 ) -> None:
     """List stubs, the newest first."""
-    with opened(application, db, prefix) as (database, _), database.engine.begin() as connection:
-        rows = SqlStubList(database.stubs, database.logs, wanted).newest(connection, limit)
+    with opened(application, db, prefix, name=database) as (chosen, _, _):
+        stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
+        with chosen.engine.begin() as connection:
+            rows = stubs.newest(connection, limit)
     if as_json:
         typer.echo(json.dumps(rows, default=str))
     else:
@@ -63,22 +66,18 @@ def show(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
+    database: options.Name = "",
     broker: options.Broker = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show all that is known of one message: its stub, and its life across all ledgers."""
-    with opened(application, db, prefix, broker) as (database, name_servers):
-        ledgers = SqlHistory(
-            stubs=database.stubs,
-            logs=database.logs,
-            escalations=database.escalations,
-            alerts=database.alerts,
-            notifiers=database.notifiers,
-            audit=database.audit,
-            findings=finding_table(MetaData(), database.prefix),
-        )
-        with database.engine.begin() as connection:
-            history = ledgers.read(connection, message_id)
+    """Show all that is known of one message: its stub, and its life across all ledgers.
+
+    Of an application with several databases all are asked, unless one is named.
+    """
+    with opened(application, db, prefix, name=database, broker=broker) as found:
+        asked = [found.database] if database else list(found.databases.values())
+        history = merged([_history(each, message_id) for each in asked])
+        name_servers = found.broker
     records, unasked = _records(history, message_id, name_servers)
     if history.is_empty and not records:
         raise UsageError(f"no ledger knows a message {message_id}{unasked and f' ({unasked})'}")
@@ -98,6 +97,21 @@ def show(
     typer.echo()
     for each in moments:
         typer.echo(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
+
+
+def _history(database: Database, message_id: str) -> History:
+    ledgers = SqlHistory(
+        stubs=database.stubs,
+        logs=database.logs,
+        confirmations=database.confirmations,
+        escalations=database.escalations,
+        alerts=database.alerts,
+        notifiers=database.notifiers,
+        audit=database.audit,
+        findings=finding_table(MetaData(), database.prefix),
+    )
+    with database.engine.begin() as connection:
+        return ledgers.read(connection, message_id)
 
 
 def _records(
@@ -135,6 +149,7 @@ def retry(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
+    database: options.Name = "",
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     note: options.Note = "",
@@ -146,8 +161,8 @@ def retry(
     Given filters, those that wait for a person are meant; with --status unconfirmed or voided, all
     in this status.
     """
-    with opened(application, db, prefix) as (database, _):
-        hands = Hands(database, "retry", note, by or actor(), as_json)
+    with opened(application, db, prefix, name=database) as (chosen, _, _):
+        hands = Hands(chosen, "retry", note, by or actor(), as_json)
         hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
 
 
@@ -160,6 +175,7 @@ def void(
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
+    database: options.Name = "",
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     note: options.Note = "",
@@ -167,8 +183,8 @@ def void(
     as_json: options.AsJson = False,
 ) -> None:
     """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
-    with opened(application, db, prefix) as (database, _):
-        hands = Hands(database, "void", note, by or actor(), as_json)
+    with opened(application, db, prefix, name=database) as (chosen, _, _):
+        hands = Hands(chosen, "void", note, by or actor(), as_json)
         hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
 
 

@@ -67,6 +67,8 @@ class AlertBook(Protocol):
 
     def hand_out(self, notifiers: Sequence[str]) -> int: ...
 
+    def forget(self, before: float) -> int: ...
+
     def pending(self) -> Collection[str]: ...
 
     def claim(
@@ -110,6 +112,7 @@ class Alerts:
         lease: seconds after which another process may tell what this one claimed; longer than a
             notifier takes.
         stuck_after: age at which a stub is stuck, seconds.
+        kept: how long an escalation is kept after it was closed, seconds; None: for ever.
         new_id: makes the ids of digests.
 
     Raises:
@@ -125,6 +128,7 @@ class Alerts:
         owner: str,
         lease: float,
         stuck_after: float,
+        kept: float | None,
         new_id: Callable[[], str],
     ) -> None:
         for each in notifiers:
@@ -138,6 +142,7 @@ class Alerts:
         self._owner = owner
         self._lease = lease
         self._stuck_after = stuck_after
+        self._kept = kept
         self._new_id = new_id
         self._look_at = 0.0
 
@@ -165,6 +170,8 @@ class Alerts:
             return 0
         self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
         self._escalations.close_settled(now)
+        if self._kept is not None:
+            self._book.forget(now - self._kept)
         return self._escalations.stuck(now, self._stuck_after)
 
     def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:

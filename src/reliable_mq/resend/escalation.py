@@ -71,9 +71,12 @@ def next_state(state: AlertState, event: AlertEvent) -> AlertState:
 
 
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a person must know. `consumer_group` is empty unless it is one group's."""
+    """One thing that a person must know. `consumer_group` is empty unless it is one group's.
 
-    kind: Kind
+    `kind` is a `Kind`, unless somebody wrote another word into the table.
+    """
+
+    kind: str
     message_id: str
     topic: str
     reason: str
@@ -87,7 +90,7 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
         return open_key(self.kind, self.message_id, self.consumer_group)
 
 
-def open_key(kind: Kind, message_id: str, group: str = "") -> str:
+def open_key(kind: str, message_id: str, group: str = "") -> str:
     """Return the value of the column `open_key` while an escalation is open."""
     return f"{kind}/{group}/{message_id}"
 
@@ -95,7 +98,7 @@ def open_key(kind: Kind, message_id: str, group: str = "") -> str:
 class Share(msgspec.Struct, frozen=True):
     """How many escalations of one kind, topic and consumer group a digest tells of."""
 
-    kind: Kind
+    kind: str
     topic: str
     consumer_group: str
     count: int
@@ -124,9 +127,9 @@ class Digest(msgspec.Struct, frozen=True):
     @property
     def headline(self) -> str:
         """One line without line breaks: how many, and of what."""
-        counts = dict.fromkeys(Kind, 0)
+        counts: dict[str, int] = dict.fromkeys(Kind, 0)
         for share in self.shares:
-            counts[share.kind] += share.count
+            counts[share.kind] = counts.get(share.kind, 0) + share.count
         parts = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         verb = "message waits" if self.total == 1 else "messages wait"
         return f"[{self.application}] {self.total} {verb} for a person: {parts}"

@@ -112,7 +112,7 @@ def payload_of(digest: Digest) -> dict[str, Any]:
             "total": digest.total,
             "shares": [
                 {
-                    "kind": share.kind.value,
+                    "kind": str(share.kind),
                     "topic": share.topic,
                     "consumer_group": share.consumer_group,
                     "count": share.count,
@@ -122,7 +122,7 @@ def payload_of(digest: Digest) -> dict[str, Any]:
             ],
             "escalations": [
                 {
-                    "kind": item.kind.value,
+                    "kind": str(item.kind),
                     "message_id": item.message_id,
                     "topic": item.topic,
                     "consumer_group": item.consumer_group,

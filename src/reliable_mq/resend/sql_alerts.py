@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    delete,
     exists,
     false,
     func,
@@ -30,7 +31,6 @@ from reliable_mq.resend.escalation import (
     AlertState,
     Digest,
     Escalation,
-    Kind,
     Share,
     next_digest_time,
     next_state,
@@ -40,6 +40,7 @@ from reliable_mq.resend.sql_escalations import insert_new
 from reliable_mq.sql_types import is_among, utc_datetime
 
 HANDED_AT_ONCE = 1_000
+FORGOTTEN_AT_ONCE = 500
 SHARES_MAX = 100
 NOTE_LENGTH_MAX = 1000
 
@@ -80,6 +81,20 @@ class SqlAlerts:
             .where(is_among(this.seq, "seqs", self._engine.dialect.name))
             .values(is_handed=true())
         )
+        untold = exists().where(
+            alert.escalation_seq == this.seq,
+            alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value)),
+        )
+        self._old = (
+            select(this.seq)
+            .where(this.close_date < bindparam("before"), this.is_handed == true(), ~untold)
+            .order_by(this.seq)
+            .limit(FORGOTTEN_AT_ONCE)
+            .with_for_update(skip_locked=True)
+        )
+        dialect = self._engine.dialect.name
+        self._remove_alerts = delete(alerts).where(is_among(alert.escalation_seq, "seqs", dialect))
+        self._remove = delete(escalations).where(is_among(this.seq, "seqs", dialect))
         self._pending = (
             select(alert.notifier)
             .where(alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value)))
@@ -95,6 +110,7 @@ class SqlAlerts:
             digest_id=bindparam("digest"),
             digest_time=bindparam("gathered"),
         )
+        self._drop_digest = _of(notifiers, told.name == bindparam("who")).values(digest_id=None)
         ours = and_(told.name == bindparam("who"), told.owner == bindparam("me"))
         self._done = _of(notifiers, ours).values(
             owner=None,
@@ -145,6 +161,18 @@ class SqlAlerts:
             .limit(DIGEST_ITEMS_MAX)
         )
 
+    def forget(self, before: float) -> int:
+        """Remove escalations that were closed before a time and have nobody left to tell.
+
+        Returns how many: a few hundred at a time, and none that somebody else is removing.
+        """
+        with self._engine.begin() as connection:
+            values = {"before": utc_datetime(before)}
+            seqs = list(connection.execute(self._old, values).scalars())
+            for statement in (self._remove_alerts, self._remove) if seqs else ():
+                connection.execute(statement, {"seqs": seqs})
+        return len(seqs)
+
     def hand_out(self, notifiers: Sequence[str]) -> int:
         """Give every notifier an alert of the escalations that have none yet; return how many."""
         with self._engine.begin() as connection:
@@ -187,9 +215,13 @@ class SqlAlerts:
                 connection.execute(self._drop, who)
                 if not connection.execute(self._gather, who | {"digest": chosen}).rowcount:
                     return None
+            digest = self._digest(connection, chosen, gathered)
+            if digest.total == 0:  # somebody removed its rows
+                connection.execute(self._drop_digest, {"who": notifier})
+                return None
             holding = {"who": notifier, "me": owner, "until": utc_datetime(now + lease)}
             connection.execute(self._hold, holding | {"digest": chosen, "gathered": gathered})
-            return self._digest(connection, chosen, gathered)
+            return digest
 
     def _notifier(self, connection: Connection, name: str, now: float) -> Any:
         """Return the row of a notifier, locked; it is made when there is none."""
@@ -209,10 +241,10 @@ class SqlAlerts:
             application=self._application,
             time=gathered,
             total=sum(row[3] for row in sums),
-            shares=tuple(Share(Kind(row[0]), *row[1:]) for row in sums[:SHARES_MAX]),
+            shares=tuple(Share(*row) for row in sums[:SHARES_MAX]),
             items=tuple(
                 Escalation(
-                    kind=Kind(row.kind),
+                    kind=row.kind,
                     message_id=row.message_id,
                     topic=row.topic,
                     reason=row.reason,

@@ -35,6 +35,13 @@ class LetterState(msgspec.Struct, frozen=True):
     retried: datetime | None = None
 
 
+def both(states: Sequence[LetterState]) -> LetterState:
+    """Return what several databases know of one letter together."""
+    consumed = [state.consumed for state in states if state.consumed is not None]
+    retried = [state.retried for state in states if state.retried is not None]
+    return LetterState(max(consumed, default=None), max(retried, default=None))
+
+
 class SqlDeadLetters:
     """Dead letters as one database sees them. Works in the caller's transaction."""
 

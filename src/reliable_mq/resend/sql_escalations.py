@@ -240,7 +240,7 @@ class SqlEscalations:
 
 def _row(escalation: Escalation, at: datetime) -> dict[str, Any]:
     return {
-        "kind": escalation.kind.value,
+        "kind": str(escalation.kind),
         "message_id": escalation.message_id,
         "consumer_group": escalation.consumer_group,
         "topic": escalation.topic,

@@ -1,12 +1,11 @@
 """Reads everything that the tables of one database know of one message."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table, inspect, select
 
-from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.resend.stub_filter import status_text
 from reliable_mq.resend.timeline import History
 
 
@@ -16,6 +15,7 @@ class SqlHistory:
     Args:
         stubs: the message stub table.
         logs: the consume log.
+        confirmations: what other databases told of the stubs.
         escalations: the table of escalations.
         alerts: the table of alerts.
         notifiers: the table of notifiers.
@@ -28,6 +28,7 @@ class SqlHistory:
         *,
         stubs: Table,
         logs: Table,
+        confirmations: Table,
         escalations: Table,
         alerts: Table,
         notifiers: Table,
@@ -36,6 +37,7 @@ class SqlHistory:
     ) -> None:
         self._stubs = stubs
         self._logs = logs
+        self._confirmations = confirmations
         self._escalations = escalations
         self._alerts = alerts
         self._notifiers = notifiers
@@ -53,9 +55,15 @@ class SqlHistory:
         return History(
             stub=dict(stub._mapping) if stub is not None else None,
             logs=logs,
+            confirmations=self._all(
+                connection,
+                self._confirmations,
+                message_id,
+                self._confirmations.c.consumer_group,
+            ),
             escalations=self._all(connection, self._escalations, message_id, order),
             alerts=self._alerts_of(connection, message_id),
-            audits=[row | {"detail": json.loads(row["detail"])} for row in audits],
+            audits=[row | {"detail": _detail(row["detail"])} for row in audits],
             findings=self._findings_of(connection, message_id),
         )
 
@@ -88,17 +96,26 @@ class SqlHistory:
         return self._all(connection, self._findings, message_id, self._findings.c.create_date)
 
 
+def _detail(text: str) -> dict[str, Any]:
+    """Return the detail of an act; what does not read is shown as it is."""
+    try:
+        detail = json.loads(text)
+    except ValueError:
+        detail = None
+    return detail if isinstance(detail, dict) else {"why": text}
+
+
 def readable(history: History) -> dict[str, Any]:
     """Return a history for `json.dumps(…, default=str)`: the stub's columns, and lists of rows."""
     shown: dict[str, Any] = {}
     if history.stub is not None:
         shown |= history.stub
-        shown["status"] = StubStatus(shown["status"]).name
+        shown["status"] = status_text(shown["status"])
         shown["content"] = bytes(shown["content"]).decode("utf-8", "backslashreplace")
-    states: Sequence[str] = ("RECEIVED", "CONSUMED")
     shown["consume_logs"] = [
-        log | {"state": states[log["state"]]} for log in map(dict, history.logs)
+        log | {"state": "CONSUMED" if log["state"] else "RECEIVED"}
+        for log in map(dict, history.logs)
     ]
-    for name in ("escalations", "alerts", "audits", "findings"):
+    for name in ("confirmations", "escalations", "alerts", "audits", "findings"):
         shown[name] = [dict(row) for row in getattr(history, name)]
     return shown

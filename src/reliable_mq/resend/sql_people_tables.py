@@ -53,6 +53,7 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
     )
     column = table.c
     unhanded = column.is_handed == false()
+    Index(f"{name}_closed", column.close_date)
     Index(f"{name}_unhanded", column.seq, postgresql_where=unhanded, sqlite_where=unhanded)
     return table
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, bindparam, false, func, null, select, 
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.stub_filter import status_text
 from reliable_mq.sql_types import is_among, utc_datetime
 
 NOTE_LENGTH_MAX = 1000
@@ -182,4 +183,4 @@ def _detail(seen: Any, why: str) -> dict[str, Any]:
     if seen is None:
         return {"why": why, "outcome": "there is no such stub"}
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
-    return {"why": why, "before": before | {"status": StubStatus(seen["status"]).name}}
+    return {"why": why, "before": before | {"status": status_text(seen["status"])}}

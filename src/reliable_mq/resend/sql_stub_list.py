@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, lit
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.resend.stub_filter import StubFilter
+from reliable_mq.resend.stub_filter import StubFilter, status_text
 
 SUMMARY = (
     *("message_id", "topic", "tag", "message_key", "ordering_key", "status", "count"),
@@ -86,4 +86,4 @@ def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[C
 
 def _readable(row: Any, leave_out: str = "") -> dict[str, Any]:
     values = {name: value for name, value in row._mapping.items() if name != leave_out}
-    return values | {"status": StubStatus(row.status).name}
+    return values | {"status": status_text(row.status)}

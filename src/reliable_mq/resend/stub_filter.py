@@ -7,6 +7,14 @@ import msgspec
 from reliable_mq.outbox.stub import StubStatus
 
 
+def status_text(value: int) -> str:
+    """Return the name of a stub's status; what nobody of us wrote is shown as it is."""
+    try:
+        return StubStatus(value).name
+    except ValueError:
+        return f"status {value}"
+
+
 class StubFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Stubs that fit all that is given.
 

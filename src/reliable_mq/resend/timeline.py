@@ -12,9 +12,11 @@ import msgspec
 
 from reliable_mq.client.settling import DEAD_LETTER_REASON
 from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.resend.escalation import AlertState
+from reliable_mq.resend.stub_filter import status_text
 
 Row = Mapping[str, Any]
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -28,6 +30,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     stub: Row | None = None
     logs: Sequence[Row] = ()
+    confirmations: Sequence[Row] = ()
     escalations: Sequence[Row] = ()
     alerts: Sequence[Row] = ()
     audits: Sequence[Row] = ()
@@ -36,7 +39,21 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether no table knows the message."""
-        return not (self.stub or self.logs or self.escalations or self.audits or self.findings)
+        return not any(getattr(self, name) for name in self.__struct_fields__)
+
+
+def merged(histories: Sequence[History]) -> History:
+    """Return what several databases know of one message; it has one stub, in one of them."""
+    stubs = [each.stub for each in histories if each.stub is not None]
+    return History(
+        stub=stubs[0] if stubs else None,
+        logs=[row for each in histories for row in each.logs],
+        confirmations=[row for each in histories for row in each.confirmations],
+        escalations=[row for each in histories for row in each.escalations],
+        alerts=[row for each in histories for row in each.alerts],
+        audits=[row for each in histories for row in each.audits],
+        findings=[row for each in histories for row in each.findings],
+    )
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -60,6 +77,7 @@ def timeline(history: History, records: Sequence[ReceivedMessage] = ()) -> list[
     for log in history.logs:
         found += _of_log(log)
     found += map(_of_record, records)
+    found += map(_of_confirmation, history.confirmations)
     for escalation in history.escalations:
         found += _of_escalation(escalation)
     found += [moment for alert in history.alerts for moment in _of_alert(alert)]
@@ -74,14 +92,13 @@ def _of_stub(stub: Row) -> Iterator[Moment]:
     yield Moment(stub["create_date"], "stub", f"committed: topic {stub['topic']}{key}{groups}")
     if stub["deliver_time"] is not None:
         yield Moment(stub["deliver_time"], "stub", "to be delivered from here on")
-    status = StubStatus(stub["status"])
     sent = f"sent {stub['count']} times"
     if stub["broker_name"] is not None:
         place = f"{stub['broker_name']}, queue {stub['queue_id']}, offset {stub['offset']}"
         sent += f", acknowledged at {place}"
     noted = f": {stub['note']}" if stub["note"] else ""
-    yield Moment(stub["update_date"], "stub", f"{status.name}, {sent}{noted}")
-    if status is not StubStatus.UNCONFIRMED:
+    yield Moment(stub["update_date"], "stub", f"{status_text(stub['status'])}, {sent}{noted}")
+    if stub["status"] != StubStatus.UNCONFIRMED:
         return
     if stub["resend_time"] is None:
         why = "was given up by a consumer group" if stub["given_up"] else "was sent often enough"
@@ -103,6 +120,14 @@ def _of_log(log: Row) -> Iterator[Moment]:
     else:
         what = f"attempt {attempt} failed; the next one from here on"
     yield Moment(log["lease_until"], ledger, what)
+
+
+def _of_confirmation(told: Row) -> Moment:
+    group = told["consumer_group"]
+    if told["state"] == LogState.CONSUMED:
+        return Moment(told["update_date"], "notice", f"{group} told from its database: consumed")
+    what = f"{group} told from its database: an attempt failed"
+    return Moment(told["update_date"], "notice", what)
 
 
 def _of_record(record: ReceivedMessage) -> Moment:
@@ -127,10 +152,10 @@ def _of_escalation(escalation: Row) -> Iterator[Moment]:
 
 
 def _of_alert(alert: Row) -> Iterator[Moment]:
-    name, state = alert["notifier"], AlertState(alert["state"])
-    if state is AlertState.TOLD:
+    name, state = alert["notifier"], alert["state"]
+    if state == AlertState.TOLD:
         yield Moment(alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}")
-    elif state is not AlertState.NEEDLESS:
+    elif state != AlertState.NEEDLESS:
         what = f"not told by {name} yet"
         if alert["failures"]:
             what += f", {alert['failures']} tries failed: {alert['notifier_note']}"
