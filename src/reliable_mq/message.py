@@ -16,7 +16,11 @@ RESENT = "RESENT"
 CONFIRM_TO = "CONFIRM_TO"
 """The property that says where the database of a message's stub reads notices, and of which
 consumer groups: `topic:group,group`."""
+CONSUMED_BY = "CONSUMED_BY"
+"""The property of a message sent again that says which consumer groups of other databases have told
+that they consumed it, and when the message was written: `seconds:group,group`."""
 NOTICE_TOPIC_PREFIX = "rmq_notices_"
+_SECONDS_DIGITS_MAX = 12
 _NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")
 
 
@@ -131,3 +135,14 @@ def notice_topic_of(properties: Mapping[str, str], group: str) -> str:
     """
     topic, _, groups = properties.get(CONFIRM_TO, "").partition(":")
     return topic if group in groups.split(",") and _NOTICE_TOPIC.fullmatch(topic) else ""
+
+
+def written_before_consumed(properties: Mapping[str, str], group: str) -> float | None:
+    """Return when a message was written that its sender knows `group` to have consumed.
+
+    Seconds since the epoch; None when the sender knows nothing of it, or says it in a way that does
+    not read.
+    """
+    written, _, groups = properties.get(CONSUMED_BY, "").partition(":")
+    known = group in groups.split(",") and written.isascii() and written.isdigit()
+    return float(written) if known and len(written) <= _SECONDS_DIGITS_MAX else None

@@ -212,3 +212,14 @@ def test_notices_that_nobody_reads_hold_a_resend_up_for_a_day_at_most(desk: Desk
 def test_a_notice_that_does_not_read_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(body, type=Notice)
+
+
+def test_a_resend_tells_who_has_consumed_the_message_already(desk: Desk) -> None:
+    stub = desk.world.sent("a", groups=BOTH)
+    desk.world.broker.progress |= {"g": {QUEUE: (6, 6)}, "h": {QUEUE: (6, 6)}}
+    desk.tell("g", consumed=(stub,))
+    desk.tell("h", failed={stub: 0.0})
+
+    assert desk.world.scheduler.run_once(300.0).sent == 1
+
+    assert desk.world.broker.messages[0].properties["CONSUMED_BY"] == "100:g"

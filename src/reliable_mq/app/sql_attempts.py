@@ -52,7 +52,7 @@ class Begun(Enum):
     """What follows when an attempt was begun in the handler's transaction."""
 
     RUN = "run"  # call the handler
-    SKIP = "skip"  # the duplicate of a business key: commit what was noted, without the handler
+    SKIP = "skip"  # it had its effect, under its business key or long ago: commit what was noted
     RECEIVE = "receive"  # nothing is ours yet: undo, and receive it first
     SETTLED = "settled"  # undo; its outcome is known
 
@@ -118,7 +118,11 @@ class Attempts:
             return []
         with self.database.engine.begin() as connection:
             self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
-            received = self._receipts.receive(connection, attempts, self._clock())
+            now = self._clock()
+            forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
+            attempts = [each for each in attempts if each not in forgotten]
+            received = self._receipts.receive(connection, attempts, now) if attempts else []
+        results.update((each.entry.token, self.acknowledge(each.entry)) for each in forgotten)
         ready: list[Attempt] = []
         for attempt, found in received:
             if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
@@ -131,6 +135,12 @@ class Attempts:
                 self._settle(attempt.entry, found, results)
         alone.sort(key=lambda each: each.entry.attempt)
         return ready
+
+    def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
+        """Write a row anew that retention has removed since; see `Telling.is_forgotten`."""
+        return self.telling.is_forgotten(
+            connection, attempt.entry, attempt.message
+        ) and self.log.insert_consumed(connection, attempt.entry, now)
 
     def begin(self, session: Session, attempt: Attempt, results: Results) -> Begun:
         """Make an attempt ready to run, directly before its handler; return what is to do.
@@ -145,6 +155,9 @@ class Attempts:
         connection, now, entry = session.connection(), self._clock(), attempt.entry
         if not self.log.insert_consumed(connection, entry, now):
             return self._not_ours(entry, self.log.found(connection, entry, now), results)
+        if self.telling.is_forgotten(connection, entry, attempt.message):
+            tell_suppressed(entry)
+            return Begun.SKIP
         if attempt.key is None or self.keys.insert_consumed(connection, attempt.key, now):
             return Begun.RUN
         found = self.keys.found(connection, attempt.key, now)
@@ -181,6 +194,8 @@ class Attempts:
         if keys and len(keys) < len(attempts):
             return False  # two of one business key
         connection, now = session.connection(), self._clock()
+        if any(self.telling.is_forgotten(connection, e.entry, e.message) for e in attempts):
+            return False
         return self.log.insert_all_consumed(connection, entries, now) and (
             not keys or self.keys.insert_all_consumed(connection, list(keys.values()), now)
         )

@@ -6,15 +6,23 @@ time until somebody looks.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.idempotency.sql_consume_log import Entry
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices, owed_of
-from reliable_mq.message import RESENT, ReceivedMessage, notice_topic_of
+from reliable_mq.message import (
+    RESENT,
+    ReceivedMessage,
+    notice_topic_of,
+    written_before_consumed,
+)
 
+CLOCKS_APART_SECONDS = 3600.0
+"""How far the clocks of two databases may be apart."""
 STUB_ID_LENGTH_MAX = 32
 """A longer message id is none of a stub, whatever the message says of itself."""
 
@@ -45,6 +53,7 @@ class Telling:
         self._database = database
         self._inbox = inbox
         self._debts = SqlNotices(database.engine, database.logs)
+        self._removed = select(func.max(database.retention_duties.c.removed_until))
 
     def address(self, message: ReceivedMessage) -> str:
         """Return where the database of a message's stub reads notices; "" when that is this one."""
@@ -67,6 +76,19 @@ class Telling:
         """Tell of an attempt whose failure is written and will be committed in a moment."""
         if entry.confirm_to and self._inbox is not None:
             self._inbox.look_soon()
+
+    def is_forgotten(self, connection: Connection, entry: Entry, message: ReceivedMessage) -> bool:
+        """Say whether a message without a row here had its effect so long ago that its row is gone.
+
+        A stub in another database holds no row here (P7). Its database remembers what it was told,
+        and is believed where this one may have removed the row; elsewhere the missing row counts,
+        because it may be of a commit that was lost.
+        """
+        written = written_before_consumed(message.properties, self._group)
+        if written is None or not entry.confirm_to or RESENT not in message.properties:
+            return False
+        removed: datetime | None = connection.execute(self._removed).scalar()
+        return removed is not None and written < removed.timestamp() + CLOCKS_APART_SECONDS
 
     def begin_anew(
         self, connection: Connection, deliveries: Sequence[tuple[Entry, ReceivedMessage]]

@@ -13,6 +13,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -82,11 +83,12 @@ def send_stubs(
     *,
     are_missed: bool = False,
     confirm_to: str = "",
+    consumed_by: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[SendOutcome]:
     """Send each stub once and return what came of those that were tried.
 
     The client does not try a message whose forerunner in the same queue failed; it is no send.
-    `are_missed`, `confirm_to`: see `message_of`.
+    `are_missed`, `confirm_to`, `consumed_by` (by message id): see `message_of`.
     """
     messages = [
         message_of(
@@ -94,6 +96,7 @@ def send_stubs(
             delay_level_within((stub.deliver_time or now) - now),
             is_missed=are_missed,
             confirm_to=confirm_to,
+            consumed_by=consumed_by.get(stub.message_id, ()),
         )
         for stub in stubs
     ]

@@ -8,14 +8,15 @@ A send may be acknowledged after its message was consumed (the consumer can be f
 that says "sent"), so a position is recorded in every status. A settled stub never becomes due.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 
 import msgspec
 
 from reliable_mq.errors import MessageRefused, UsageError
-from reliable_mq.message import CONFIRM_TO, CONTENT_TYPE, RESENT, Message
+from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
 
+_KNOWN_LENGTH_MAX = 4_096  # more names than this are left away: a record's properties are bounded
 TEXT_LENGTH_MAX = 255
 """Characters of a tag, a message key and an ordering key, each."""
 
@@ -106,7 +107,12 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def message_of(
-    stub: Stub, delay_level: int, *, is_missed: bool = False, confirm_to: str = ""
+    stub: Stub,
+    delay_level: int,
+    *,
+    is_missed: bool = False,
+    confirm_to: str = "",
+    consumed_by: Sequence[str] = (),
 ) -> Message:
     """Return the message that sends `stub`; the same id every time, so that a resend is known.
 
@@ -116,10 +122,13 @@ def message_of(
         is_missed: nobody has confirmed it in time; consumers are asked to look in their database,
             because what they remember elsewhere may be of a commit that was lost.
         confirm_to: where consumer groups of other databases say that they have consumed it.
+        consumed_by: those that have said so, long ago perhaps.
     """
     properties = dict(stub.properties)
     if confirm_to and stub.required_groups:
         properties[CONFIRM_TO] = f"{confirm_to}:{groups_text(stub.required_groups)}"
+    if consumed_by and len(known := groups_text(tuple(consumed_by))) <= _KNOWN_LENGTH_MAX:
+        properties[CONSUMED_BY] = f"{int(stub.create_time)}:{known}"
     if is_missed:
         properties[RESENT] = "true"
     if stub.content_type:

@@ -40,6 +40,8 @@ class DueBook(ClaimBook, Protocol):
 
     def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]: ...
 
+    def consumed_elsewhere(self, message_ids: Collection[str]) -> dict[str, list[str]]: ...
+
     def views(
         self, message_ids: Collection[str], now: float
     ) -> dict[tuple[str, str], tuple[bool, bool]]: ...
@@ -203,6 +205,7 @@ class Scheduler:
             now,
             are_missed=True,
             confirm_to=self._confirm_to(),
+            consumed_by=self._due.consumed_elsewhere([stub.message_id for stub in going]),
         )
         if self._clock:
             self._intake.fit(self._clock() - began)

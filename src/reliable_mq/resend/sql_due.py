@@ -231,6 +231,15 @@ class SqlDue:
             )
         return views
 
+    def consumed_elsewhere(self, message_ids: Collection[str]) -> dict[str, list[str]]:
+        """Return the groups of other databases that told they consumed messages, by message id."""
+        found: dict[str, list[str]] = {}
+        with self._engine.begin() as connection:
+            for row in self._confirmation.told(connection, list(message_ids)):
+                if row.state == LogState.CONSUMED:
+                    found.setdefault(row.message_id, []).append(row.consumer_group)
+        return found
+
     def confirm(self, message_ids: Sequence[str], now: float) -> None:
         """Confirm stubs whose required groups have all consumed them."""
         with self._engine.begin() as connection:
