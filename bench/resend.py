@@ -29,7 +29,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.thread_upkeep import retention_ledgers
+from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs

@@ -14,7 +14,7 @@ from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 log = logging.getLogger(__name__)
 
 OutsidePolicy = Literal["warn", "raise", "allow"]
-RetentionMode = Literal["rows", "off"]
+RetentionMode = Literal["rows", "partitions", "off"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
@@ -70,7 +70,8 @@ class Settings(BaseSettings):
     #: how many stubs one look takes
     resend_batch: int = Field(500, ge=1, le=10_000)
 
-    #: "rows": settled stubs and consumed logs are removed when their time is over; "off": never
+    #: "rows": settled stubs and consumed logs are removed when their time is over; "partitions":
+    #: whole days of them (PostgreSQL, in tables that were created with this setting); "off": never
     retention: RetentionMode = "rows"
     #: how long a stub is kept after it was confirmed or voided
     stub_retention: float = Field(7 * 86_400.0, gt=0)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, insert, select, text, update
 from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.thread_upkeep import retention_ledgers
+from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, StubStatus

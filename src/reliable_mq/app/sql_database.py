@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
+from reliable_mq.app.sql_keeping import partitions_of
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
@@ -48,6 +49,13 @@ class Database:
     An asynchronous engine belongs to the event loop that first asked for it, so each loop has its
     own. A forked child makes its own connections.
 
+    Args:
+        url: SQLAlchemy URL.
+        prefix: of our tables.
+        connections: how many there may be at once.
+        local_clock: this machine's clock.
+        by_day: whether stubs and consume logs are partitioned by day (PostgreSQL).
+
     Raises:
         ConfigurationError: when the URL is missing, malformed or of a database we do not know, or
             when the prefix is none that a table's name can begin with.
@@ -60,6 +68,7 @@ class Database:
         prefix: str,
         connections: int,
         local_clock: Callable[[], float] = time.time,
+        by_day: bool = False,
     ) -> None:
         if not re.fullmatch(TABLE_PREFIX_PATTERN, prefix):
             raise ConfigurationError(
@@ -70,8 +79,11 @@ class Database:
         self._connections = connections
         self.prefix = prefix
         self.metadata = MetaData()
-        self.stubs = message_stub_table(self.metadata, prefix)
-        self.logs = consume_log_table(self.metadata, prefix)
+        if by_day and self.dialect != "postgresql":
+            raise ConfigurationError("retention='partitions' is for PostgreSQL; use 'rows'")
+        self.by_day = by_day
+        self.stubs = message_stub_table(self.metadata, prefix, by_day=by_day)
+        self.logs = consume_log_table(self.metadata, prefix, by_day=by_day)
         self.confirmations = confirmation_table(self.metadata, prefix)
         identity = identity_table(self.metadata, prefix)
         self.keys = business_key_table(self.metadata, prefix)
@@ -166,6 +178,9 @@ class Database:
     def create_tables(self) -> list[str]:
         """Create the tables that are missing; return the names of all of ours."""
         self.metadata.create_all(self.engine)
+        if self.by_day:
+            partitions_of(self).check()
+            partitions_of(self).ensure(self.clock.measured_now())
         self.identity.value()
         return sorted(self.metadata.tables)
 
@@ -181,6 +196,9 @@ class Database:
         for name in sorted(self.metadata.tables):
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
+        if self.by_day:
+            partitions_of(self).check()
+            partitions_of(self).ensure(self.clock.now())
         self.identity.notice_topic()
 
     def check_file(self) -> None:

@@ -48,6 +48,7 @@ class Databases(Mapping[str, Database]):
                 self._urls[name],
                 prefix=self._settings.table_prefix,
                 connections=self._settings.database_connections or self._connections_of(name),
+                by_day=self._settings.retention == "partitions",
             )
             self._made.setdefault(name, made)  # two threads may have been here
         return self._made[name]

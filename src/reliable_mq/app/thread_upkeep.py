@@ -13,11 +13,11 @@ from msgspec.structs import asdict
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.notifiers import notifiers_of
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.sql_calls import SqlCalls
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.resend.alerts import Alerts, Notifier
@@ -26,7 +26,6 @@ from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_retention import SqlRetention
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.thread_retention import run_forever
 from reliable_mq.resend.thread_scheduler import Stopped
@@ -119,6 +118,7 @@ class Upkeep:
             owner=self._connections.scheduler_owner(),
             stub_retention=self._settings.stub_retention,
             log_retention=self._settings.log_retention,
+            days=partitions_of(database, ledgers) if database.by_day else None,
         )
 
     def run(self, stopped: Stopped) -> None:
@@ -168,19 +168,6 @@ class Upkeep:
 
     def _reading(self) -> NoticeReading:
         return NoticeReading(self._connections, self._databases, self._settings.claim_lease)
-
-
-def retention_ledgers(database: Database) -> SqlRetention:
-    """Return what retention removes from, in a database."""
-    return SqlRetention(
-        database.engine,
-        stubs=database.stubs,
-        logs=database.logs,
-        told=database.confirmations,
-        keys=database.keys,
-        duties=database.retention_duties,
-        remove_calls=SqlCalls(database.calls).remove_expired,
-    )
 
 
 class ResendControl:

@@ -24,7 +24,9 @@ DEFAULT_PREFIX = "rmq_"
 NOTE_LENGTH_MAX = 1000
 
 
-def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table:
+def consume_log_table(
+    metadata: MetaData, prefix: str = DEFAULT_PREFIX, *, by_day: bool = False
+) -> Table:
     """Return the table `<prefix>consume_log`: one row per consumer group and message.
 
     `state` 1 (CONSUMED) is committed together with the effect and never changes again. `state` 0
@@ -36,6 +38,8 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
     `confirm_to` names where the stub's database, another one, reads notices (null: the stub is
     here, or there is none); at `confirm_time` whoever finds the row sends what it says there (null:
     it has been told). `note` says why an attempt was the last one.
+
+    `by_day` partitions it by the time in the message id (PostgreSQL); the key stays whole.
     """
     name = f"{prefix}consume_log"
     if name in metadata.tables:
@@ -60,6 +64,7 @@ def consume_log_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table
         Column("note", String(NOTE_LENGTH_MAX)),
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
         Column("duplicate_of", String(64)),
+        postgresql_partition_by="RANGE (message_id)" if by_day else None,
     )
     untold = table.c.confirm_time.is_not(None)
     Index(f"{name}_untold", table.c.confirm_time, postgresql_where=untold, sqlite_where=untold)

@@ -30,13 +30,15 @@ DEFAULT_PREFIX = "rmq_"
 _SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
 
-def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Table:
+def message_stub_table(
+    metadata: MetaData, prefix: str = DEFAULT_PREFIX, *, by_day: bool = False
+) -> Table:
     """Return the table `<prefix>message_stub`: a row is a message that a transaction committed.
 
     `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
     escalated and waits for a person. `given_up` says that a consumer group made a dead letter of
     it: nothing is sent any more, however many sends are left. `content` is byte for byte the body
-    that is sent.
+    that is sent. `by_day` partitions it by the time in the message id (PostgreSQL).
     """
     name = f"{prefix}message_stub"
     if name in metadata.tables:
@@ -45,7 +47,8 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         name,
         metadata,
         Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
-        Column("message_id", String(32), nullable=False, unique=True),
+        # A partitioned table's key has to hold what it is partitioned by; both are unique anyway.
+        Column("message_id", String(32), nullable=False, unique=True, primary_key=by_day),
         Column("topic", String(127), nullable=False),
         Column("tag", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
         Column("message_key", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
@@ -67,6 +70,7 @@ def message_stub_table(metadata: MetaData, prefix: str = DEFAULT_PREFIX) -> Tabl
         Column("note", Text),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
+        postgresql_partition_by="RANGE (message_id)" if by_day else None,
     )
     _make_indexes(table)
     return table

@@ -5,11 +5,16 @@ by a lease that every removal renews: who lost it removes nothing. Whoever has i
 of the time, so that senders do not notice.
 """
 
+import math
 from typing import Protocol
 
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend.days import DAY_SECONDS, DAYS_SPARED
+
+LOOK_SECONDS = 600.0
+"""How often partitions are looked at."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -35,6 +40,20 @@ class Ledgers(Protocol):
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None: ...
 
 
+class Days(Protocol):
+    """What retention needs of tables that are partitioned by day; see `sql_partitions`."""
+
+    def ensure(self, now: float) -> list[str]: ...
+
+    def remove_stub_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None: ...
+
+    def remove_log_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None: ...
+
+
 class RetentionCounts(msgspec.Struct, frozen=True):
     """What one run removed.
 
@@ -44,6 +63,7 @@ class RetentionCounts(msgspec.Struct, frozen=True):
     stubs: int = 0
     logs: int = 0
     calls: int = 0
+    days: int = 0
     has_duty: bool = True
     is_full: bool = False
 
@@ -61,6 +81,8 @@ class Retention:
             as long as its stub is there.
         lease: seconds for which the duty is held.
         batch: rows of one transaction.
+        days: the partitions, where the tables have some: they go whole, and what has to stay longer
+            than the rest of its day goes row by row.
 
     Raises:
         ConfigurationError: when a number is not positive.
@@ -75,6 +97,7 @@ class Retention:
         log_retention: float,
         lease: float = 60.0,
         batch: int = 200,
+        days: Days | None = None,
     ) -> None:
         if min(stub_retention, log_retention, lease, batch) <= 0:
             raise ConfigurationError("windows, lease and batch of retention must be positive")
@@ -84,6 +107,9 @@ class Retention:
         self._log_retention = log_retention
         self._lease = lease
         self._batch = batch
+        self._days = days
+        self._spared = 0.0 if days is None else DAYS_SPARED * DAY_SECONDS
+        self._looked_at = -math.inf
 
     def run_once(self, now: float) -> RetentionCounts:
         """Remove one batch of each: stubs, logs, results of calls; if the duty is to be had.
@@ -93,12 +119,30 @@ class Retention:
         if not self._ledgers.take(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
         until = now + self._lease
+        days = self._whole_days(now, until)
+        stub_window, log_window = self._stub_retention, self._log_retention
         stubs = self._ledgers.remove_stubs(
-            now - self._stub_retention, self._owner, until, self._batch
+            now - stub_window - self._spared, self._owner, until, self._batch
         )
-        logs = self._ledgers.remove_logs(now - self._log_retention, self._owner, until, self._batch)
+        logs = self._ledgers.remove_logs(
+            now - log_window - self._spared, self._owner, until, self._batch
+        )
         calls = self._ledgers.remove_calls(now, self._owner, until, self._batch)
-        if stubs is None or logs is None or calls is None:
+        if days is None or stubs is None or logs is None or calls is None:
             return RetentionCounts(has_duty=False)
-        is_full = stubs.is_full or logs.is_full or calls.is_full
-        return RetentionCounts(stubs.rows, logs.rows, calls.rows, is_full=is_full)
+        is_full = any(each.is_full for each in (days, stubs, logs, calls))
+        return RetentionCounts(stubs.rows, logs.rows, calls.rows, days.rows, is_full=is_full)
+
+    def _whole_days(self, now: float, until: float) -> Removed | None:
+        """Make partitions ahead and drop old ones, where there are some; now and then is enough."""
+        if self._days is None or now < self._looked_at + LOOK_SECONDS:
+            return Removed(0, False)
+        self._days.ensure(now)
+        args = (self._owner, until, self._batch)
+        stubs = self._days.remove_stub_days(now - self._stub_retention, *args)
+        logs = self._days.remove_log_days(now - self._log_retention, *args)
+        if stubs is None or logs is None:
+            return None
+        is_full = stubs.is_full or logs.is_full
+        self._looked_at = -math.inf if is_full else now
+        return Removed(stubs.rows + logs.rows, is_full)

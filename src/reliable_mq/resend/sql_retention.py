@@ -167,7 +167,7 @@ class SqlRetention:
     def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove stubs that were settled before a time; None: the duty is another's by now."""
         with self._engine.begin() as connection:
-            if not self._keeps(connection, owner, until):
+            if not self.keeps(connection, owner, until):
                 return None
             values = {"before": utc_datetime(before), "limit": limit}
             rows = connection.execute(self._old_stubs, values).all()
@@ -175,7 +175,7 @@ class SqlRetention:
                 connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
                 # What other databases told of a stub is of no use without it.
                 connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
-                connection.execute(self._move_mark, {"mark": rows[-1].update_date})
+                self.move_mark(connection, rows[-1].update_date)
         return Removed(len(rows), len(rows) == limit)
 
     def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
@@ -187,7 +187,7 @@ class SqlRetention:
         date, group, message_id = self._swept
         values = {"date": date, "group": group, "id": message_id, "limit": limit}
         with self._engine.begin() as connection:
-            if not self._keeps(connection, owner, until):
+            if not self.keeps(connection, owner, until):
                 return None
             values["before"] = utc_datetime(before)
             rows = connection.execute(self._old_logs, values).all()
@@ -202,7 +202,7 @@ class SqlRetention:
                 for statement in (self._remove_keys, self._remove_logs):
                     connection.execute(statement, {"group": name, "ids": gone})
             if removable:
-                connection.execute(self._move_mark, {"mark": rows[-1].consume_date})
+                self.move_mark(connection, rows[-1].consume_date)
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
         return Removed(sum(map(len, removable.values())), is_full)
@@ -210,12 +210,16 @@ class SqlRetention:
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove results of idempotent calls whose own window is over; None: as above."""
         with self._engine.begin() as connection:
-            if not self._keeps(connection, owner, until):
+            if not self.keeps(connection, owner, until):
                 return None
             rows = self._remove_calls(connection, now, limit)
         return Removed(rows, rows == limit)
 
-    def _keeps(self, connection: Connection, owner: str, until: float) -> bool:
+    def keeps(self, connection: Connection, owner: str, until: float) -> bool:
         """Renew the duty, in the transaction of a removal, if it is still ours."""
         values = {"me": owner, "until": utc_datetime(until)}
         return connection.execute(self._keep, values).rowcount == 1
+
+    def move_mark(self, connection: Connection, moment: datetime) -> None:
+        """Note, in the transaction of a removal, from before when messages may be gone."""
+        connection.execute(self._move_mark, {"mark": moment})

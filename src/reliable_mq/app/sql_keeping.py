@@ -1,0 +1,34 @@
+"""What retention removes from in a database: its ledgers, and partitions where it has some."""
+
+from typing import TYPE_CHECKING
+
+from reliable_mq.idempotency.sql_calls import SqlCalls
+from reliable_mq.resend.sql_partitions import SqlPartitions
+from reliable_mq.resend.sql_retention import SqlRetention
+
+if TYPE_CHECKING:
+    from reliable_mq.app.sql_database import Database
+
+
+def retention_ledgers(database: "Database") -> SqlRetention:
+    """Return what retention removes from, in a database."""
+    return SqlRetention(
+        database.engine,
+        stubs=database.stubs,
+        logs=database.logs,
+        told=database.confirmations,
+        keys=database.keys,
+        duties=database.retention_duties,
+        remove_calls=SqlCalls(database.calls).remove_expired,
+    )
+
+
+def partitions_of(database: "Database", ledgers: SqlRetention | None = None) -> SqlPartitions:
+    """Return the partitions of a database whose tables have some."""
+    return SqlPartitions(
+        database.engine,
+        stubs=database.stubs,
+        logs=database.logs,
+        dependents=(database.confirmations, database.keys),
+        ledgers=ledgers or retention_ledgers(database),
+    )

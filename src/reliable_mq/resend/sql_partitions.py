@@ -1,0 +1,190 @@
+"""Partitions of stubs and consume logs, a day each, on PostgreSQL: made ahead, dropped whole (P7).
+
+Dropping a partition costs what renaming a file does, however many rows it has. It goes only when
+every row in it may go; a day in which one stub is not settled stays, and its rows are removed one
+by one as in a table without partitions. Every step gives up after a tenth of a second when somebody
+holds what it wants to lock: senders wait no longer than that, and the next sweep tries again.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Engine, MetaData, Table, exists, or_, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.resend.days import Day, day_in, days_over, wanted_days
+from reliable_mq.resend.retention import Removed
+from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.sql_types import utc_datetime
+
+log = logging.getLogger(__name__)
+
+LOCK_MILLISECONDS = 100
+
+_CHILDREN = text(
+    "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+    " WHERE i.inhparent = to_regclass(:parent)"
+)
+_IS_PARTITIONED = text("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(:parent)")
+
+
+class SqlPartitions:
+    """The partitions of one database.
+
+    Args:
+        engine: of a PostgreSQL.
+        stubs: the message stubs, partitioned by message id.
+        logs: the consume log, too.
+        dependents: tables whose rows go with a day of stubs or of logs: what other databases told
+            of the stubs, the business keys of the logs; each by `message_id`.
+        ledgers: keeps the duty and the mark.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        stubs: Table,
+        logs: Table,
+        dependents: tuple[Table, Table],
+        ledgers: SqlRetention,
+    ) -> None:
+        self._engine = engine
+        self._stubs = stubs
+        self._logs = logs
+        self._told, self._keys = dependents
+        self._ledgers = ledgers
+
+    def check(self) -> None:
+        """Make sure that the tables are partitioned.
+
+        Raises:
+            ConfigurationError: when one is not.
+        """
+        with self._engine.begin() as connection:
+            for table in (self._stubs, self._logs):
+                if not connection.scalar(_IS_PARTITIONED, {"parent": table.name}):
+                    raise ConfigurationError(
+                        f"retention='partitions' needs table {table.name} to be partitioned, which "
+                        "it is when it was created with this setting; use retention='rows'"
+                    )
+
+    def ensure(self, now: float) -> list[str]:
+        """Make the partitions of today, of the next days and of everything else; return the new.
+
+        A day that cannot have one now, because rows of it came before or somebody holds the table,
+        lies in the partition of everything else until the next try.
+        """
+        made = []
+        for table in (self._stubs, self._logs):
+            there = self._children(table)
+            wanted = {f"{table.name}_default": "DEFAULT"}
+            for day in wanted_days(now):
+                low, high = day.bounds
+                wanted[day.table(table.name)] = f"FOR VALUES FROM ('{low}') TO ('{high}')"
+            for name, which in wanted.items():
+                if name not in there and self._make(table, name, which):
+                    made.append(name)
+        return made
+
+    def _make(self, table: Table, name: str, which: str) -> bool:
+        quoted = self._engine.dialect.identifier_preparer.quote
+        statement = f"CREATE TABLE {quoted(name)} PARTITION OF {quoted(table.name)} {which}"
+        try:
+            with self._engine.begin() as connection:
+                self._be_brief(connection)
+                connection.execute(text(statement))
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            # Held, made by another one at this moment, or overlapping with rows of everything else.
+            log.info("retention: no partition %s yet: %s", name, error.orig)
+            return False
+        return True
+
+    def _children(self, table: Table) -> set[str]:
+        with self._engine.begin() as connection:
+            return set(connection.execute(_CHILDREN, {"parent": table.name}).scalars())
+
+    def _days(self, table: Table) -> list[Day]:
+        found = (day_in(name, table.name) for name in self._children(table))
+        return [day for day in found if day is not None]
+
+    def remove_stub_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Drop the days of which every stub was settled before a time; `rows` counts days.
+
+        None: the duty is another's by now.
+        """
+        return self._remove(self._stubs, self._told, before, owner, until, limit)
+
+    def remove_log_days(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Drop the days of which every message was consumed before a time, and whose stubs are
+        gone; as above.
+        """
+        return self._remove(self._logs, self._keys, before, owner, until, limit)
+
+    def _remove(
+        self, table: Table, dependent: Table, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        dropped = 0
+        for day in days_over(self._days(table), before):
+            try:
+                with self._engine.begin() as connection:
+                    if not self._ledgers.keeps(connection, owner, until):
+                        return None
+                    if self._has_rows_to_keep(connection, table, day, before):
+                        continue
+                    if self._remove_dependents(connection, dependent, day, limit):
+                        return Removed(dropped, True)  # the rest of them the next time
+                    if self._drop(connection, table, day, before):
+                        dropped += 1
+            except OperationalError as error:
+                log.info("retention: %s stays for now: %s", day.table(table.name), error.orig)
+        return Removed(dropped, False)
+
+    def _has_rows_to_keep(
+        self, connection: Connection, table: Table, day: Day, before: float
+    ) -> bool:
+        """Say whether something in a day may not go yet."""
+        part = table.to_metadata(MetaData(), name=day.table(table.name))
+        at = utc_datetime(before)
+        if table is self._stubs:
+            kept = or_(part.c.status == 0, part.c.update_date >= at)
+            return bool(connection.scalar(select(exists().where(kept))))
+        kept = or_(part.c.state == 0, part.c.consume_date >= at, part.c.confirm_time.is_not(None))
+        low, high = day.bounds
+        stub = self._stubs.c.message_id
+        has_stubs = exists().where(stub >= low, stub < high)
+        return bool(connection.scalar(select(or_(has_stubs, exists().where(kept)))))
+
+    def _remove_dependents(
+        self, connection: Connection, table: Table, day: Day, limit: int
+    ) -> bool:
+        """Remove some of the rows that go with a day; say whether there were any."""
+        low, high = day.bounds
+        some = select(table.c.message_id).where(
+            table.c.message_id >= low, table.c.message_id < high
+        )
+        found: Sequence[str] = connection.execute(some.limit(limit)).scalars().all()
+        if found:
+            connection.execute(table.delete().where(table.c.message_id.in_(found)))
+        return bool(found)
+
+    def _drop(self, connection: Connection, table: Table, day: Day, before: float) -> bool:
+        """Drop a day's partition, after another look at it with all writers of it kept out."""
+        quoted = self._engine.dialect.identifier_preparer.quote
+        name = quoted(day.table(table.name))
+        self._be_brief(connection)
+        connection.execute(text(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"))
+        if self._has_rows_to_keep(connection, table, day, before):
+            return False
+        self._ledgers.move_mark(connection, utc_datetime(min(before, day.ends)))
+        connection.execute(text(f"DROP TABLE {name}"))
+        return True
+
+    @staticmethod
+    def _be_brief(connection: Connection) -> None:
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'"))
