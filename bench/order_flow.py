@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import quantiles
@@ -32,6 +32,8 @@ import psycopg
 
 from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
+from bench.orders_end_to_end import processor_seconds
+from bench.quiet import used_seconds
 from bench.reliable_mq_broker import COMMAND, ReliableMQBroker
 from bench.render import flow_table
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
@@ -49,10 +51,16 @@ LATENCIES = """
 
 
 class Shop:
-    """What runs during the measurement, and what is asked of the database."""
+    """What runs during the measurement, and what is asked of the database.
 
-    def __init__(self, directory: Path, database: str, threads: int) -> None:
-        self._directory = directory
+    Args:
+        database: its URL.
+        threads: how many place orders.
+        used: tells the processor seconds that each process has used so far.
+    """
+
+    def __init__(self, database: str, threads: int, used: Callable[[], dict[str, float]]) -> None:
+        self._used = used
         self._connection = psycopg.connect(database.replace("+psycopg", ""), autocommit=True)
         self._numbers = itertools.count(1)
         self._threads = threads
@@ -95,16 +103,18 @@ class Shop:
         """Run one flow once."""
         before = self.effects()
         with self._effects_without_messages(flow, count):
-            begin = time.perf_counter()
+            used, begin = self._used(), time.perf_counter()
             self.place(flow, count)
             placed = time.perf_counter()
             self.wait_for_effects(before + count)
             end = time.perf_counter()
+        shares = {name: seconds - used[name] for name, seconds in self._used().items()}
         doubled = self.effects() - before - count
         return {
             "flow": flow,
             "orders_per_second": round(count / (end - begin), 1),
             "placed_per_second": round(count / (placed - begin), 1),
+            "processor_ms": {k: round(v / count * 1000, 3) for k, v in shares.items()},
             "doubled": doubled,
         }
 
@@ -156,11 +166,19 @@ def running(directory: Path, threads: int) -> Iterator[Shop]:
         mq.create_tables()
         metadata.create_all(mq.database.engine)
         stack.callback(mq.close)
+        pids = {"producer": os.getpid(), "broker": broker.pids[0]}
         for flow, verb in (("one", "run"), ("batch", "run"), ("", "resend")):
             os.environ["FLOW"] = flow
             log = directory / f"{verb}-{flow}.log"
-            stack.callback(LoggedProcess((*COMMAND, verb, f"{APPLICATION}:mq"), log).stop)
-        shop = Shop(directory, postgres.url, threads)
+            process = LoggedProcess((*COMMAND, verb, f"{APPLICATION}:mq"), log)
+            stack.callback(process.stop)
+            pids[f"{verb} {flow}".strip()] = process.child.pid
+
+        def used() -> dict[str, float]:
+            own = {name: used_seconds([pid]) for name, pid in pids.items()}
+            return own | {each.name: processor_seconds(each) for each in (postgres, valkey)}
+
+        shop = Shop(postgres.url, threads, used)
         stack.callback(shop.close)
         yield shop
 

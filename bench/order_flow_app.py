@@ -8,7 +8,9 @@ THREADS` writes as many effects without any messaging, on the word `go` from its
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
+from pydantic import BaseModel
 from sqlalchemy import BigInteger, Column, MetaData, Numeric, Table, insert
 from sqlalchemy.orm import Session
 
@@ -31,6 +33,14 @@ effects = Table(
     Column("amount", Numeric(10, 2), nullable=False),
 )
 INSERT_ORDER, INSERT_EFFECT = insert(orders), insert(effects)
+AMOUNT = Decimal("12.50")
+
+
+class Placed(BaseModel):
+    """What the consumer needs to know of an order."""
+
+    order_id: int
+    amount: Decimal
 
 
 def topic_of(flow: str) -> str:
@@ -40,7 +50,7 @@ def topic_of(flow: str) -> str:
 
 def write_order(session: Session, number: int) -> None:
     """The business of the producer."""
-    session.execute(INSERT_ORDER, {"id": number, "customer": number % 97, "amount": 12.5})
+    session.execute(INSERT_ORDER, {"id": number, "customer": number % 97, "amount": AMOUNT})
 
 
 def place(flow: str, number: int) -> None:
@@ -51,12 +61,12 @@ def place(flow: str, number: int) -> None:
         return
     with mq.transaction() as tx:
         write_order(tx.session, number)
-        tx.send(topic_of(flow), {"id": number, "amount": "12.50"}, key=number)
+        tx.send(topic_of(flow), Placed(order_id=number, amount=AMOUNT), key=number)
 
 
-def write_effect(placed: dict[str, str], session: Session) -> None:
+def write_effect(placed: Placed, session: Session) -> None:
     """The business of the consumer."""
-    session.execute(INSERT_EFFECT, {"order_id": placed["id"], "amount": placed["amount"]})
+    session.execute(INSERT_EFFECT, {"order_id": placed.order_id, "amount": placed.amount})
 
 
 mq.topic(topic_of("one"), groups=["one"])
@@ -70,7 +80,7 @@ if os.environ.get("FLOW") == "batch":
 def write_plain_effect(number: int) -> None:
     """The consumer's transaction without a message."""
     with mq.database.session() as session, session.begin():
-        write_effect({"id": str(number), "amount": "12.50"}, session)
+        write_effect(Placed(order_id=number, amount=AMOUNT), session)
 
 
 if __name__ == "__main__":

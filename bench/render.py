@@ -110,7 +110,15 @@ def flow_table(results: dict[str, Any]) -> str:
         times = (_median(idle, "p50_ms"), _median(idle, "p99_ms"))
         figures = (_figure(each, ".1f") for each in times)
         rows.append((flow, _figure(found, ",.0f"), _figure(share, ".2f"), *figures))
-    return _markdown(rows) + _origin(results)
+    timed = [each for each in rounds if "processor_ms" in each]
+    flows = dict.fromkeys(each["flow"] for each in timed)
+    used = [("processor ms for each order", *flows)]
+    for name in timed[-1]["processor_ms"]:
+        cells = [
+            [each["processor_ms"][name] for each in timed if each["flow"] == flow] for flow in flows
+        ]
+        used.append((name, *(format(median(each), ".2f") for each in cells)))
+    return f"{_markdown(rows)}\n{_markdown(used)}{_origin(results)}"
 
 
 def scale_table(results: dict[str, Any]) -> str:
