@@ -24,9 +24,10 @@ ARROWS: dict[str, frozenset[str]] = {
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},
-    "outbox": VALUES | {"sql_faults", "sql_types", "client"},
+    "outbox": VALUES | {"sql_faults", "sql_prepared", "sql_types", "client"},
     "idempotency": VALUES | {"sql_types"},
-    "resend": VALUES | {"sql_faults", "sql_types", "client", "outbox", "idempotency.sql_tables"},
+    "resend": VALUES
+    | {"sql_faults", "sql_prepared", "sql_types", "client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
     | {"wire", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables"}

@@ -251,3 +251,29 @@ def test_a_handler_longer_than_its_lease_keeps_it(
 
     assert ledger.effects() == [A]
     assert ledger.logs() == {("payments", A): (1, 1)}
+
+
+def test_stubs_of_one_group_and_of_several_are_confirmed_in_any_order(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    """What the last stub was like is only where the next one's confirmation begins."""
+    both = ("loyalty", "payments")
+    with ledger.database.engine.begin() as connection:
+        table = ledger.database.stubs
+        connection.execute(
+            table.update()
+            .where(table.c.message_id == B)
+            .values(required_groups=",".join(both), status=0)
+        )
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, lease=LONG) as payments:
+            for name in (A, B, C):
+                assert await payments.handle(delivery(name)) == [CONSUMED]
+        assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 0, 1]
+        async with Life(database_url, redis, group="loyalty", lease=LONG) as loyalty:
+            assert await loyalty.handle(delivery(B)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 1, 1]

@@ -9,7 +9,7 @@ from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.outbox.thread_relay import RelayThread
+from reliable_mq.outbox.thread_relay import RelayThread, gather_seconds
 
 
 class Book:
@@ -93,3 +93,7 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
 
     (line,) = [each.getMessage() for each in caplog.records]
     assert "could not be sent, the scheduler resends them: ConnectionLost: 127.0.0.1:9" in line
+
+
+def test_a_single_stub_never_waits_and_many_gather_for_a_moment() -> None:
+    assert [gather_seconds(sent) for sent in (0, 1, 2, 4, 256)] == [0.0, 0.0, 0.004, 0.008, 0.01]

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table, bindparam, func, insert, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.sql_prepared import Prepared
 
 Row = dict[str, Any]
 
@@ -30,7 +31,8 @@ class StubInserts:
 
     def __init__(self, table: Table, dialect: str) -> None:
         stub = table.c
-        self._one = insert(table).returning(stub.seq)
+        every = {name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)}
+        self._one = Prepared(insert(table).values(every).returning(stub.seq))
         self._many = insert(table).returning(stub.message_id, stub.seq)
         self._as_arrays = dialect == "postgresql"
         if self._as_arrays:
@@ -46,7 +48,7 @@ class StubInserts:
         """
         of_all = {"status": StubStatus.UNCONFIRMED.value, "count": 0, **of_all}
         if len(rows) == 1:
-            return [connection.execute(self._one, rows[0] | of_all).scalar_one()]
+            return [self._one.execute(connection, rows[0] | of_all).scalar_one()]
         numbers: dict[str, int] = {}
         for part in parts_of(rows):
             given: Any = [row | of_all for row in part]

@@ -22,9 +22,11 @@ UNOWNED_SECONDS = (0.01, 1.0)
 UNOWNED_MAX = 256
 """Most unowned stubs that are claimed at once; no more while so many are in hand."""
 FAULT_SECONDS = 0.5
-GATHER_SECONDS = 0.003
-"""Where transactions commit at the same time, the relay lets so much of them gather. A single
-one never waits."""
+GATHER_SECONDS_EACH = 0.002
+GATHER_SECONDS_MAX = 0.01
+"""Where transactions commit at the same time the relay lets more of them gather, the longer the
+more went together the last time: a batch costs little more than a message. A single one never
+waits."""
 
 
 class Unowned(Protocol):
@@ -64,7 +66,7 @@ class RelayThread:
         self._inbox: queue.SimpleQueue[tuple[float, Sequence[Stub]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="reliable-mq-relay", daemon=True)
         self._closing_by: float | None = None
-        self._is_busy = False
+        self._gather = 0.0
         self._blocked = Pace(*BLOCKED_SECONDS)
         self._idle = Pace(*UNOWNED_SECONDS)
         self._faults = FaultTeller(log, "relay")
@@ -108,8 +110,8 @@ class RelayThread:
                 pause = min(pause or 0.0, BLOCKED_SECONDS[1])
             item = self._inbox.get(timeout=pause) if pause != 0.0 else self._inbox.get_nowait()
             self._idle.found()  # told or handed over: there is something
-            if self._is_busy and item is not None:
-                time.sleep(GATHER_SECONDS)
+            if self._gather and item is not None:
+                time.sleep(self._gather)
             while True:
                 if item is not None:
                     self._relay.accept(item[1], item[0])
@@ -124,7 +126,7 @@ class RelayThread:
         except Exception as error:  # noqa: BLE001 - told by the teller
             self._faults.tell(error)
             return FAULT_SECONDS
-        self._is_busy = counts.sent > 1
+        self._gather = gather_seconds(counts.sent)
         if counts.failed:
             said = f"{counts.failed} stub(s) could not be sent, the scheduler resends them"
             self._faults.tell_line("unsent", f"{said}: {self._relay.last_error}")
@@ -149,3 +151,8 @@ class RelayThread:
         if self._unowned is None:
             return None
         return UNOWNED_SECONDS[1] if self._is_told() else self._idle.pause()
+
+
+def gather_seconds(sent: int) -> float:
+    """Return how long to let stubs gather after a run that sent so many."""
+    return min(GATHER_SECONDS_EACH * sent, GATHER_SECONDS_MAX) if sent > 1 else 0.0

@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
+from reliable_mq.sql_prepared import Prepared
 from reliable_mq.sql_types import is_among, utc_datetime
 
 
@@ -66,6 +67,8 @@ class SqlConfirmation:
         self._many = _Statements(
             stubs, is_among(stub.message_id, "id", dialect), consumed == wanted
         )
+        self._is_alone = True
+        self._alone = Prepared(self._one.confirm_alone)
         self._told = select(
             told.c.message_id, told.c.consumer_group, told.c.state, told.c.lease_until
         ).where(is_among(told.c.message_id, "ids", dialect))
@@ -80,6 +83,8 @@ class SqlConfirmation:
         these: dict[str, object]
         if len(message_ids) == 1:  # the hot path: a plain comparison is compiled once for ever
             statements, these = self._one, {"id": message_ids[0]}
+            if self._is_alone and self._confirm_alone(connection, group, message_ids[0], now):
+                return
         else:
             statements, these = self._many, {"id": list(message_ids)}
         alone = shared = 0
@@ -87,10 +92,21 @@ class SqlConfirmation:
             alone += groups == group
             shared += groups != group and group in groups.split(",")
         values = these | {"at": utc_datetime(now), "alone": group}
+        self._is_alone = not shared
         if shared:
             connection.execute(statements.confirm_complete, values)
         if alone:
             connection.execute(statements.confirm_alone, values)
+
+    def _confirm_alone(
+        self, connection: Connection, group: str, message_id: str, now: float
+    ) -> bool:
+        """Confirm a stub that waits for this group only, without a look at it before.
+
+        Mostly the next message is like the last one, so this is tried after one that was alone.
+        """
+        values = {"id": message_id, "at": utc_datetime(now), "alone": group}
+        return self._alone.execute(connection, values).rowcount == 1
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
         """Confirm those of the stubs that every required group has consumed, whoever was last."""
