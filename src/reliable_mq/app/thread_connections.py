@@ -120,6 +120,10 @@ class Connections:
     @property
     def client(self) -> AsyncClient:
         """The client, started; with `embedded:DIR` the broker is started first."""
+        # What runs on the loop asks for it, too, and must not wait for the lock: whoever has that
+        # may be waiting for the loop.
+        if (made := self._client) is not None:
+            return made
         with self._lock:
             if self._client is None:
                 settings = ClientSettings(producer_group=f"{self._name}_relay")
