@@ -24,6 +24,8 @@ from reliable_mq.cli.demo.processes import Process
 from reliable_mq.testing.local_servers import LocalPostgres, LocalServerFailed, LocalValkey
 
 ROOT = Path(__file__).parents[2]
+HASTY = {"transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
+"""The broker asks soon for the halves of producers that were killed."""
 PRODUCERS, WORKERS, SCHEDULERS = 2, 2, 2
 
 
@@ -42,7 +44,7 @@ class Stage:
         self.directory.chmod(0o755)  # PostgreSQL's user must get to its data
         self.postgres = LocalPostgres(self.directory / "postgres")
         self.valkey = LocalValkey(self.directory / "valkey")
-        self.broker = ReliableMQBroker(self.directory / "broker")
+        self.broker = ReliableMQBroker(self.directory / "broker", settings=HASTY)
         self.processes: dict[str, Process] = {}
         self._back_at: dict[str, float] = {}
         self.done: Counter[Fault] = Counter()
