@@ -182,6 +182,21 @@ def test_a_dead_letter_is_mailed_shown_retried_and_settled(
     assert len(mailbox[0].mails) == 1
 
 
+def test_a_person_can_see_whether_anybody_would_be_told(
+    shop: Any, call: Call, mailbox: tuple[Mailbox, int]
+) -> None:
+    code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test")
+    assert (code, out) == (0, "log: told\nmail: told\n")
+    assert mailbox[0].mails[0]["Subject"] == "[shop] this is a test: it tells of nothing"
+    mailbox[0].answer = "451 full"
+    code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test", "--json")
+    assert (code, json.loads(out)["log"]) == (1, "")
+    assert "full" in json.loads(out)["mail"]
+    rows = json.loads(call("notifiers", "--app", "people_shop:mq", "--json")[1])
+    assert [(row["name"], row["waiting"]) for row in rows] == [("log", 0), ("mail", 0)]
+    assert call("notifiers")[0] == 2
+
+
 def test_a_look_without_a_broker_says_that_it_was_not_asked(
     shop: Any, call: Call, tmp_path: Path
 ) -> None:

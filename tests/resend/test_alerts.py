@@ -11,7 +11,7 @@ from tests.resend.worlds import KEPT, MAX, QUEUE, MemoryNotifier, World
 
 from reliable_mq.resend import sql_escalations
 from reliable_mq.resend.alerts import AlertCounts, LogNotifier
-from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind
+from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind, Standing
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.sql_types import utc_datetime
 
@@ -257,6 +257,39 @@ def test_what_is_closed_and_told_is_forgotten_when_its_time_is_over(world: World
     world.alerts(mail, hook, owner="next").run_once(400.0 + 2 * KEPT)
     left = {row["message_id"].rstrip("0") for row in world.rows(world.database.escalations)}
     assert "c" not in left
+
+
+def test_how_the_notifiers_stand_is_told(world: World) -> None:
+    mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
+    mail.is_down = True
+    alerts = world.alerts(mail, hook)
+    assert alerts.standings() == {name: Standing(name=name) for name in ("mail", "hook")}
+    escalate(world, "a", "b")
+
+    alerts.run_once(100.0)
+
+    assert alerts.standings() == {
+        "hook": Standing(name="hook", next_time=utc_datetime(100.0), told_date=utc_datetime(100.0)),
+        "mail": Standing(
+            name="mail",
+            waiting=2,
+            failures=1,
+            next_time=utc_datetime(105.0),
+            note="OSError: mail server",
+        ),
+    }
+
+
+def test_a_test_is_told_by_all_that_can_and_leaves_no_trace(world: World) -> None:
+    mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
+    mail.is_down = True
+
+    outcome = world.alerts(mail, hook).test("shop", 100.0)
+
+    assert outcome == {"mail": "OSError: mail server", "hook": ""}
+    (test,) = hook.digests
+    assert test.headline == "[shop] this is a test: it tells of nothing"
+    assert world.rows(world.database.notifiers) == []
 
 
 def test_rows_that_somebody_tampered_with_stop_nobody(world: World) -> None:

@@ -38,6 +38,7 @@ VERBS = {
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
+    "notifiers": Verb("notifiers", "List who tells people and what waits; let them tell a test."),
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo.command", "Replay real orders through faults; prove that nothing was lost."),
     "walk": Verb("walk", "Print the path of one message through all stations."),

@@ -12,7 +12,8 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.escalation import Digest, check_notifier
+from reliable_mq.resend.escalation import Digest, Standing, check_notifier
+from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ class LogNotifier:
                 f", group {each.consumer_group}" if each.consumer_group else "",
                 *(each.reason, each.message_id),
             )
-        if digest.total > len(digest.items):
+        if not digest.total:
+            log.error("%s", digest.headline)
+        elif digest.total > len(digest.items):
             log.error("%s; see `reliable-mq stub list --escalated`", digest.headline)
 
 
@@ -70,6 +73,8 @@ class AlertBook(Protocol):
     def forget(self, before: float) -> int: ...
 
     def pending(self) -> Collection[str]: ...
+
+    def standings(self) -> dict[str, Standing]: ...
 
     def claim(
         self, notifier: str, now: float, owner: str, lease: float, digest_id: str
@@ -164,6 +169,24 @@ class Alerts:
                 done = self._tell(notifier, digest, now)
                 told, failed = told + done, failed + (not done)
         return AlertCounts(stuck, told, failed)
+
+    def test(self, application: str, now: float) -> dict[str, str]:
+        """Let every notifier tell a test; return what went wrong, by name; "": nothing."""
+        outcome = {}
+        for name, notifier in self._notifiers.items():
+            test = Digest(self._new_id(), application, utc_datetime(now), 0, (), ())
+            try:
+                notifier.tell(test)
+            except Exception as error:  # noqa: BLE001 - a notifier may raise what it likes
+                outcome[name] = f"{type(error).__name__}: {error}"
+            else:
+                outcome[name] = ""
+        return outcome
+
+    def standings(self) -> dict[str, Standing]:
+        """Return how every notifier stands, by name: those of here, and those of the database."""
+        known = self._book.standings()
+        return {name: Standing(name=name) for name in self._notifiers} | known
 
     def _look(self, now: float) -> int:
         if now < self._look_at:

@@ -105,6 +105,26 @@ class Share(msgspec.Struct, frozen=True):
     oldest: datetime
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a notifier stands.
+
+    Attributes:
+        name: the notifier's.
+        waiting: escalations that it has yet to tell.
+        failures: how often in a row its digest was not told.
+        next_time: when it may tell again; None: it never told.
+        told_date: when it last told.
+        note: why it failed last.
+    """
+
+    name: str
+    waiting: int = 0
+    failures: int = 0
+    next_time: datetime | None = None
+    told_date: datetime | None = None
+    note: str | None = None
+
+
 class Digest(msgspec.Struct, frozen=True):
     """What a notifier tells at once.
 
@@ -112,7 +132,7 @@ class Digest(msgspec.Struct, frozen=True):
         digest_id: 32 hexadecimal digits; the same when the same digest is told once more.
         application: the name of the application.
         time: when it was gathered, UTC.
-        total: how many escalations it tells of.
+        total: how many escalations it tells of; 0: it is a test.
         shares: the sums, the largest first.
         items: the first escalations one by one, the oldest first; at most `DIGEST_ITEMS_MAX`.
     """
@@ -127,6 +147,8 @@ class Digest(msgspec.Struct, frozen=True):
     @property
     def headline(self) -> str:
         """One line without line breaks: how many, and of what."""
+        if not self.total:
+            return f"[{self.application}] this is a test: it tells of nothing"
         counts: dict[str, int] = dict.fromkeys(Kind, 0)
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count

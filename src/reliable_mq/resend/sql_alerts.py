@@ -32,6 +32,7 @@ from reliable_mq.resend.escalation import (
     Digest,
     Escalation,
     Share,
+    Standing,
     next_digest_time,
     next_state,
     retry_wait,
@@ -95,14 +96,15 @@ class SqlAlerts:
         dialect = self._engine.dialect.name
         self._remove_alerts = delete(alerts).where(is_among(alert.escalation_seq, "seqs", dialect))
         self._remove = delete(escalations).where(is_among(this.seq, "seqs", dialect))
-        self._pending = (
-            select(alert.notifier)
-            .where(alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value)))
-            .distinct()
+        is_untold = alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value))
+        self._pending = select(alert.notifier).where(is_untold).distinct()
+        self._waiting = (
+            select(alert.notifier, func.count()).where(is_untold).group_by(alert.notifier)
         )
 
     def _prepare_holding(self, notifiers: Table) -> None:
         told = notifiers.c
+        self._all_notifiers = select(notifiers)
         self._find = select(notifiers).where(told.name == bindparam("who")).with_for_update()
         self._hold = _of(notifiers, told.name == bindparam("who")).values(
             owner=bindparam("me"),
@@ -189,6 +191,23 @@ class SqlAlerts:
         """Return the notifiers that have something to tell, now or later."""
         with self._engine.begin() as connection:
             return set(connection.execute(self._pending).scalars())
+
+    def standings(self) -> dict[str, Standing]:
+        """Return how every notifier stands that ever told or has something to tell, by name."""
+        with self._engine.begin() as connection:
+            waiting = {row[0]: row[1] for row in connection.execute(self._waiting)}
+            rows = {row.name: row for row in connection.execute(self._all_notifiers)}
+        return {
+            name: Standing(
+                name=name,
+                waiting=waiting.get(name, 0),
+                failures=rows[name].failures if name in rows else 0,
+                next_time=rows[name].next_time if name in rows else None,
+                told_date=rows[name].told_date if name in rows else None,
+                note=rows[name].note if name in rows else None,
+            )
+            for name in sorted(waiting.keys() | rows.keys())
+        }
 
     def claim(
         self, notifier: str, now: float, owner: str, lease: float, digest_id: str

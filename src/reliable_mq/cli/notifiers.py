@@ -1,0 +1,64 @@
+"""`reliable-mq notifiers`: who tells people, what they have yet to tell, and whether they can."""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+from msgspec.structs import asdict
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.loading import load_application
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli.database_options import print_rows
+from reliable_mq.errors import UsageError
+from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+
+COLUMNS = ("database", "name", "waiting", "told_date", "failures", "next_time", "note")
+
+
+def command(
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
+    test: Annotated[bool, typer.Option("--test", help="Let each of them tell a test now.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """List who tells people of escalations and what waits; or see whether they can tell."""
+    if bool(application) == bool(db):
+        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    if application:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
+        mq = load_application(application)
+    else:  # the notifiers are those of RELIABLE_MQ_ESCALATION_…, as for `reliable-mq resend --db`
+        mq = ReliableMQ("resend", database=db, table_prefix=prefix)
+    try:
+        mq.databases.check_tables()
+        (_test if test else _list)(mq, as_json=as_json)
+    finally:
+        mq.close()
+
+
+def _list(mq: ReliableMQ, *, as_json: bool) -> None:
+    rows = [
+        {"database": name} | asdict(standing)
+        for name in mq.databases
+        for standing in mq.alerts(database=name).standings().values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+    else:
+        print_rows(rows, COLUMNS)
+
+
+def _test(mq: ReliableMQ, *, as_json: bool) -> None:
+    first, database = next(iter(mq.databases.items()))
+    outcome = mq.alerts(database=first).test(mq.name, database.clock.now())
+    if as_json:
+        typer.echo(json.dumps(outcome))
+    else:
+        for name, trouble in outcome.items():
+            typer.echo(f"{name}: {trouble or 'told'}")
+    if any(outcome.values()):
+        raise typer.Exit(1)
