@@ -28,7 +28,7 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import Unavailable
 from reliable_mq.testing.local_servers import free_port
 
-LIFE_SECONDS_MAX = 25.0
+LIFE_SECONDS_MAX = 60.0
 RECEIPT_SECONDS_MAX = 2.0
 CHECKED_BACK_SECONDS = sum(map(int, CHECK_BACK.values())) / 1000 + 0.3
 LOOK_SECONDS = 0.01

@@ -54,7 +54,8 @@ class Ended(msgspec.Struct, frozen=True):
 def live(job: Job) -> int:
     """Live a life to its end; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    faulthandler.dump_traceback_later(LIFE_SECONDS_MAX / 2)  # what hangs says where
+    # What hangs says where. It looks at threads that run, so it may kill what is alive.
+    faulthandler.dump_traceback_later(LIFE_SECONDS_MAX - 2)
     _hurry()
     plant(job.world.flaw)
     if job.steps:
