@@ -12,6 +12,7 @@ from bench.render import PAGE
 MEASUREMENTS = (
     "wire_codec",
     "orders_end_to_end",
+    "order_flow",
     "resend",
     "kill_broker",
     "send_throughput",

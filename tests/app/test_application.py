@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
+from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry, SendResult
 from reliable_mq.app.asyncio_producer import SentOutsideTransaction
 from reliable_mq.app.consumer import plan_of
 from reliable_mq.app.loading import load_application
@@ -139,6 +139,17 @@ def test_a_rejected_message_ends_in_the_dead_letters_with_its_reason(shop: Relia
     assert statuses(shop) == [0]
 
 
+def send_at_once(mq: ReliableMQ) -> SendResult:
+    return mq.producer.send("orders", {})
+
+
+def send_in_a_task(mq: ReliableMQ) -> SendResult:
+    async def task() -> SendResult:
+        return await mq.producer.send_async("orders", {})
+
+    return asyncio.run(task())
+
+
 def test_a_managed_topic_outside_a_transaction_warns_raises_or_passes(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -153,14 +164,15 @@ def test_a_managed_topic_outside_a_transaction_warns_raises_or_passes(
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                if policy == "raise":
-                    with pytest.raises(UsageError, match=r"use mq\.transaction"):
-                        mq.producer.send("orders", {})
-                else:
-                    assert mq.producer.send("orders", {}).queue.topic == "orders"
+                for send in (send_at_once, send_in_a_task):
+                    if policy == "raise":
+                        with pytest.raises(UsageError, match=r"use mq\.transaction"):
+                            send(mq)
+                    else:
+                        assert send(mq).queue.topic == "orders"
                 mq.producer.send("free", {})
             kinds = [each.category for each in caught if each.filename == __file__]
-            assert kinds == ([SentOutsideTransaction] if policy == "warn" else [])
+            assert kinds == ([SentOutsideTransaction] * 2 if policy == "warn" else [])
         finally:
             mq.close()
 
