@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 ALERT_LEASE_SECONDS = 300.0
 """Longer than a mail or a post takes: each of their steps ends within `escalation_timeout`."""
 
+BATCHES_ONCE = 100
+"""Most batches that retention removes when all is to be done once, as from a cron job."""
+
 
 class Upkeep:
     """Makes schedulers, alerts and retention for the databases of an application.
@@ -164,7 +167,18 @@ class Upkeep:
             told = self.alerts(name).run_once(each.clock.now())
             digests = {"digests": told.told, "digests_failed": told.failed}
             counts[name] = asdict(done) | {"stuck": told.stuck} | digests
+            counts[name]["removed"] = self._remove_once(name, each.clock.now())
         return counts
+
+    def _remove_once(self, name: str, now: float) -> int:
+        """Remove what is old enough, within bounds: who runs us once has something else to do."""
+        removed, retention = 0, self.retention(name)
+        for _ in range(BATCHES_ONCE if self._settings.retention != "off" else 0):
+            counts = retention.run_once(now)
+            removed += counts.stubs + counts.logs + counts.calls
+            if not counts.is_full:
+                break
+        return removed
 
     def _reading(self) -> NoticeReading:
         return NoticeReading(self._connections, self._databases, self._settings.claim_lease)

@@ -4,6 +4,7 @@ Receives the agenda and what is known of topics; hands on claims, and tells the 
 of their sends. No topic's stubs, however many or however poisoned, keep another topic's waiting.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -23,6 +24,8 @@ from reliable_mq.resend.due import (
     share,
 )
 from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, closes, gate_of
+
+log = logging.getLogger(__name__)
 
 NEWEST_PART = 4
 """Of a topic with more due than its share, one in so many is taken from those that became due last:
@@ -139,8 +142,12 @@ class Intake:
             row = self._rows.get(topic)
             failures = row.failures if row else 0
             if closes(number, failed[topic], gate_of(row, now)):
+                if not failures:
+                    said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
+                    log.warning(said, topic, number, errors[topic])
                 self._topics.failed(topic, failures + 1, now, errors[topic])
             elif failures and failed[topic] < number:
+                log.warning("topic %s: sends arrive again", topic)
                 self._topics.sent(topic, now)
 
     def fit(self, took: float) -> None:
