@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.errors import ConnectionLost, NoRoute
@@ -12,6 +13,7 @@ from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.thread_scheduler import SOON_SECONDS, run_forever
 from reliable_mq.sql_types import utc_datetime
 
 
@@ -177,6 +179,39 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     assert world.row(stub)["count"] == 2  # the send of the dead one counts, too
     assert world.row(stub)["resend_time"] == utc_datetime(185.0)
     assert world.open_escalations() == []
+
+
+class UntilSent:
+    """Stops a scheduler when something was sent; its waits are the only time that passes."""
+
+    def __init__(self, world: World, now: float) -> None:
+        self.now = now
+        self.sent = world.broker.sent
+
+    def is_set(self) -> bool:
+        return bool(self.sent)
+
+    def wait(self, timeout: float) -> bool:
+        self.now += timeout
+        return self.is_set()
+
+
+@pytest.mark.parametrize("interval", [1.0, 7.0])
+def test_what_a_killed_scheduler_had_claimed_is_taken_over_when_its_lease_ends(
+    world: World, interval: float
+) -> None:
+    world.write("a")
+    asked = ClaimRequest(
+        kind=DueKind.UNSENT, topic="orders", now=105.0, owner="dead", lease=60.0, limit=10
+    )
+    assert len(world.new_due().claim(asked).stubs) == 1
+    stopped = UntilSent(world, 105.3)
+    times: list[float] = []
+    world.broker.on_send = lambda _names: times.append(stopped.now)
+
+    run_forever(world.scheduler, stopped, interval=interval, clock=lambda: stopped.now)
+
+    assert times == [pytest.approx(165.0, abs=SOON_SECONDS)]
 
 
 def test_a_delayed_message_is_passed_when_the_group_has_caught_up() -> None:
