@@ -1,5 +1,6 @@
 """Several databases in one application: whose stub, whose consume log, and what is refused."""
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -78,6 +79,25 @@ def test_a_session_chooses_its_database_by_itself(shop: ReliableMQ, other_url: s
 
     assert len(statuses(shop.databases["billing"])) == 2
     assert statuses(shop.database) == []
+
+
+def test_so_does_every_other_form_of_transaction(shop: ReliableMQ) -> None:
+    billing = shop.databases["billing"]
+
+    async def on_a_loop() -> None:
+        async with shop.transaction(database="billing") as tx:
+            await tx.send("invoices", {"id": 1})
+        async with billing.async_session() as session, shop.transaction(session) as tx:
+            await tx.send("invoices", {"id": 2})
+        async with billing.async_engine.connect() as connection, shop.transaction(connection) as tx:
+            await tx.send("invoices", {"id": 3})
+        await billing.close_async()
+
+    asyncio.run(on_a_loop())
+    with billing.engine.connect() as connection, shop.transaction(connection) as tx:
+        tx.send("invoices", {"id": 4})
+
+    assert (len(statuses(billing)), statuses(shop.database)) == (4, [])
 
 
 def test_a_session_of_another_database_than_the_named_one_is_refused(shop: ReliableMQ) -> None:
