@@ -330,8 +330,9 @@ class Model:
         self._cut(count)
         self._written = self._synced = self.visible = count
         for (topic, queue_id), queue in self.queues.items():
-            theirs_end = core.state.store.queue(topic, queue_id)
-            if (theirs_end.end if theirs_end else 0) != queue.visible:
+            kept = core.state.store.queue(topic, queue_id)
+            theirs_end = kept.end if kept else 0
+            if theirs_end != queue.visible:
                 raise Violation(f"{topic}/{queue_id} has {theirs_end}, must have {queue.visible}")
         self.tables.opened(disk, self)
         self.delays.opened(disk)

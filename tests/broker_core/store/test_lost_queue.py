@@ -160,3 +160,23 @@ def test_a_topic_that_was_made_anew_is_rebuilt_from_its_new_messages() -> None:
 def last_unit_of(log_end: int) -> bytes:
     """A queue that knows the log up to its end, so that nothing is dispatched again."""
     return pack_unit(log_end - 100, 100, 0) + bytes(QUEUE_FILE_SIZE - 20)
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [*QUEUES, ("orders", 2)])
+def test_a_unit_beyond_the_note_for_a_part_of_the_log_that_it_knows_is_not_believed(
+    topic: str, queue_id: int
+) -> None:
+    """A log was cut and has grown again; that the queue was cut too was not on the medium yet."""
+    life = full_store(is_closed=True)
+    store = life.open()
+    life.turn(store)
+    store.checkpoint()
+    queue = store.queue(topic, queue_id)
+    file_number, at = divmod((queue.end if queue else 0) * 20, QUEUE_FILE_SIZE)
+    path = f"consumequeue/{topic}/{queue_id}/{file_number * QUEUE_FILE_SIZE:020d}"
+    stale = pack_unit(store.log.end - 100, 137, 100)
+    life.disk.open(path, QUEUE_FILE_SIZE).write(at, (stale,))
+
+    again = life.check().queue(topic, queue_id)
+
+    assert (again.end if again else 0) == (queue.end if queue else 0)

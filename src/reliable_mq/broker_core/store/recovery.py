@@ -117,6 +117,18 @@ class _Known(NamedTuple):
     log_end: int
     is_proven: bool  # by the note; else by the checkpoint's time, to a segment's start
     lost: frozenset[QueueKey]
+    queue_ends: Mapping[QueueKey, int] | None = None  # of all queues, where the note knows them
+
+    def end_of(self, key: QueueKey, queue: ConsumeQueue) -> int:
+        """Return up to which message a queue and the known log agree.
+
+        What the queue has beyond the note, for a part of the log that the note knows, is of a log
+        that was cut: it was taken out, and the power failed before that was on the medium.
+        """
+        end = queue.index_of(self.log_end)
+        if self.queue_ends is None:
+            return end
+        return max(queue.first, min(end, self.queue_ends.get(key, 0)))
 
 
 class _Gap(Exception):
@@ -182,7 +194,12 @@ def _known(evidence: Evidence) -> _Known:
                 queue = queues.get((topic, queue_id))
                 if queue is None or not _holds(queue, noted, log.start, note.log_start):
                     lost.add((topic, queue_id))
-        return _Known(note.log_end, True, frozenset(lost))
+        noted_ends = {
+            (topic, queue_id): noted.end
+            for topic, ends in note.queues.items()
+            for queue_id, noted in ends.items()
+        }
+        return _Known(note.log_end, True, frozenset(lost), noted_ends)
     if not evidence.was_killed:
         known = [queue.log_end for queue in queues.values() if queue.is_contiguous]
         return _Known(max(known, default=log.start), True, frozenset(lost))
@@ -232,7 +249,7 @@ def _holds(queue: ConsumeQueue, noted: QueueExtent, log_start: int, noted_start:
 def _plan(evidence: Evidence, known: _Known) -> Plan:
     log, queues = evidence.log, evidence.queues
     keep = {
-        key: queue.index_of(known.log_end) if evidence.was_killed else queue.end
+        key: known.end_of(key, queue) if evidence.was_killed else queue.end
         for key, queue in queues.items()
         if key not in known.lost
     }
