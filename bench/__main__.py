@@ -14,6 +14,7 @@ MEASUREMENTS = (
     "orders_end_to_end",
     "order_flow",
     "resend",
+    "duplicates",
     "kill_broker",
     "send_throughput",
     "consume_throughput",

@@ -14,7 +14,6 @@ from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import NoScriptError
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from reliable_mq.idempotency.breaker import Circuit, CircuitBreaker
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease
@@ -156,12 +155,10 @@ class RedisLeases:
         if not self._breaker.allows(now):
             return [UNREACHABLE] * len(asked)
         try:
-            # Once more at once: after a restart of Redis every pooled connection is dead.
-            async for attempt in AsyncRetrying(
-                stop=stop_after_attempt(2), retry=retry_if_exception_type(FAULTS), reraise=True
-            ):
-                with attempt:
-                    answers = await self._call(asked, ended)
+            try:
+                answers = await self._call(asked, ended)
+            except FAULTS:  # once more at once: after a restart every pooled connection is dead
+                answers = await self._call(asked, ended)
         except FAULTS as error:
             self._breaker.failed(asyncio.get_running_loop().time())
             log.warning("Redis does not answer, the database decides alone: %s", error)

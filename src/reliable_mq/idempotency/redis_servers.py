@@ -77,17 +77,18 @@ class _OneServer:
     """One Redis, or the primary of the moment: all keys of a call go in one command."""
 
     def __init__(self, redis: Redis, sentinel: Sentinel | None = None) -> None:
-        self._redis = redis
+        self._redis: Any = redis
         self._sentinel = sentinel
 
     async def load(self, script: Script) -> None:
         await self._redis.script_load(script.text)
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        if len(calls) == 1:  # a pipeline of one costs a third more than the command
+            return [await self._redis.execute_command(*_evalsha(calls[0]))]
         pipeline = self._redis.pipeline(transaction=False)
         for call in calls:
-            tail = [part for parts in call.parts for part in parts]
-            pipeline.evalsha(call.script.digest, len(call.keys), *call.keys, *call.shared, *tail)
+            pipeline.execute_command(*_evalsha(call))
         return [list(answers) for answers in await pipeline.execute()]
 
     async def close(self) -> None:
@@ -95,6 +96,11 @@ class _OneServer:
         if self._sentinel is not None:
             for each in self._sentinel.sentinels:
                 await each.aclose()
+
+
+def _evalsha(call: ScriptCall) -> tuple[Any, ...]:
+    tail = [part for parts in call.parts for part in parts]
+    return ("EVALSHA", call.script.digest, len(call.keys), *call.keys, *call.shared, *tail)
 
 
 class _Cluster:
