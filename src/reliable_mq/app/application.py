@@ -88,11 +88,19 @@ class ReliableMQ(Declaring):
             backlog_wait=self.settings.resend_backlog_wait,
             told_after=self.settings.resend_told_after,
         )
-        self._connections = Connections(name, self.settings, self._policy, leases)
         #: the databases by name, "main" first; their engines, sessions and our tables
         self.databases = Databases(self.settings, self._connections_wanted)
+        self._declared = Declarations(self.settings)
+        self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
+        self._notifiers = notifiers
+        check_upkeep(self.settings, self._policy)
+        self._stand_on(Connections(name, self.settings, self._policy, leases))
+
+    def _stand_on(self, connections: Connections) -> None:
+        """Make what sends and receives over these connections; tests give others."""
+        self._connections = connections
         self._half_messages = HalfMessages(
-            name,
+            self.name,
             self._connections,
             self.databases,
             self._policy.next_time,
@@ -103,15 +111,17 @@ class ReliableMQ(Declaring):
             self.databases,
             self._half_messages,
             relay_lease=self.settings.relay_lease,
-            is_shared=self.settings.relay == "shared",
+            is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self.groups_of,
         )
         self._producer: Producer | None = None
-        self._declared = Declarations(self.settings)
-        self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
-        check_upkeep(self.settings, self._policy)
         self._upkeep = Upkeep(
-            name, self._connections, self.databases, self.settings, self._policy, notifiers
+            self.name,
+            self._connections,
+            self.databases,
+            self.settings,
+            self._policy,
+            self._notifiers,
         )
 
     @property

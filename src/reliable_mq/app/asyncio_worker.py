@@ -68,6 +68,12 @@ class Worker:
                 await self._client.consume(consumer.subscription(), deliveries.handle)
             )
 
+    async def abandon(self) -> None:
+        """Let go of what would keep a process alive, and say nothing to anybody; for tests."""
+        for deliveries in self._deliveries:
+            await deliveries.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def close(self) -> None:
         """Start no more handlers, wait for those that run, give back what was not begun."""
         await asyncio.gather(*(running.close() for running in self._running))

@@ -58,6 +58,9 @@ class Connections:
         ConfigurationError: when the name servers' addresses do not read.
     """
 
+    #: whether relays of this process may send what others committed
+    shares_relays = True
+
     def __init__(
         self, name: str, settings: Settings, policy: ResendPolicy, leases: OpenLeases | None = None
     ) -> None:

@@ -58,6 +58,11 @@ class AsyncTransactions:
         """The producer groups that this client answers for."""
         return sorted(self._answerers)
 
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        """The answers that are being worked out."""
+        return list(self._answering.values())
+
     async def join(self, group: str, answerer: Answerer) -> None:
         """Answer for a producer group from now on, whoever of it sent the half.
 

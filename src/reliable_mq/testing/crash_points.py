@@ -19,9 +19,11 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 from reliable_mq.errors import ConfigurationError
 
@@ -97,13 +99,31 @@ def parse_point(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
-_installed: CrashPoints | None = None
+class Steps(Protocol):
+    """What takes steps."""
+
+    def step(self, name: str) -> None:
+        """Take a step, or die at it."""
+
+
+_installed: Steps | None = None
 
 
 def crash_here(name: str) -> None:
     """Be a crash point of that name; nothing happens where no crash points are installed."""
     if _installed is not None:
         _installed.step(name)
+
+
+@contextmanager
+def taking_steps(steps: Steps) -> Iterator[None]:
+    """Let `crash_here` be a step of these while the block runs; other steps they see themselves."""
+    global _installed  # noqa: PLW0603 - what `crash_here` asks
+    before, _installed = _installed, steps
+    try:
+        yield
+    finally:
+        _installed = before
 
 
 def install(points: CrashPoints) -> None:

@@ -80,17 +80,27 @@ class LeaseTable:
 
 
 class MemoryLeases:
-    """One process's view of a `LeaseTable`; a `LeaseStore`."""
+    """One process's view of a `LeaseTable`; a `LeaseStore`.
 
-    def __init__(self, table: LeaseTable) -> None:
+    Args:
+        table: what is remembered.
+        step: told of what another process could notice, see `crash_switch`.
+    """
+
+    def __init__(self, table: LeaseTable, step: Callable[[str], None] = lambda _: None) -> None:
         self._table = table
+        self._step = step
 
     async def claim(self, claims: Sequence[tuple[str, str]], lease: float) -> list[Claim]:
         """See `LeaseStore.claim`."""
-        return [self._table.claim(key, token, lease) for key, token in claims]
+        self._step("before claim")
+        answers = [self._table.claim(key, token, lease) for key, token in claims]
+        self._step("after claim")
+        return answers
 
     def settle(self, key: str, token: str, fate: Fate) -> None:
         """See `LeaseStore.settle`."""
+        self._step(f"before {fate}")
         self._table.settle(key, token, fate)
 
     def renew(self, key: str, token: str, lease: float) -> None:

@@ -1,0 +1,35 @@
+"""A clock that stands still until somebody moves it."""
+
+import time
+
+
+class ManualClock:
+    """Seconds since the epoch, from now on in whole seconds; stands in for a database's clock.
+
+    Invariant: it never goes back.
+    """
+
+    def __init__(self, start: float | None = None) -> None:
+        self._now = float(int(time.time())) if start is None else start
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._now
+
+    measured_now = now
+    """The database is this clock: there is nothing to measure."""
+
+    @property
+    def epoch_ms(self) -> int:
+        """The time in milliseconds."""
+        return round(self._now * 1000)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass.
+
+        Raises:
+            ValueError: when it would go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back by {-seconds} s")
+        self._now += seconds

@@ -1,0 +1,265 @@
+"""A client over a broker in memory: the real flows, one step after the other.
+
+Receives flows; hands on what they return. Time stands still while one runs: what it would wait for
+comes at once, or not at all. Nothing runs by itself: a consumer reads when `step` is called.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait
+from reliable_mq.client.offsets import commit
+from reliable_mq.client.pulling import pull_once
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.settling import settle
+from reliable_mq.client.subscription import (
+    CONSUMED,
+    Handler,
+    Outcome,
+    Subscription,
+    checked_outcomes,
+)
+from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.testing.faults import Faults
+from reliable_mq.testing.manual_clock import ManualClock
+from reliable_mq.testing.memory_broker import NAME_SERVER, MemoryBroker
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, encode_command
+
+_WAITS_MAX = 20
+
+
+class TimeStandsStill(Exception):
+    """A flow waits for what does not come while nobody moves the clock."""
+
+
+class MemoryClient(AsyncClient):
+    """One client: a connection, its routes, its producer, its consumers.
+
+    Args:
+        broker: whom it talks to.
+        clock: its time.
+        faults: what happens to its requests.
+        number: of its connection; no two clients have the same.
+        producer_group: how the broker knows it when it sends.
+    """
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        clock: ManualClock,
+        faults: Faults,
+        *,
+        number: int,
+        producer_group: str,
+    ) -> None:
+        # A request is tried once: what becomes of one that failed is what tests want to see.
+        settings = ClientSettings(producer_group=producer_group, retries=0)
+        super().__init__(NAME_SERVER, settings=settings)
+        self._broker = broker
+        self._clock = clock
+        self._faults = faults
+        self.number = number
+        self.readers: list[MemoryConsumer] = []
+        self._waits = 0
+
+    async def start(self) -> None:
+        """There is nothing to connect."""
+
+    async def close(self) -> None:
+        """Leave all groups and the broker."""
+        for reader in list(self.readers):
+            await reader.close()
+        await self.transactions.close()
+        self._broker.disconnect(self.number)
+
+    async def consume(  # type: ignore[override]
+        self, subscription: Subscription, handler: Handler
+    ) -> "MemoryConsumer":
+        """Read for a consumer group, whenever `step` is called."""
+        group = ConsumerGroup(
+            subscription,
+            self._clock.epoch_ms,
+            self.client_id,
+            settings=self.settings,
+            routes=self._routes,
+            producer=self._producer,
+        )
+        reader = MemoryConsumer(self, group, handler, self._clock, self._faults)
+        self.readers.append(reader)
+        self._consumers[group.name] = reader  # type: ignore[assignment]
+        return reader
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        """Take a consumer that has ended out of its group."""
+        self._consumers.pop(group.name, None)
+        self.readers = [each for each in self.readers if each.group is not group]
+
+    async def step(self) -> int:
+        """Read and handle what there is, once; return how many messages that were."""
+        handled = sum([await reader.step() for reader in list(self.readers)])
+        await self.answer_broker()
+        return handled
+
+    async def answer_broker(self) -> int:
+        """Answer what the broker asks of this client, and wait until that is done."""
+        asked = self._broker.requests_to(self.number)
+        for command in asked:
+            answer = self._answer_request(self._broker.address, command)
+            if answer is not None and not command.is_oneway:
+                self._broker.answer(encode_command(answer), self.number)
+        running = list(self.transactions.running)
+        await asyncio.gather(*running)
+        return len(asked)
+
+    async def run(self, flow: Flow[Any]) -> Any:
+        """Drive a flow to its end.
+
+        Raises:
+            TimeStandsStill: when it goes on waiting.
+        """
+        before, self._waits = self._waits, 0
+        try:
+            return await super().run(flow)
+        finally:
+            self._waits = before
+
+    async def _answer(self, step: Step) -> Any:
+        if isinstance(step, Now):
+            return Instant(self._clock.now(), self._clock.epoch_ms)
+        if isinstance(step, Call):
+            return await self._call(step)
+        if isinstance(step, CallAll):
+            return [await self._call_or_failure(each) for each in step.calls]
+        if isinstance(step, Once):
+            return await self.run(step.flow())
+        if isinstance(step, Post):
+            self._ask(step.address, step.command)
+        if isinstance(step, Wait):
+            self._waits += 1
+            if self._waits > _WAITS_MAX:
+                raise TimeStandsStill
+        return None
+
+    async def _call(self, step: Call) -> Command:
+        answer = self._ask(step.address, step.command)
+        if answer is None:
+            raise RequestTimeout(f"{step.address} gave no answer")
+        return answer
+
+    def _ask(self, address: str, command: Command) -> Command | None:
+        if self._faults.is_broker_away:
+            raise ConnectionLost(f"{address} is away")
+        if self._faults.takes_request(command):
+            return None
+        if address == NAME_SERVER:
+            return self._broker.ask(address, command, self.number)
+        name = RequestCode(command.code).name
+        self._faults.switch.step(f"broker: sent {name}")
+        answer = self._broker.ask(address, command, self.number)
+        self._faults.switch.step(f"broker: answered {name}")
+        return None if self._faults.takes_reply(command) else answer
+
+
+class MemoryConsumer:
+    """One consumer group's member: reads, hands out and settles when it is told to."""
+
+    def __init__(
+        self,
+        client: MemoryClient,
+        group: ConsumerGroup,
+        handler: Handler,
+        clock: ManualClock,
+        faults: Faults,
+    ) -> None:
+        self.group = group
+        self._client = client
+        self._handler = handler
+        self._clock = clock
+        self._faults = faults
+
+    async def step(self) -> int:
+        """Read what there is, handle what is ready, commit; return how many were handled."""
+        try:
+            await self._read()
+            handled = 0
+            self.group.wake(self._clock.now())
+            batches = []
+            while batch := self.group.take(self._clock.now()):
+                batches.append(batch)
+            for batch in self._faults.ordered(batches):
+                handled += await self._handle(batch)
+            await self._client.run(commit(self.group, self.group.all_queues))
+        except (ReliableMQError, TimeStandsStill):
+            return 0  # the broker is away; what was taken comes again
+        return handled
+
+    def rebalance_soon(self) -> None:
+        """Each step does."""
+
+    async def close(self) -> None:
+        """Give the queues back and leave the group."""
+        try:
+            await self._client.run(give_all_back(self.group))
+        finally:
+            await self._client.leave_group(self.group)
+
+    async def _read(self) -> None:
+        for topic in self.group.subscription.topics:
+            try:
+                await self._client.run(self.group.routes.of(topic))
+            except ReliableMQError:
+                continue  # nobody has sent to it yet
+        await self._client.heartbeat()
+        changes = await self._client.run(rebalance(self.group))
+        for assigned in changes.left:
+            await self._client.run(give_back(self.group, assigned))
+        await self._client.run(keep_ready(self.group))
+        for assigned in list(self.group.assigned):
+            before = -1
+            while assigned.is_started and assigned.has_room and before != assigned.next_offset:
+                before = assigned.next_offset
+                await self._client.run(pull_once(self.group, assigned))
+
+    async def _handle(self, messages: Sequence[ReceivedMessage]) -> int:
+        """Handle a batch, and settle each of it; delayed ones are held instead."""
+        now = []
+        for message in messages:
+            late = self._faults.meet("delay", message.topic)
+            if late is None:
+                now.append(message)
+            else:
+                until = self._clock.now() + late.seconds
+                self._assigned(message).hold(message.queue_offset, until, counts=False)
+        if not now:
+            return 0
+        outcomes = checked_outcomes(await self._handler(now), len(now))
+        for message, outcome in zip(now, outcomes, strict=True):
+            await self._settle(message, outcome)
+            if outcome == CONSUMED and self._faults.meet("duplicate", message.topic):
+                await self._handler([message])
+        return len(now)
+
+    async def _settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        assigned = self._assigned(message)
+        lost = outcome == CONSUMED and self._faults.meet("lost acknowledgement", message.topic)
+        if lost:
+            assigned.hold(message.queue_offset, self._clock.now(), counts=False)
+            return
+        try:
+            await self._client.run(settle(self.group, assigned, message, outcome))
+        except TimeStandsStill:  # neither a dead letter nor a retry is stored: as a client waits
+            until = self._clock.now() + self.group.settings.settle_retry_seconds
+            assigned.hold(message.queue_offset, until, counts=False)
+
+    def _assigned(self, message: ReceivedMessage) -> AssignedQueue:
+        found = self.group.find(message.queue)
+        if found is None:
+            raise LookupError(f"{message.queue} was given back while it was read")
+        return found

@@ -1,0 +1,371 @@
+"""A world for the tests of an application: its own code and database, everything else in memory.
+
+The broker is the real core on a disk in memory, the client's flows and the consumer's protocol are
+the real ones; only sockets, threads and time are not. Nothing happens by itself: the test says when
+messages are delivered and when time passes, and what goes wrong meanwhile.
+
+    with MessageWorld(mq) as world:
+        place_order()                        # the application's code, with mq.transaction()
+        world.assert_sent("orders", {"id": 1})
+        world.deliver()                      # its consumers handle what there is
+        world.advance(hours=2)               # delays, retries and resends come
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from inspect import isawaitable
+from typing import Any, Self
+
+from sqlalchemy import select
+
+from reliable_mq.app.application import ReliableMQ
+from reliable_mq.app.sql_database import Database
+from reliable_mq.client.received import received
+from reliable_mq.client.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.errors import UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.testing.crash_points import taking_steps
+from reliable_mq.testing.crash_switch import Crashed, CrashSwitch
+from reliable_mq.testing.faults import Faults
+from reliable_mq.testing.manual_clock import ManualClock
+from reliable_mq.testing.memory_broker import MemoryBroker
+from reliable_mq.testing.memory_connections import MemoryConnections
+from reliable_mq.testing.memory_leases import LeaseTable
+from reliable_mq.testing.sent_messages import Wanted, refuse_unless_sent
+
+log = logging.getLogger(__name__)
+
+_STEPS = 30
+"""Time that passes is cut into so many steps, of a second at least."""
+_QUIET_SECONDS_MAX = 86_400.0
+
+
+class MessageWorld:
+    """One application in a world of tests. A context manager.
+
+    Invariant: between two calls nothing runs; what is not delivered waits.
+
+    Args:
+        mq: the application, as it is declared. Its database is the one of its settings, with our
+            tables in it (`mq.create_tables()`); broker and Redis of its settings are not used.
+        redis: whether there are leases, as with Redis; False: the database decides alone.
+        seed: of everything that is left to chance.
+        **properties: settings of the broker, by Apache RocketMQ's names.
+    """
+
+    def __init__(
+        self, mq: ReliableMQ, *, redis: bool = True, seed: int = 0, **properties: str
+    ) -> None:
+        self.mq = mq
+        self.clock = ManualClock()
+        self.broker = MemoryBroker(self.clock, **properties)
+        #: what goes wrong next
+        self.faults = Faults(seed)
+        #: what Redis would remember; None without it
+        self.leases = LeaseTable(self.clock.now) if redis else None
+        self._real_connections = mq._connections
+        self._real_clocks: dict[str, Any] = {}
+        self._connections: MemoryConnections | None = None
+
+    def __enter__(self) -> Self:
+        for name, database in self.mq.databases.items():
+            self._real_clocks[name] = database.clock
+            database.clock = self.clock  # type: ignore[assignment]
+            database.check_tables()
+        self._begin_life()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_life()
+        for name, clock in self._real_clocks.items():
+            self.mq.databases[name].clock = clock
+        self.mq._stand_on(self._real_connections)
+
+    # what happens
+
+    def deliver(self) -> int:
+        """Send what was committed and let consumers handle it, until nothing moves.
+
+        Returns how many steps of that were made: sends, and messages handled. What a handler sends
+        is delivered too; what is delayed, or to be tried again later, waits for `advance`.
+
+        Raises:
+            Crashed: when `crash` has killed the process; `restart` begins its next life.
+        """
+        total = 0
+        while moved := self._life.step():
+            total += moved
+        return total
+
+    def advance(self, seconds: float = 0.0, **units: float) -> int:
+        """Let time pass, with everything that becomes due meanwhile: `advance(hours=2)`.
+
+        Delays end, retries come, leases pass, check-backs are asked, and the resend scheduler looks
+        as often as it would, but not more than thirty times.
+
+        Args:
+            seconds: so many, and
+            **units: what `timedelta` takes: minutes, hours, days.
+        """
+        left = seconds + timedelta(**units).total_seconds()
+        step = max(1.0, left / _STEPS)
+        total = self.deliver()
+        while left > 0:
+            self.clock.advance(min(step, left))
+            left -= step
+            self.broker.tick()
+            for name in self.mq.databases:
+                self.mq.scheduler(database=name).run_once(self.clock.now())
+            total += self.deliver()
+        return total
+
+    def settle(self) -> None:
+        """Let time pass until every stub is confirmed, voided or given up.
+
+        Raises:
+            AssertionError: when that takes more than a day; names the stubs.
+        """
+        self.deliver()
+        passed, step = 0.0, 1.0
+        while self._unsettled():
+            if passed > _QUIET_SECONDS_MAX:
+                raise AssertionError(f"not settled in a day: {self._unsettled()}")
+            self.advance(step)
+            passed += step
+            step = min(2 * step, 3600.0)
+
+    @contextmanager
+    def crash(self, at: int | str) -> Iterator[CrashSwitch]:
+        """Kill the process at a step of what the block does; it lives again after the block.
+
+        Args:
+            at: the number of the step, from 0, or its name. Which there are say the `names` of
+                what this gives, after a block that was not killed; `crash_here("paid")` of
+                `testing.crash_points` makes one in the application's own code.
+
+        A block that ends before that step is not killed: see `dead` of what this gives.
+        """
+        switch = self.faults.switch = CrashSwitch(at)
+        self._watch(switch)
+        try:
+            with taking_steps(switch):
+                yield switch
+        except Crashed:
+            if not switch.dead:
+                raise
+        finally:
+            in_use = switch.in_use if switch.dead else []
+            switch.release()
+            self.faults.switch = CrashSwitch()
+            if switch.dead:
+                self.restart(in_use)
+
+    def restart(self, in_use: Sequence[Any] = ()) -> None:
+        """Kill the application's process and begin its next life; leases of the dead pass first.
+
+        Args:
+            in_use: connections of the database's driver that the dead had in use.
+        """
+        self._abandon_life(in_use)
+        self.clock.advance(self.mq.settings.claim_lease + self.mq.settings.relay_lease)
+        self._begin_life()
+
+    # what is there
+
+    def sent(self, topic: str) -> list[ReceivedMessage]:
+        """Return the messages of a topic, each once, in the order in which they were stored."""
+        self._life.send_in_hand()
+        return list({message.message_id: message for message in self._stored(topic)}.values())
+
+    def sent_times(self, message_id: str, topic: str) -> int:
+        """Return how often a message was stored in its topic: resends are duplicates there."""
+        return sum(each.message_id == message_id for each in self._stored(topic))
+
+    def dead_letters(self, group: str) -> list[ReceivedMessage]:
+        """Return the dead letters of a consumer group."""
+        return self._stored(DEAD_LETTER_PREFIX + group)
+
+    def assert_sent(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        times: int = 1,
+        tag: str | None = None,
+        key: object = None,
+        ordering_key: object = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[ReceivedMessage]:
+        """Fail unless so many messages were sent to a topic; return them.
+
+        Args:
+            topic: the topic.
+            payload: what `tx.send` was given; compared as it is on the wire. None: any.
+            times: how many messages, resends of one not counted; 0: none at all.
+            tag, key, ordering_key: what they must be; None: any.
+            properties: that they must have, among others.
+        """
+        wanted = Wanted(payload, tag, key, ordering_key, properties or {})
+        return refuse_unless_sent(topic, self.sent(topic), wanted, times)
+
+    # lives
+
+    @property
+    def _life(self) -> MemoryConnections:
+        if self._connections is None:
+            raise UsageError("this world has not begun: write `with MessageWorld(mq) as world:`")
+        return self._connections
+
+    def _begin_life(self) -> None:
+        mq = self.mq
+        self._connections = MemoryConnections(
+            *(mq.name, mq.settings, mq._policy),
+            broker=self.broker,
+            clock=self.clock,
+            faults=self.faults,
+            leases=self.leases,
+        )
+        mq._stand_on(self._connections)
+        consumers = mq._declared.consumers
+        if consumers:
+            self._connections.start_worker("consumers", consumers, mq.databases)
+        mq._half_messages.join()
+
+    def _end_life(self) -> None:
+        self.mq._half_messages.close()
+        self._life.close()
+        self._connections = None
+
+    def _abandon_life(self, in_use: Sequence[Any]) -> None:
+        life, self._connections = self._life, None
+        databases = list(self.mq.databases.values())
+
+        async def close_all() -> None:
+            for connection in in_use:
+                await _close(connection)
+            for database in databases:
+                await database.close_async()
+
+        self.mq._half_messages.close()
+        life.loop_thread.run(close_all())
+        life.abandon()
+        for database in databases:
+            database.close()
+
+    def _watch(self, switch: CrashSwitch) -> None:
+        for database in self.mq.databases.values():
+            switch.watch(database.engine)
+            switch.watch(self._life.loop_thread.run(_async_engine(database)))
+
+    def _stored(self, topic: str) -> list[ReceivedMessage]:
+        return [
+            received(record, MessageQueue(topic, "memory", record.queue_id))
+            for record in self.broker.records(topic)
+        ]
+
+    def _unsettled(self) -> list[str]:
+        found: list[str] = []
+        for database in self.mq.databases.values():
+            stub = database.stubs.c
+            waiting = select(stub.message_id).where(
+                stub.status == StubStatus.UNCONFIRMED.value, stub.given_up.is_(False)
+            )
+            with database.engine.connect() as connection:
+                found += connection.execute(waiting).scalars()
+        return found
+
+    # every fault there is
+
+    def assert_effect_once(
+        self,
+        act: Callable[[], Any],
+        effects: Callable[[Any], int],
+        *,
+        every_step: bool = True,
+    ) -> list[str]:
+        """Fail unless what `act` begins has exactly one effect, whatever goes wrong.
+
+        It is done again and again, each time under another fault: a duplicate, a lost
+        acknowledgement, a lost reply, no broker for a while, leases forgotten; then the process is
+        killed at every step it takes from the commit on, and lives again.
+
+        Args:
+            act: does it once more, for another order each time, and returns what `effects` needs
+                to know which one; its transaction is not killed, it commits or it does not.
+            effects: how many effects there are of what `act` returned.
+            every_step: also with a death at every step, each the first time it is taken; False is
+                much faster.
+
+        Returns:
+            The faults that were tried, by name.
+
+        Raises:
+            AssertionError: names the fault and how many effects there were.
+        """
+        tried = []
+        for name, begin in self._misfortunes().items():
+            subject = act()
+            begin()
+            self.deliver()
+            self.faults.clear()
+            self._check_once(name, subject, effects)
+            tried.append(name)
+        if every_step:
+            tried += self._die_everywhere(act, effects)
+        return tried
+
+    def _die_everywhere(self, act: Callable[[], Any], effects: Callable[[Any], int]) -> list[str]:
+        """Die at every step that is known, while lives tell of new ones; return their names."""
+        tried: dict[str, None] = {}
+        waiting = [""]  # no step has this name: the first run tells which there are
+        while waiting:
+            subject = act()
+            with self.crash(waiting[0]) as switch:
+                self.deliver()
+            name = f"killed at {waiting[0]}" if switch.dead else "nobody was killed"
+            self._check_once(name, subject, effects)
+            tried[waiting.pop(0)] = None
+            waiting += [
+                each for each in dict.fromkeys(switch.names) if each not in {*tried, *waiting}
+            ]
+        return [f"killed at {step}" for step in tried if step]
+
+    def _misfortunes(self) -> dict[str, Callable[[], None]]:
+        faults = self.faults
+
+        def leave_broker() -> None:
+            faults.is_broker_away = True
+
+        found: dict[str, Callable[[], None]] = {
+            "nothing goes wrong": lambda: None,
+            "a duplicate": faults.duplicate,
+            "a lost acknowledgement": faults.lose_acknowledgement,
+            "a lost reply": faults.lose_reply,
+            "no broker": leave_broker,
+        }
+        if self.leases is not None:
+            found["leases forgotten"] = self.leases.flush
+        return found
+
+    def _check_once(self, fault: str, subject: Any, effects: Callable[[Any], int]) -> None:
+        self.settle()
+        count = effects(subject)
+        if count != 1:
+            raise AssertionError(f"{fault}: {count} effects of {subject!r} instead of one")
+
+
+async def _close(connection: Any) -> None:
+    """Let go of a driver's connection as the kernel would, whoever believes to have it."""
+    driver = getattr(connection, "driver_connection", connection)
+    for end in (driver.rollback, driver.close):
+        with suppress(Exception):
+            ended = end()
+            if isawaitable(ended):
+                await ended
+
+
+async def _async_engine(database: Database) -> Any:
+    return database.async_engine.sync_engine
