@@ -144,8 +144,8 @@ def test_a_commit_wakes_relays_that_would_not_have_looked_by_themselves(
     assert broker.stored[1] == "F" * 32
 
 
-def test_a_listener_whose_connection_is_cut_listens_again(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_listener_whose_connection_is_cut_says_so_in_a_line_and_listens_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("reliable_mq.outbox.thread_listener._AGAIN_SECONDS", 0.01)
     bench = Bench(postgres_url)
@@ -164,6 +164,10 @@ def test_a_listener_whose_connection_is_cut_listens_again(
     finally:
         listener.close()
         bench.database.close()
+
+    (record,) = caplog.records
+    assert "nobody tells it: its connection was cut: " in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_two_relays_share_the_work_and_send_nothing_twice(shared: Bench, start: Start) -> None:

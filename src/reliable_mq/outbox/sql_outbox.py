@@ -137,9 +137,12 @@ def _check_transaction(connection: Connection) -> None:
         UsageError: a message would be sent whatever becomes of the block.
     """
     driver: Any = connection.connection.driver_connection
-    is_autocommit = getattr(driver, "autocommit", False) is True
+    is_autocommit = getattr(driver, "autocommit", False)
+    if callable(is_autocommit):  # MySQL's drivers have a method to set it
+        is_autocommit = driver.get_autocommit()
     if connection.dialect.name == "sqlite":
-        is_autocommit |= driver.isolation_level is None and not driver.in_transaction
+        is_legacy = driver.isolation_level is None and not driver.in_transaction
+        is_autocommit = is_autocommit is True or is_legacy  # -1: by its isolation level
     if is_autocommit:
         raise UsageError(
             "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from reliable_mq.sql_faults import FaultTeller
+from reliable_mq.sql_faults import FaultTeller, fault_line
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,16 @@ class CommitListener:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                with contextlib.closing(self._connect()) as connection:
-                    self._listen(connection)
+                connection = self._connect()
             except Exception as error:  # noqa: BLE001 - told by the teller
                 self._faults.tell(error)
+                self._stopped.wait(_AGAIN_SECONDS)
+                continue
+            try:
+                with contextlib.closing(connection):
+                    self._listen(connection)
+            except Exception as error:  # noqa: BLE001 - whatever cut it, it is connected anew
+                self._faults.tell_line("cut", f"its connection was cut: {fault_line(error)}")
                 self._stopped.wait(_AGAIN_SECONDS)
             finally:
                 self.is_listening = False

@@ -10,9 +10,8 @@ Refuses to be a reason why a message is not sent: what cannot be carried is left
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.util import find_spec
 from typing import Any
 
 from reliable_mq.message import ReceivedMessage
@@ -25,7 +24,7 @@ _VALUE_LENGTH_MAX = 8_192
 _handled: ContextVar[Mapping[str, str] | None] = ContextVar("reliable_mq_trace", default=None)
 
 _otel: Any = None
-if find_spec("opentelemetry") is not None:
+with suppress(ImportError):  # a namespace of many packages, of which the API may be none
     from opentelemetry import context, propagate, trace
 
     _otel = trace
