@@ -83,7 +83,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     `topic` is the topic it was sent to, also when this delivery is a retry; `queue` is where this
     delivery was read from. Times are milliseconds since the epoch. `in_doubt` says that an earlier
-    attempt began and nobody knows whether it finished (promise P5).
+    attempt began and nobody knows whether it finished (promise P5). `fault` says why the body could
+    not be unpacked; it is then as it is stored.
     """
 
     topic: str
@@ -101,6 +102,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     store_time_ms: int = 0
     reconsume_times: int = 0
     in_doubt: bool = False
+    fault: str = ""
 
     @property
     def content_type(self) -> str:

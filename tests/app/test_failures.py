@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_effect
 
@@ -128,6 +128,22 @@ def test_a_payload_that_does_not_validate_is_a_dead_letter_and_never_run(
 
     assert ledger.effects() == [B]
     assert ledger.stubs()[A].given_up
+
+
+def test_a_body_that_cannot_be_unpacked_is_a_dead_letter_that_a_person_is_told_of(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    async def scenario() -> None:
+        async with Life(database_url, redis, lease=LONG) as life:
+            (outcome,) = await life.handle(delivery(A, b"lz4", fault="LZ4 cannot be unpacked"))
+            assert outcome == Dead("the payload does not validate: LZ4 cannot be unpacked")
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == []
+    with ledger.database.engine.begin() as connection:
+        told = connection.execute(select(ledger.database.escalations)).one()
+    assert (told.kind, told.message_id, told.consumer_group) == ("dead letter", A, "payments")
 
 
 @pytest.mark.parametrize("log_receipt", [False, True])

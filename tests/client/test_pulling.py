@@ -51,10 +51,12 @@ def found(next_offset: int, *records: Record) -> Answer:
 
 
 def reading(
-    expression: str = "*", *, ordered: bool = False
+    expression: str = "*", *, ordered: bool = False, takes_faulty: bool = False
 ) -> tuple[World, ConsumerGroup, AssignedQueue]:
     world = World()
-    subscription = Subscription(group="g", topics={"t": expression}, ordered=ordered)
+    subscription = Subscription(
+        group="g", topics={"t": expression}, ordered=ordered, takes_faulty=takes_faulty
+    )
     group = group_of(world, subscription, queues={"a": 1})
     assigned = group.assign(QUEUE)
     assigned.start_at(3)
@@ -182,6 +184,20 @@ def test_a_body_that_cannot_be_unpacked_becomes_a_dead_letter_and_the_queue_goes
     assert [message.queue_offset for message in group.take(world.seconds)] == [4]
     assigned.finish(4)
     assert assigned.commit_offset == 5
+
+
+def test_who_asks_for_faulty_messages_gets_them_with_what_is_wrong() -> None:
+    world, group, assigned = reading(takes_faulty=True)
+    world.answers[PULL] = found(5, record(3, sys_flag=0x101, body=b"lz4"), record(4))
+    world.play(pull_once(group, assigned))
+    messages = [*group.take(world.seconds), *group.take(world.seconds)]
+    assert [(message.queue_offset, bool(message.fault)) for message in messages] == [
+        (3, True),
+        (4, False),
+    ]
+    assert "LZ4" in messages[0].fault
+    assert messages[0].body == b"lz4"
+    assert not world.calls_of(RequestCode.SEND_MESSAGE_V2)
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,8 @@ class Deliveries:
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
         if step is Step.GIVE_UP:
             reason = f"{consumer.max_attempts} attempts did not finish"
+        elif message.fault:
+            reason = f"the payload does not validate: {message.fault}"
         else:
             try:
                 payload = consumer.plan.decode(message.body, message.content_type)

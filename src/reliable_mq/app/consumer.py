@@ -181,6 +181,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=_NEVER,
             concurrency=self.concurrency,
             batch=self.batch,
+            takes_faulty=True,  # or nobody would be told of its dead letter
         )
 
 

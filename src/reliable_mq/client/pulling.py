@@ -5,6 +5,8 @@ Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`.
 
 import logging
 
+import msgspec
+
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow, call, now
@@ -106,7 +108,7 @@ _PULL_RESULTS = frozenset(
 def _read(
     group: ConsumerGroup, assigned: AssignedQueue, body: bytes
 ) -> Flow[list[ReceivedMessage]]:
-    """Return the messages of a pull; one that cannot be unpacked becomes a dead letter."""
+    """Return the messages of a pull; one that cannot be unpacked may become a dead letter."""
     messages: list[ReceivedMessage] = []
     for record in iter_records(body):
         message = received(record, assigned.queue)
@@ -114,8 +116,11 @@ def _read(
             try:
                 record.body = unpacked(record)
             except RecordError as error:
-                yield from dead_letter(group, message, str(error))
-                continue
-            message = received(record, assigned.queue)
+                if not group.subscription.takes_faulty:
+                    yield from dead_letter(group, message, str(error))
+                    continue
+                message = msgspec.structs.replace(message, fault=str(error))
+            else:
+                message = received(record, assigned.queue)
         messages.append(message)
     return with_tags(messages, group.tags[assigned.queue.topic])

@@ -63,6 +63,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         max_attempts: how many counted attempts a message gets before it becomes a dead letter.
         concurrency: how many handler calls run at once.
         batch: how many messages one handler call may get.
+        takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
+            else they become dead letters without it.
 
     Raises:
         ConfigurationError: when a value cannot work.
@@ -76,6 +78,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = RETRY_ATTEMPTS_MAX
     concurrency: int = 20
     batch: int = 1
+    takes_faulty: bool = False
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
