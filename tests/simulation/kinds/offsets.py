@@ -92,7 +92,7 @@ class Reset(Question):
             asked.facts = ResponseCode.SYSTEM_ERROR
         else:
             tables.reset(header.group, header.topic, header.queue_id, offset)
-            model.waiting.reset(header.group, header.topic, header.queue_id)
+            model.waiting.reset(header.group, header.topic, header.queue_id, offset)
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:

@@ -103,6 +103,11 @@ class Pull:
         place = (header.consumer_group, header.topic, header.queue_id)
         if isinstance(wait, Wait) and wait.must_be_answered and place in model.tables.resets:
             wait = _Reset(model.tables.resets.pop(place))  # the first of its group's pulls
+        elif isinstance(wait, Wait) and (reply.code, result.next_begin_offset) == (
+            MOVED,
+            wait.reset_to,
+        ):
+            return  # its answer left when the next reset was there, and another pull told of that
         if isinstance(wait, _Reset):
             if (reply.code, result.next_begin_offset) != (MOVED, wait.offset):
                 raise Violation(f"{header} is not told of a reset to {wait.offset}, but {reply}")
