@@ -1,6 +1,7 @@
-"""Real servers for the tests: one PostgreSQL and one Valkey per test process, clean per test."""
+"""Real servers for the tests: one of each kind per test process, clean per test."""
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pymysql
 import pytest
 
+from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 _database_numbers = itertools.count(1)
@@ -53,6 +56,29 @@ def new_database(postgres_server: LocalPostgres) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture(scope="session")
+def mysql_server(server_directory: Path) -> Iterator[LocalMySQL]:
+    """Give the running MariaDB or MySQL server; a test that kills it must start it again."""
+    if find_mysqld() is None:
+        pytest.skip("no mariadbd or mysqld is installed: apt-get install mariadb-server")
+    server = LocalMySQL(server_directory / "mysql")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mysql_url(mysql_server: LocalMySQL) -> Iterator[str]:
+    """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
+    name = f"test_{next(_database_numbers)}"
+    place = {"host": "127.0.0.1", "port": mysql_server.port, "user": "root"}
+    with pymysql.connect(**place) as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name}")
+    yield mysql_server.url_of(name)
+    with pymysql.connect(**place) as connection:
+        connection.cursor().execute(f"DROP DATABASE {name}")
+
+
 @pytest.fixture
 def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
     """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
@@ -67,12 +93,32 @@ def redis_url(valkey_server: LocalValkey) -> str:
     return valkey_server.url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+ON_MYSQL_TOO = frozenset(
+    {"test_schema", "test_faults_in_databases", "test_doctor", "test_sources"}
+    | {"test_sql_consume_log", "test_sql_stubs", "test_sql_transaction", "test_scheduler"}
+    | {"test_deliveries", "test_failures", "test_handlers_transaction"}
+)
+"""The modules whose tests of databases run on MySQL or MariaDB, too, where one is installed. With
+the variable `TEST_ALL_ON_MYSQL` all do, which takes a quarter of an hour."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that ask for `database_url` on each kind of database."""
+    if "database_url" in metafunc.fixturenames:
+        kinds = ["sqlite", "postgresql"]
+        name = metafunc.module.__name__.rpartition(".")[2]
+        if name in ON_MYSQL_TOO or "TEST_ALL_ON_MYSQL" in os.environ:
+            kinds.append("mysql")
+        metafunc.parametrize("database_url", kinds, indirect=True)
+
+
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Give the URL of an empty database, of each kind in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'application.db'}"
-    url: str = request.getfixturevalue("postgres_url")
+    name = "postgres_url" if request.param == "postgresql" else "mysql_url"
+    url: str = request.getfixturevalue(name)
     return url
 
 

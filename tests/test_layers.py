@@ -32,6 +32,10 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"wire", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables"}
     | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
+    "migrations": VALUES | {"sql_schema", "sql_types"},
+    "doctor": VALUES
+    | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "app.sql_database", "client", "outbox"}
+    | {"idempotency.sql_tables"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

@@ -13,6 +13,8 @@ from reliable_mq.cli.main import VERBS
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
+# Migrations are a record, as long as what they record.
+HISTORY = SOURCE / "reliable_mq" / "migrations" / "versions"
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
@@ -79,11 +81,13 @@ def banned_names(stem: str, source: str) -> list[str]:
 def test_no_module_is_longer_than_four_hundred_lines() -> None:
     sizes = {path: len(path.read_text().splitlines()) for path in python_files()}
 
-    assert {path: size for path, size in sizes.items() if size > MODULE_LINES_MAX} == {}
+    long = {path: size for path, size in sizes.items() if size > MODULE_LINES_MAX}
+    assert {path: size for path, size in long.items() if path.parent != HISTORY} == {}
 
 
 def test_no_function_is_longer_than_seventy_lines() -> None:
-    found = {path: long_functions(path.read_text()) for path in python_files()}
+    files = (path for path in python_files() if path.parent != HISTORY)
+    found = {path: long_functions(path.read_text()) for path in files}
 
     assert {path: names for path, names in found.items() if names} == {}
 
@@ -163,9 +167,13 @@ def test_no_module_is_dead() -> None:
         f"reliable_mq.testing.{path.stem}" for path in (SOURCE / "reliable_mq/testing").iterdir()
     }
 
+    history = "reliable_mq/migrations"  # what Alembic runs, by where it lies
+    run_by_alembic = {dotted(path) for path in (SOURCE / history / "versions").iterdir()}
+    run_by_alembic.add(dotted(SOURCE / history / "env.py"))
+
     modules = {dotted(path) for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
 
-    assert modules - used - kits == set()
+    assert modules - used - kits - run_by_alembic == set()
 
 
 def test_every_module_of_the_package_says_what_it_is() -> None:

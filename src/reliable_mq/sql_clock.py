@@ -9,7 +9,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
+
+from reliable_mq.sql_types import family_of
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +19,30 @@ TOLERATED_SECONDS = 0.5
 """A smaller difference is left alone: it is within every lease, and of the size of its error."""
 MEASURED_SECONDS = 60.0
 """How long a measurement counts."""
+
+
+# The seconds since the epoch at which the server reads this. MySQL's UNIX_TIMESTAMP goes by the
+# session's time zone, which counts an hour twice in autumn; so the parts are taken from UTC.
+_QUESTIONS = {
+    "postgresql": text("SELECT extract(epoch FROM clock_timestamp())"),
+    "mysql": text(
+        "SELECT timestampdiff(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) / 1000000"
+    ),
+}
+
+
+def measure(connection: Connection, local: Callable[[], float]) -> tuple[float, float]:
+    """Return how far the database's clock is ahead of `local`, and how wrong that may be.
+
+    In seconds; the second is the time that the answer took. SQLite has no clock of its own.
+    """
+    question = _QUESTIONS.get(family_of(connection.dialect.name))
+    if question is None:
+        return 0.0, 0.0
+    before = local()
+    theirs = float(connection.execute(question).scalar_one())
+    after = local()
+    return theirs - (before + after) / 2, after - before
 
 
 class DatabaseClock:
@@ -34,6 +60,8 @@ class DatabaseClock:
         self._local = local
         self._ahead = 0.0
         self._measured_at: float | None = None
+        #: told after every measurement: how far the local clock is ahead, and the time
+        self.on_measured: Callable[[float, float], None] | None = None
 
     def now(self) -> float:
         """Return the time by the last measurement; never waits."""
@@ -51,18 +79,16 @@ class DatabaseClock:
         return self.now()
 
     def _measure(self) -> None:
-        if self._engine.dialect.name != "postgresql":
-            return
-        with self._engine.connect() as connection:
-            before = self._local()
-            question = text("SELECT extract(epoch FROM clock_timestamp())")
-            theirs = float(connection.execute(question).scalar_one())
-            after = self._local()
-        ahead = theirs - (before + after) / 2
-        is_within = abs(ahead) <= max(TOLERATED_SECONDS, after - before)
+        ahead = error = 0.0
+        if family_of(self._engine.dialect.name) in _QUESTIONS:
+            with self._engine.connect() as connection:
+                ahead, error = measure(connection, self._local)
+        is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
             log.warning(
                 "the clock of this machine is %.1f s %s the database's; the database's is used",
                 *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
             )
         self._ahead = 0.0 if is_within else ahead
+        if self.on_measured is not None:
+            self.on_measured(-ahead, self.now())

@@ -4,34 +4,53 @@ import logging
 import sqlite3
 import time
 
+from sqlalchemy import Engine, ExceptionContext, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
-from reliable_mq.sql_types import is_missing_table
+from reliable_mq.sql_types import is_missing_table, mysql_code
 
 TOLD_SECONDS = 10.0
 """A fault that every message meets is told once in so many seconds."""
 
 # SQLSTATE: serialization failure, deadlock, lock not available (a lock time-out, NOWAIT).
 _BUSY_STATES = frozenset({"40001", "40P01", "55P03"})
+# Connections, shutdown, resources; and 25006: what was the primary is read-only, or not yet more.
+_DOWN_STATES = ("08", "57P", "53", "25006")
+
+# MySQL and MariaDB, by number. A lock time-out, a deadlock, a row that changed since it was read,
+# a branch of XA that lost, NOWAIT, a conflict in group replication.
+_MYSQL_BUSY = frozenset({1205, 1213, 1020, 1614, 3572, 3101})
+# After these the server has rolled back the whole transaction (after 1205 only when
+# innodb_rollback_on_timeout is set); 1206 is a full lock table, 1180 a commit that failed.
+_MYSQL_ROLLED_BACK = frozenset({1205, 1213, 1020, 1614, 3101, 1206, 1180})
+_MYSQL_DOWN = frozenset(
+    {1040, 1047, 1053, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1836, 1927, 4031}
+    | {1021, 1114, 1206}  # no room on the disk, in a table, for locks
+    | {0, 2002, 2003, 2005, 2006, 2012, 2013, 2014, 2045, 2055}  # the driver's: no connection
+)
+_MYSQL_OPTION_PREVENTS = 1290  # --read-only, on what was the primary; and other options
 
 
 def is_database_down(error: BaseException) -> bool:
     """Say whether the database could not be reached, or not be had, rather than said no."""
     if isinstance(error, NoConnectionFree):
         return True
-    if not isinstance(error, DBAPIError):
-        return False
+    if not isinstance(error, DBAPIError) or is_database_busy(error):
+        return False  # a connection that lost a deadlock may be dropped; the database is there
     if error.connection_invalidated:
         return True
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
         return _sqlite_code(cause) == sqlite3.SQLITE_CANTOPEN
+    if (code := mysql_code(error)) is not None:
+        is_read_only = code == _MYSQL_OPTION_PREVENTS and "read-only" in str(cause)
+        return code in _MYSQL_DOWN or is_read_only
     # What the server itself refused carries a SQLSTATE; a connection that was never made has none.
     state = getattr(cause, "sqlstate", None)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
-    return str(state).startswith(("08", "57P", "53"))
+    return str(state).startswith(_DOWN_STATES)
 
 
 def is_database_busy(error: BaseException) -> bool:
@@ -43,7 +62,28 @@ def is_database_busy(error: BaseException) -> bool:
         return False
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-    return getattr(error.orig, "sqlstate", None) in _BUSY_STATES
+    return getattr(error.orig, "sqlstate", None) in _BUSY_STATES or mysql_code(error) in _MYSQL_BUSY
+
+
+def drop_lost_transactions(engine: Engine) -> None:
+    """Let a connection end when a MySQL server has rolled back its transaction by itself.
+
+    After a deadlock the server has rolled everything back and takes the next statement for the
+    first of a new transaction. Somebody who handles the error and goes on would commit the rest of
+    an effect without the stub, or the row that says "consumed", that was written before. So the
+    connection is dropped, and what is executed until its transaction is rolled back raises, as in
+    PostgreSQL.
+    """
+    if not event.contains(engine, "handle_error", _drop_when_lost):
+        event.listen(engine, "handle_error", _drop_when_lost)
+
+
+def _drop_when_lost(context: ExceptionContext) -> None:
+    error = context.original_exception
+    code = error.args[0] if error.args else None
+    if context.connection is not None and code in _MYSQL_ROLLED_BACK:
+        context.is_disconnect = True
+        context.invalidate_pool_on_disconnect = False
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:

@@ -1,9 +1,24 @@
-"""What our tables share: the type of their times, and the error when they are not there."""
+"""What our tables share: the types of their columns, and the error when they are not there."""
 
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, DateTime, Dialect, any_, bindparam
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    any_,
+    bindparam,
+    event,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -13,6 +28,23 @@ READS_ONLY = {"reliable_mq_reads_only": True}
 """Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
 may be the caller."""
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
+_NO_SUCH_TABLE = 1146  # the number of MySQL and MariaDB
+
+MYSQL = ("mysql", "mariadb")
+"""What SQLAlchemy calls the dialects of MySQL and MariaDB; to us they are one, "mysql"."""
+
+MYSQL_DRIVER, MYSQL_ASYNC_DRIVER = "mysql+pymysql", "mysql+aiomysql"
+"""The drivers that we use, whichever the URL names: one protocol, one set of errors."""
+
+PARTIAL_INDEXES = ("postgresql", "sqlite")
+"""The dialects whose indexes may leave rows out."""
+
+#: a number that grows with the rows; SQLite makes only a column of exactly type INTEGER grow
+GrowingNumber = BigInteger().with_variant(Integer, "sqlite")
+#: the body of a message; MySQL's BLOB ends at 64 KiB
+Body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), *MYSQL)
+#: text of any length; MySQL's TEXT ends at 64 KiB
+LongText = Text().with_variant(mysql.MEDIUMTEXT(), *MYSQL)
 
 
 def utc_datetime(seconds: float) -> datetime:
@@ -24,7 +56,8 @@ class UtcDateTime(TypeDecorator[datetime]):
     """A moment in UTC.
 
     PostgreSQL stores `timestamptz`. SQLite has no such type: there it is ISO text without an
-    offset, always UTC, so that text order is time order. Values go in and come out aware.
+    offset, always UTC, so that text order is time order; in MySQL it is a DATETIME(6), also UTC,
+    because a TIMESTAMP ends in 2038. Values go in and come out aware.
     """
 
     impl = DateTime
@@ -33,6 +66,8 @@ class UtcDateTime(TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[datetime]:
         if dialect.name == "postgresql":
             return dialect.type_descriptor(DateTime(timezone=True))
+        if dialect.name in MYSQL:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(DateTime(timezone=False))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -51,6 +86,50 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
 
+def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:
+    """Let indexes be there on these dialects only."""
+    for index in indexes:
+        index.info["dialects"] = dialects
+        index.ddl_if(dialect=dialects)  # type: ignore[arg-type]  # it says that it takes several
+
+
+def is_on(index: Index, dialect: str) -> bool:
+    """Say whether an index belongs to a table on a dialect."""
+    dialects = index.info.get("dialects")
+    return dialects is None or dialect in dialects
+
+
+def family_of(dialect: str) -> str:
+    """Return what we call a dialect of SQLAlchemy: "sqlite", "postgresql" or "mysql"."""
+    return "mysql" if dialect in MYSQL else dialect
+
+
+def table_options(dialect: Dialect) -> dict[str, str]:
+    """Return what `CREATE TABLE` must say so that a table of ours is what it is elsewhere.
+
+    On MySQL: transactions, and text that is compared letter for letter. Its usual collations take
+    "Orders" for "orders" and "é" for "e", its binary ones of old "a" for "a ": two messages would
+    be one. The collation that does neither has two names.
+    """
+    if dialect.name not in MYSQL:
+        return {}
+    exact = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+    options = {"engine": "InnoDB", "charset": "utf8mb4", "collate": exact}
+    return {f"{dialect.name}_{name}": value for name, value in options.items()}
+
+
+def let_tables_be_alike(metadata: MetaData) -> MetaData:
+    """Let the tables of `metadata` be created with `table_options`; return it."""
+
+    @event.listens_for(metadata, "before_create")
+    def _on_create(target: MetaData, connection: Connection, **_more: Any) -> None:
+        options = table_options(connection.dialect)
+        for table in target.tables.values():
+            table.dialect_kwargs.update(options)
+
+    return metadata
+
+
 def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> ColumnElement[bool]:
     """Say that the column is one of the values of a list parameter.
 
@@ -66,7 +145,7 @@ def missing_table_text(name: str) -> str:
     """Return what to tell somebody whose table is missing."""
     return (
         f"table {name} is missing: call mq.create_tables() "
-        "or run reliable-mq create-tables MODULE:OBJECT"
+        "or run reliable-mq create-tables MODULE:OBJECT (with Alembic: reliable-mq migrate)"
     )
 
 
@@ -74,5 +153,13 @@ def is_missing_table(error: BaseException) -> bool:
     """Say whether a statement failed because its table is not there."""
     if not isinstance(error, DBAPIError):
         return False
-    state = getattr(error.orig, "sqlstate", None)
-    return state == _UNDEFINED_TABLE or "no such table" in str(error.orig)
+    if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+        return True
+    return mysql_code(error) == _NO_SUCH_TABLE or "no such table" in str(error.orig)
+
+
+def mysql_code(error: DBAPIError) -> int | None:
+    """Return the number of an error of MySQL or of its driver; None: it is another database's."""
+    cause = error.orig
+    code = cause.args[0] if cause is not None and cause.args else None
+    return code if isinstance(code, int) and not hasattr(cause, "sqlite_errorcode") else None

@@ -1,4 +1,4 @@
-"""The consume log decides between owners; on both databases."""
+"""The consume log decides between owners; on every database."""
 
 import threading
 from collections.abc import Iterator
@@ -107,7 +107,14 @@ def wait_until_somebody_waits(database: Database) -> None:
 
 
 def somebody_waits(connection: Connection) -> bool:
-    sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    if connection.dialect.name == "postgresql":
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    else:
+        # InnoDB's own tables are not refreshed for somebody who looks again and again.
+        sql = (
+            "SELECT count(*) FROM information_schema.processlist WHERE command = 'Query'"
+            " AND info LIKE 'INSERT INTO rmq_consume_log%%'"
+        )
     count = connection.exec_driver_sql(sql).scalar_one()
     connection.rollback()
     return bool(count)

@@ -30,14 +30,10 @@ def moment(index: int) -> Any:
     return LONG_AGO + timedelta(seconds=index)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(database_url: str) -> str:
     """Give a database with stubs and consume logs, one of a foreign producer among them."""
-    is_sqlite = request.param == "sqlite"
-    place = (
-        f"sqlite:///{tmp_path}/shop.db" if is_sqlite else request.getfixturevalue("postgres_url")
-    )
-    tables = TableWriter(place)
+    tables = TableWriter(database_url)
     for index in range(COUNT):
         identity = message_id(index, moment(index))
         topic = "orders" if index % 3 else "refunds"

@@ -13,6 +13,7 @@ from reliable_mq.app.outboxes import Outboxes
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.sql_handler_session import refuse_second_transaction
+from reliable_mq.app.tables_and_health import TablesAndHealth
 from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
@@ -35,7 +36,7 @@ _SPARE_CONNECTIONS = 4
 _PRODUCER_CONNECTIONS = 16
 
 
-class ReliableMQ(Declaring):
+class ReliableMQ(Declaring, TablesAndHealth):
     """Reliable messaging for one application.
 
     Nothing is connected before it is needed: declare it at module level, import it everywhere. A
@@ -45,7 +46,7 @@ class ReliableMQ(Declaring):
         name: the application's name; it names its relay and its producer group.
         broker: name servers "host:port;host:port" of the bundled broker or of Apache RocketMQ, or
             "embedded:DIR": the bundled broker inside this process, its store in DIR.
-        database: SQLAlchemy URL of PostgreSQL or SQLite.
+        database: SQLAlchemy URL of PostgreSQL, MySQL, MariaDB or SQLite.
         databases: further ones, a name to the URL: `mq.transaction(database="billing")`, and
             `@mq.consumer(…, database="billing")`. The first one's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
@@ -89,7 +90,11 @@ class ReliableMQ(Declaring):
             told_after=self.settings.resend_told_after,
         )
         #: the databases by name, "main" first; their engines, sessions and our tables
-        self.databases = Databases(self.settings, self._connections_wanted)
+        self.databases = Databases(
+            self.settings,
+            self._connections_wanted,
+            lambda made: made.note_processes(name, lambda: self._connections.owner),
+        )
         self._declared = Declarations(self.settings)
         self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
         self._notifiers = notifiers
@@ -244,13 +249,6 @@ class ReliableMQ(Declaring):
         """
         self.databases.check_tables()
         return self._upkeep.run_once()
-
-    def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours.
-
-        Where there are several databases, a name is `database.table`.
-        """
-        return self.databases.create_tables()
 
     def start(self) -> None:
         """Start this application's consumers in this process; returns when they have subscribed.

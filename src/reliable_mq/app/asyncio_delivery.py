@@ -213,6 +213,8 @@ class Deliveries:
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)
+            times = self._attempts.database.handling_times
+            times.note(self._consumer.group, loop.time() - started)
         return results | copies
 
     async def _renew_forever(self) -> None:

@@ -1,6 +1,6 @@
 """What an application declares: its managed topics and its consumers. Values only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reliable_mq.app.consumer import Consumer, plan_of
@@ -26,6 +26,13 @@ class Declarations:
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order of their declaration."""
         return tuple(self._consumers.values())
+
+    def leases(self, databases: Iterable[str]) -> dict[str, dict[str, float]]:
+        """Return the lease of each consumer group, seconds, by the name of its database."""
+        return {
+            name: {each.group: each.lease for each in self.consumers if each.database == name}
+            for name in databases
+        }
 
     def topic(self, name: str, groups: Sequence[str]) -> None:
         """See `ReliableMQ.topic`."""

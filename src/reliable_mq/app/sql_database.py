@@ -1,6 +1,7 @@
 """The application's database: engines that keep the promises."""
 
 import asyncio
+import logging
 import re
 import sqlite3
 import time
@@ -17,12 +18,16 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.sql_handler_session import HandlerSession, hold_transactions_of
 from reliable_mq.app.sql_keeping import partitions_of
+from reliable_mq.app.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
+from reliable_mq.app.sql_processes import SqlProcesses, process_table
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
+from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_escalations import SqlEscalations
@@ -36,10 +41,25 @@ from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retenti
 from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
-from reliable_mq.sql_types import READS_ONLY, TABLE_PREFIX_PATTERN, missing_table_text
+from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
+from reliable_mq.sql_types import (
+    MYSQL_ASYNC_DRIVER,
+    MYSQL_DRIVER,
+    READS_ONLY,
+    TABLE_PREFIX_PATTERN,
+    family_of,
+    missing_table_text,
+)
 
-_SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite"}
-_ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
+_SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite", "mysql": MYSQL_DRIVER}
+_ASYNC_DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "sqlite": "sqlite+aiosqlite",
+    "mysql": MYSQL_ASYNC_DRIVER,
+}
+log = logging.getLogger(__name__)
+
+_OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
 
 
@@ -75,7 +95,7 @@ class Database:
                 f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
             )
         self.url = checked_url(url)
-        self.dialect = self.url.get_backend_name()
+        self.dialect = family_of(self.url.get_backend_name())
         self._connections = connections
         self.prefix = prefix
         self.metadata = MetaData()
@@ -94,6 +114,10 @@ class Database:
         self.alerts = alert_table(self.metadata, prefix)
         self.notifiers = notifier_table(self.metadata, prefix)
         self.audit = audit_table(self.metadata, prefix)
+        run_table(self.metadata, prefix)
+        finding_table(self.metadata, prefix)
+        self.processes = process_table(self.metadata, prefix)
+        self.handling_times = HandlingTimes()
         self.engine = self._make_engine()
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
@@ -106,13 +130,24 @@ class Database:
         self.engine.dispose(close=False)
         self._async_engines = WeakKeyDictionary()
 
-    def _pool(self) -> dict[str, Any]:
-        return {"pool_size": self._connections, "max_overflow": 4, "pool_recycle": 1800}
+    @property
+    def connections_max(self) -> int:
+        """How many connections one engine of this process may open."""
+        return self._connections + _OVERFLOW
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"pool_size": self._connections, "pool_recycle": 1800}
+        options["max_overflow"] = _OVERFLOW
+        return options | ({"isolation_level": ISOLATION_LEVEL} if self.dialect == "mysql" else {})
+
+    def _url_for(self, drivers: dict[str, str]) -> URL:
+        url = self.url.set(drivername=drivers[self.dialect])
+        return url.update_query_dict({"charset": "utf8mb4"}) if self.dialect == "mysql" else url
 
     def _make_engine(self) -> Engine:
-        url = self.url.set(drivername=_SYNC_DRIVERS[self.dialect])
+        url = self._url_for(_SYNC_DRIVERS)
         try:
-            engine = create_engine(url, **self._pool())
+            engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
             raise ConfigurationError(f"database={self.url}: {error}") from error
         self._prepare(engine)
@@ -121,10 +156,17 @@ class Database:
     def _prepare(self, engine: Engine) -> None:
         if self.dialect == "sqlite":
             _make_sqlite_keep_promises(engine)
+        elif self.dialect == "mysql":
+            make_mysql_keep_promises(engine)
         else:
             # Many rows in one INSERT; psycopg's executemany sends them one by one in a pipeline.
             engine.dialect.use_insertmanyvalues_wo_returning = True
         hold_transactions_of(engine)
+
+    def note_processes(self, application: str, owner: Callable[[], str]) -> None:
+        """Let this process say once a minute that it is alive; see `sql_processes`."""
+        notes = SqlProcesses(self.engine, self.processes, application, owner, self.handling_times)
+        self.clock.on_measured = notes.note
 
     @property
     def async_engine(self) -> AsyncEngine:
@@ -132,8 +174,8 @@ class Database:
         loop = asyncio.get_running_loop()
         engine = self._async_engines.get(loop)
         if engine is None:
-            url = self.url.set(drivername=_ASYNC_DRIVERS[self.dialect])
-            engine = create_async_engine(url, **self._pool())
+            url = self._url_for(_ASYNC_DRIVERS)
+            engine = create_async_engine(url, **self._options())
             self._prepare(engine.sync_engine)
             self._async_engines[loop] = engine
         return engine
@@ -176,23 +218,46 @@ class Database:
         return SqlHands(self.stubs, self.logs, self.escalating(), audit, self.dialect)
 
     def create_tables(self) -> list[str]:
-        """Create the tables that are missing; return the names of all of ours."""
-        self.metadata.create_all(self.engine)
+        """Create the tables that are missing; return the names of all of ours.
+
+        Raises:
+            ConfigurationError: when there are tables of an older release: these are migrated.
+        """
+        with self.engine.connect() as connection, alone(connection, self.prefix):
+            create_and_note(connection, self.metadata, self.prefix)
+            connection.commit()
         if self.by_day:
             partitions_of(self).check()
             partitions_of(self).ensure(self.clock.measured_now())
         self.identity.value()
         return sorted(self.metadata.tables)
 
+    def migrate(self) -> list[str]:
+        """Bring the tables to this release with Alembic; return the revisions that were run.
+
+        Creates them when there are none. Raises what `migrations.sql_upgrade.upgrade` raises, and
+        ModuleNotFoundError without Alembic (the extra `migrations`).
+        """
+        from reliable_mq.migrations.sql_upgrade import upgrade  # noqa: PLC0415 - an extra
+
+        if self.by_day and not inspect(self.engine).has_table(self.stubs.name):
+            self.create_tables()  # a migration cannot know of partitions
+            return [REVISION]
+        return upgrade(self.engine, self.metadata, self.prefix)
+
     def check_tables(self) -> None:
-        """Raise when a table of ours is missing; see what time it is there.
+        """Raise when a table of ours is missing or older; see what time it is there.
 
         Raises:
             ConfigurationError: names the table and what to do.
         """
         self.check_file()
         self.clock.measured_now()
-        there = set(inspect(self.engine).get_table_names())
+        with self.engine.connect() as connection:
+            revision = check_revision(connection, self.prefix)
+            there = set(inspect(connection).get_table_names())
+        if revision is not None and revision > REVISION:
+            log.info("the tables are of a newer release (revision %s), which only adds", revision)
         for name in sorted(self.metadata.tables):
             if name not in there:
                 raise ConfigurationError(missing_table_text(name))
@@ -238,11 +303,14 @@ def checked_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
-    if parsed.get_backend_name() not in _SYNC_DRIVERS:
+    family = family_of(parsed.get_backend_name())
+    if family not in _SYNC_DRIVERS:
         raise ConfigurationError(
             f"database {parsed.get_backend_name()!r} is not supported; "
-            "use postgresql+psycopg://… or sqlite:///…"
+            "use postgresql+psycopg://…, mysql+pymysql://… or sqlite:///…"
         )
+    if family == "mysql" and not parsed.database:
+        raise ConfigurationError(f"database={url!r} names a server of MySQL, but no database")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigurationError(
             "an SQLite database in memory is gone with its connection; give a file"

@@ -29,11 +29,18 @@ class Databases(Mapping[str, Database]):
     Args:
         settings: their URLs, and what they have in common.
         connections_of: how many connections a database needs, by its name.
+        on_made: told of each when it is made.
     """
 
-    def __init__(self, settings: Settings, connections_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        connections_of: Callable[[str], int],
+        on_made: Callable[[Database], None] = lambda _: None,
+    ) -> None:
         self._settings = settings
         self._connections_of = connections_of
+        self._on_made = on_made
         self._urls = dict(settings.databases)
         if settings.database or not self._urls:
             self._urls = {MAIN_DATABASE: settings.database, **self._urls}
@@ -50,6 +57,7 @@ class Databases(Mapping[str, Database]):
                 connections=self._settings.database_connections or self._connections_of(name),
                 by_day=self._settings.retention == "partitions",
             )
+            self._on_made(made)
             self._made.setdefault(name, made)  # two threads may have been here
         return self._made[name]
 
@@ -117,6 +125,15 @@ class Databases(Mapping[str, Database]):
         if len(self) == 1:
             return next(iter(self.values())).create_tables()
         return [f"{name}.{table}" for name, each in self.items() for table in each.create_tables()]
+
+    def migrate(self) -> list[str]:
+        """Bring the tables to this release; return the revisions that were run.
+
+        Where there are several databases, one is `database.revision`.
+        """
+        if len(self) == 1:
+            return next(iter(self.values())).migrate()
+        return [f"{name}.{revision}" for name, each in self.items() for revision in each.migrate()]
 
     def check_tables(self) -> None:
         """Raise when a table of ours is missing in one of them; see what time it is there.

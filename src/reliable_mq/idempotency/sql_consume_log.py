@@ -11,21 +11,8 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    case,
-    null,
-    or_,
-    select,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Table, and_, bindparam, null, select, update
 
-from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import (
     STEP_OF_ROW,
     LogState,
@@ -34,6 +21,7 @@ from reliable_mq.idempotency.claim import (
     attempt_after,
     row_of,
 )
+from reliable_mq.idempotency.sql_log_inserts import inserts_of
 from reliable_mq.idempotency.sql_tables import NOTE_LENGTH_MAX
 from reliable_mq.sql_types import is_among, utc_datetime
 
@@ -79,14 +67,13 @@ class SqlConsumeLog:
 
     identity = "message_id"
     """The column that makes, with the consumer group, a row's primary key."""
+    told_of_failure: tuple[str, ...] = ("lease_until", "confirm_to", "confirm_time", "note")
+    """The columns that a failed attempt writes; none: it leaves no row."""
 
     def __init__(self, table: Table, dialect: str) -> None:
         self.table = table
         log, identity = table.c, table.c[self.identity]
-        insert = _insert_of(dialect)(table)
-        self._insert = insert.on_conflict_do_nothing()
-        self._insert_one = self._insert.execution_options(preserve_rowcount=True)
-        self._insert_many = self._insert.returning(identity)
+        self._inserts = inserts_of(table, self.identity, dialect, self.told_of_failure)
         this = and_(log.consumer_group == bindparam("group"), identity == bindparam("message"))
         received = log.state == LogState.RECEIVED.value
         ours = log.owner == bindparam("token")
@@ -132,7 +119,6 @@ class SqlConsumeLog:
             .where(this, received, ours)
             .values(owner=null(), attempt=log.attempt - 1, lease_until=bindparam("until"))
         )
-        self._fail = self._failing(insert, received).execution_options(preserve_rowcount=True)
 
     def _taking_over(self) -> dict[str, Any]:
         """Return what else changes in a row that another attempt takes over."""
@@ -151,26 +137,10 @@ class SqlConsumeLog:
         telling = _telling(entry, now + NOTICE_LEASE_SECONDS)
         return {"tell_to": telling["confirm_to"], "tell_at": telling["confirm_time"]}
 
-    def _failing(self, insert: Any, received: ColumnElement[bool]) -> Any:
-        log, new = self.table.c, insert.excluded
-        return insert.on_conflict_do_update(
-            index_elements=[log.consumer_group, log[self.identity]],
-            set_={
-                "attempt": case((new.attempt > log.attempt, new.attempt), else_=log.attempt),
-                "owner": null(),
-                "lease_until": new.lease_until,
-                "confirm_to": new.confirm_to,
-                "confirm_time": new.confirm_time,
-                "note": new.note,
-                "in_doubt": or_(new.in_doubt, log.in_doubt),
-            },
-            where=and_(received, or_(log.owner.is_(None), log.owner == bindparam("token"))),
-        )
-
     def insert_consumed(self, connection: Connection, entry: Entry, now: float) -> bool:
         """Insert a row that says CONSUMED; False: a row is there, which was not touched."""
         row = self._consumed(entry, now, is_told=bool(entry.confirm_to))
-        return connection.execute(self._insert_one, row).rowcount == 1
+        return self._inserts.one(connection, row)
 
     def insert_all_consumed(
         self, connection: Connection, entries: Sequence[Entry], now: float
@@ -178,14 +148,12 @@ class SqlConsumeLog:
         """Insert rows that say CONSUMED; False: some were there, the transaction is of no use."""
         is_told = any(entry.confirm_to for entry in entries)
         rows = [self._consumed(entry, now, is_told=is_told) for entry in entries]
-        return len(self._inserted(connection, rows)) == len(rows)
+        return self._inserts.all(connection, self._in_order(rows))
 
-    def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[str]:
-        rows.sort(key=lambda row: str(row[self.identity]))  # two batches wait in one order
-        if len(rows) == 1:
-            inserted = connection.execute(self._insert_one, rows[0]).rowcount
-            return {rows[0][self.identity]} if inserted == 1 else set()
-        return set(connection.execute(self._insert_many, rows).scalars())
+    def _in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(
+            rows, key=lambda row: str(row[self.identity])
+        )  # two batches wait in one order
 
     def found(self, connection: Connection, entry: Entry, now: float) -> Found | None:
         """Return what the row of this delivery says, without changing it; None: there is none."""
@@ -206,7 +174,7 @@ class SqlConsumeLog:
             self._row(entry, LogState.RECEIVED, now, owner=entry.token) | {"lease_until": until}
             for entry in entries
         ]
-        inserted = self._inserted(connection, rows)
+        inserted = self._inserts.some(connection, self._in_order(rows))
         answers = {
             entry.message_id: Found(Step.RECEIVE_FIRST, entry.attempt, entry.in_doubt)
             for entry in entries
@@ -238,8 +206,8 @@ class SqlConsumeLog:
         """
         row = self._row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
         row["note"] = note[:NOTE_LENGTH_MAX] or None
-        values = row | {"lease_until": utc_datetime(retry_at), "token": entry.token}
-        return connection.execute(self._fail, values).rowcount == 1
+        row["lease_until"] = utc_datetime(retry_at)
+        return self._inserts.failed(connection, row, entry.token)
 
     def release(self, connection: Connection, entry: Entry, retry_at: float) -> None:
         """Take an attempt back that ended without an effect and does not count, if it is ours."""
@@ -319,17 +287,3 @@ def _telling(entry: Entry, at: float) -> dict[str, Any]:
     if not entry.confirm_to:
         return {"confirm_to": None, "confirm_time": None}
     return {"confirm_to": entry.confirm_to, "confirm_time": utc_datetime(at)}
-
-
-def _insert_of(dialect: str) -> Any:
-    """Return the insert that knows ON CONFLICT.
-
-    Raises:
-        ConfigurationError: when the database has no such thing, or nobody has tried it.
-    """
-    known = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-    if dialect not in known:
-        raise ConfigurationError(
-            f"the database {dialect!r} is not supported; use postgresql+psycopg://… or sqlite:///…"
-        )
-    return known[dialect]

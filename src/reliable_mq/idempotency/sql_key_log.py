@@ -7,7 +7,7 @@ the duplicate of the first.
 
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, update
+from sqlalchemy import Connection, Table, and_, bindparam, update
 
 from reliable_mq.idempotency.claim import LogState
 from reliable_mq.idempotency.sql_consume_log import Entry, SqlConsumeLog
@@ -27,6 +27,7 @@ class SqlKeyLog(SqlConsumeLog):
     """The business keys of one database. All methods work in the caller's transaction."""
 
     identity = "key_digest"
+    told_of_failure = ()  # the key of a message that failed is released
 
     def __init__(self, table: Table, logs: Table, dialect: str) -> None:
         super().__init__(table, dialect)
@@ -58,9 +59,6 @@ class SqlKeyLog(SqlConsumeLog):
 
     def _consumer(self, _entry: Entry, _now: float) -> dict[str, Any]:
         return {}
-
-    def _failing(self, insert: Any, _received: ColumnElement[bool]) -> Any:
-        return insert  # the key of a message that failed is released
 
     def _row(self, entry: Entry, state: LogState, now: float, owner: str | None) -> dict[str, Any]:
         row = super()._row(entry, state, now, owner)

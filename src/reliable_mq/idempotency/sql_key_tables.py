@@ -8,7 +8,6 @@ from sqlalchemy import (
     Column,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     SmallInteger,
     String,
@@ -17,7 +16,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.business_key import SHOWN_LENGTH_MAX
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import Body, UtcDateTime
 
 RESULT_SIZE_MAX = 1024 * 1024
 """Bytes of a stored result: whoever asks again is sent all of it, and the database keeps it."""
@@ -74,7 +73,7 @@ def idempotent_call_table(metadata: MetaData, prefix: str) -> Table:
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
-        Column("result", LargeBinary(RESULT_SIZE_MAX)),
+        Column("result", Body),
         Column("create_date", UtcDateTime, nullable=False),
         Column("finish_date", UtcDateTime),
         Column("expire_date", UtcDateTime, nullable=False),

@@ -1,7 +1,9 @@
 """Inserts stubs and returns the numbers that the database gave their rows.
 
 One at a time, or many in few statements. The rows of many have the order in which they were given,
-because their numbers are the order of their ordering keys.
+because their numbers are the order of their ordering keys. MySQL (not MariaDB) returns nothing but
+the first number, and whether the others follow it without a gap is a matter of its settings; so it
+is asked for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.sql_prepared import Prepared
+from reliable_mq.sql_types import MYSQL, is_among
 
 Row = dict[str, Any]
 
@@ -24,6 +27,9 @@ _OF_EACH = (
 ROWS_MAX = 1_000
 CONTENT_SIZE_MAX = 8 * 1024 * 1024
 """Rows, and bytes of their content, in one statement; a larger stub goes alone."""
+_MYSQL_CONTENT_SIZE_MAX = 2 * 1024 * 1024
+"""MySQL takes no statement that is larger than its `max_allowed_packet` (16 MiB at MariaDB), and a
+byte may become two on its way there."""
 
 
 class StubInserts:
@@ -34,6 +40,12 @@ class StubInserts:
         every = {name: bindparam(name, type_=stub[name].type) for name in (*_OF_EACH, *_OF_ALL)}
         self._one = Prepared(insert(table).values(every).returning(stub.seq))
         self._many = insert(table).returning(stub.message_id, stub.seq)
+        self._plain = insert(table)
+        self._numbers = select(stub.message_id, stub.seq).where(
+            is_among(stub.message_id, "ids", dialect)
+        )
+        is_mysql = dialect in MYSQL
+        self._size_max = _MYSQL_CONTENT_SIZE_MAX if is_mysql else CONTENT_SIZE_MAX
         self._as_arrays = dialect == "postgresql"
         if self._as_arrays:
             self._many = _from_arrays(table)
@@ -47,15 +59,30 @@ class StubInserts:
             of_all: what is the same for all.
         """
         of_all = {"status": StubStatus.UNCONFIRMED.value, "count": 0, **of_all}
+        if not connection.dialect.insert_returning:
+            return self._ask_for_numbers(connection, rows, of_all)
         if len(rows) == 1:
             return [self._one.execute(connection, rows[0] | of_all).scalar_one()]
         numbers: dict[str, int] = {}
-        for part in parts_of(rows):
+        for part in parts_of(rows, self._size_max):
             given: Any = [row | of_all for row in part]
             if self._as_arrays:
                 given = {name: [row[name] for row in part] for name in _OF_EACH} | of_all
             inserted = connection.execute(self._many, given)
             numbers |= {row.message_id: row.seq for row in inserted}
+        return [numbers[row["message_id"]] for row in rows]
+
+    def _ask_for_numbers(
+        self, connection: Connection, rows: Sequence[Row], of_all: Row
+    ) -> list[int]:
+        if len(rows) == 1:
+            key = connection.execute(self._plain, rows[0] | of_all).inserted_primary_key
+            return [] if key is None else [key[0]]
+        numbers: dict[str, int] = {}
+        for part in parts_of(rows, self._size_max):
+            connection.execute(self._plain, [row | of_all for row in part])
+            found = connection.execute(self._numbers, {"ids": [row["message_id"] for row in part]})
+            numbers |= {row.message_id: row.seq for row in found}
         return [numbers[row["message_id"]] for row in rows]
 
 
@@ -73,12 +100,12 @@ def _from_arrays(table: Table) -> Any:
     return filled.returning(table.c.message_id, table.c.seq)
 
 
-def parts_of(rows: Sequence[Row]) -> Iterator[list[Row]]:
+def parts_of(rows: Sequence[Row], size_max: int = CONTENT_SIZE_MAX) -> Iterator[list[Row]]:
     """Cut rows into parts of which each is one statement."""
     part: list[Row] = []
     size = 0
     for row in rows:
-        if part and (len(part) == ROWS_MAX or size + len(row["content"]) > CONTENT_SIZE_MAX):
+        if part and (len(part) == ROWS_MAX or size + len(row["content"]) > size_max):
             yield part
             part, size = [], 0
         part.append(row)

@@ -11,10 +11,17 @@ from weakref import WeakSet
 from sqlalchemy import URL, Connection, Engine, Table, text
 
 from reliable_mq.errors import UsageError
+from reliable_mq.sql_faults import drop_lost_transactions
+from reliable_mq.sql_types import MYSQL, family_of
 
 # When the server was started, to the microsecond, tells servers apart without any privilege; the
 # table's number tells schemas of one database apart.
 _IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), to_regclass(:table)::oid")
+# MySQL has a number for every server, MariaDB of old none; host, port and files tell those apart.
+_MYSQL_IDENTITY = text(
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+    "('server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'socket', 'datadir')"
+)
 
 
 class SameDatabase:
@@ -41,6 +48,8 @@ class SameDatabase:
                 "never be sent. Use a session or connection of this database, name another one by "
                 "mq.transaction(…, database=…), or use a ReliableMQ of that one"
             )
+        if connection.dialect.name in MYSQL:
+            drop_lost_transactions(connection.engine)
         self._known.add(connection.engine)
         return True
 
@@ -48,7 +57,7 @@ class SameDatabase:
         theirs, ours = connection.engine.url, self._ours.url
         if place_of(theirs) == place_of(ours):
             return True
-        if theirs.get_backend_name() != ours.get_backend_name():
+        if _family(theirs) != _family(ours):
             return False
         if connection.dialect.name == "sqlite":
             return False
@@ -63,8 +72,15 @@ def place_of(url: URL) -> tuple[Any, ...]:
         return ("sqlite", Path(url.database or "").resolve())
     # The query may name a host, a service or a search path.
     query = tuple(sorted(url.query.items()))
-    return (url.get_backend_name(), url.host, url.port, url.database, query)
+    return (_family(url), url.host, url.port, url.database, query)
+
+
+def _family(url: URL) -> str:
+    return family_of(url.get_backend_name())
 
 
 def _identity(connection: Connection, name: dict[str, str]) -> tuple[Any, ...]:
+    if family_of(connection.dialect.name) == "mysql":
+        server = sorted(map(tuple, connection.execute(_MYSQL_IDENTITY)))
+        return (server, connection.execute(text("SELECT database()")).scalar_one())
     return tuple(connection.execute(_IDENTITY, name).one())

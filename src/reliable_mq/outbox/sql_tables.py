@@ -1,5 +1,6 @@
 """The table of stubs (design, section 4). Only the shape; statements are in `sql_stubs`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import (
@@ -9,25 +10,29 @@ from sqlalchemy import (
     ColumnElement,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     SmallInteger,
     String,
     Table,
-    Text,
     and_,
     false,
     literal_column,
     not_,
+    text,
 )
 
 from reliable_mq.outbox.stub import TEXT_LENGTH_MAX
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import (
+    MYSQL,
+    PARTIAL_INDEXES,
+    Body,
+    GrowingNumber,
+    LongText,
+    UtcDateTime,
+    only_on,
+)
 
 DEFAULT_PREFIX = "rmq_"
-
-# SQLite makes only a column of exactly type INTEGER grow by itself.
-_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
 
 def message_stub_table(
@@ -46,16 +51,16 @@ def message_stub_table(
     table = Table(
         name,
         metadata,
-        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("seq", GrowingNumber, primary_key=True, autoincrement=True),
         # A partitioned table's key has to hold what it is partitioned by; both are unique anyway.
         Column("message_id", String(32), nullable=False, unique=True, primary_key=by_day),
         Column("topic", String(127), nullable=False),
         Column("tag", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
         Column("message_key", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
         Column("ordering_key", String(TEXT_LENGTH_MAX), nullable=False, server_default=""),
-        Column("content", LargeBinary, nullable=False),
+        Column("content", Body, nullable=False),
         Column("content_type", String(127), nullable=False, server_default=""),
-        Column("properties", Text, nullable=False, server_default="{}"),
+        Column("properties", LongText, nullable=False, server_default=text("('{}')")),
         Column("status", SmallInteger, nullable=False, server_default="0"),
         Column("count", Integer, nullable=False, server_default="0"),
         Column("resend_time", UtcDateTime),
@@ -63,11 +68,11 @@ def message_stub_table(
         Column("broker_name", String(127)),
         Column("queue_id", Integer),
         Column("offset", BigInteger),
-        Column("required_groups", Text, nullable=False, server_default=""),
+        Column("required_groups", LongText, nullable=False, server_default=text("('')")),
         Column("deliver_time", UtcDateTime),
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
-        Column("note", Text),
+        Column("note", LongText),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,
@@ -80,7 +85,10 @@ def message_stub_table(
 
 
 def _make_indexes(table: Table) -> None:
-    """Give the table its indexes, each of the rows that somebody looks for."""
+    """Give the table its indexes, each of the rows that somebody looks for.
+
+    MySQL knows no partial ones: there they begin with what the others leave out.
+    """
     name, column = table.name, table.c
     # Each kind of waiting has an index of its own, by topic: a scheduler finds what is due of one
     # without reading past another's, however many wait.
@@ -94,10 +102,23 @@ def _make_indexes(table: Table) -> None:
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
     _index(f"{name}_ordered", ordered, *by_key)
+    only_on(MYSQL, *_whole_indexes(table))
 
 
 def _index(name: str, where: ColumnElement[bool], *columns: Column[Any]) -> None:
-    Index(name, *columns, postgresql_where=where, sqlite_where=where)
+    only_on(PARTIAL_INDEXES, Index(name, *columns, postgresql_where=where, sqlite_where=where))
+
+
+def _whole_indexes(table: Table) -> Iterator[Index]:
+    name, column = table.name, table.c
+    when = (column.resend_time, column.seq)
+    unsent = (column.status, column.given_up, column.broker_name)
+    yield Index(f"{name}_unsent", *unsent, column.topic, *when)
+    yield Index(f"{name}_sent", column.status, column.given_up, column.topic, *when)
+    yield Index(f"{name}_unowned", *unsent, column.owner, *when)
+    yield Index(f"{name}_settled", column.update_date)
+    key = (column.topic, column.ordering_key, column.status)
+    yield Index(f"{name}_ordered", *key, column.broker_name, column.seq)
 
 
 def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:

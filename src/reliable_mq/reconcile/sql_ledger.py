@@ -37,6 +37,7 @@ from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.resend.sql_scheduling_tables import retention_table
 from reliable_mq.resend.sql_tables import confirmation_table
+from reliable_mq.sql_types import MYSQL, MYSQL_DRIVER
 from reliable_mq.wire.record import body_checksum
 
 STUB, CONSUME_LOG, TOLD = "stub", "consume_log", "confirmation"
@@ -147,13 +148,15 @@ def open_engine(url: str) -> Engine:
     """
     try:
         parsed = make_url(url)
-        if parsed.get_dialect().is_async:
+        if parsed.get_backend_name() in MYSQL:
+            parsed = parsed.set(drivername=MYSQL_DRIVER)
+        elif parsed.get_dialect().is_async:
             parsed = parsed.set(drivername=_SYNC_DRIVERS.get(parsed.drivername, "") or url)
         return create_engine(parsed, poolclass=NullPool)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigurationError(
-            "not a database URL; write it like postgresql+psycopg://user@host/name or"
-            f" sqlite:////path/to/file ({error})"
+            "not a database URL; write it like postgresql+psycopg://user@host/name,"
+            f" mysql+pymysql://user@host/name or sqlite:////path/to/file ({error})"
         ) from error
 
 

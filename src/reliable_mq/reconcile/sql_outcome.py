@@ -10,6 +10,7 @@ from sqlalchemy import MetaData, insert
 
 from reliable_mq.reconcile.sql_ledger import open_engine
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
+from reliable_mq.sql_types import let_tables_be_alike
 
 _BATCH = 1_000
 
@@ -22,7 +23,7 @@ def write_outcome(
     now: datetime,
 ) -> None:
     """Insert the run's row and a row for each of `findings`, given as (finding, its evidence)."""
-    metadata = MetaData()
+    metadata = let_tables_be_alike(MetaData())
     runs, rows = run_table(metadata, prefix), finding_table(metadata, prefix)
     engine = open_engine(url)
     metadata.create_all(engine)

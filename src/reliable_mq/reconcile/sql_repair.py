@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, MetaData, Table, and_, insert,
 from reliable_mq.reconcile.repair import Action, Repair
 from reliable_mq.reconcile.sql_ledger import STUB, open_engine, table_of
 from reliable_mq.resend.sql_people_tables import audit_table
+from reliable_mq.sql_types import let_tables_be_alike
 
 UNCONFIRMED, CONFIRMED = 0, 1
 ACTOR = "reconcile"
@@ -54,7 +55,7 @@ class SqlRepair:
     """Applies repairs in transactions of a few hundred."""
 
     def __init__(self, url: str, prefix: str, run_id: str, broker_name: str | None = None) -> None:
-        metadata = MetaData()
+        metadata = let_tables_be_alike(MetaData())
         self._engine = open_engine(url)
         self._stubs: Table = table_of(STUB, prefix)
         self._audit = audit_table(metadata, prefix)

@@ -11,10 +11,9 @@ from sqlalchemy import (
     Numeric,
     String,
     Table,
-    Text,
 )
 
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import LongText, UtcDateTime
 
 
 def run_table(metadata: MetaData, prefix: str) -> Table:
@@ -31,9 +30,9 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
         Column("since", UtcDateTime),
         Column("until", UtcDateTime),
         Column("grace_seconds", Numeric(12, 3), nullable=False),
-        Column("store", Text, nullable=False),
-        Column("verdicts", Text, nullable=False),
-        Column("ledgers", Text, nullable=False),
+        Column("store", LongText, nullable=False),
+        Column("verdicts", LongText, nullable=False),
+        Column("ledgers", LongText, nullable=False),
         Column("findings", BigInteger, nullable=False),
         Column("is_clean", Boolean, nullable=False),
         Column("finish_date", UtcDateTime, nullable=False),
@@ -51,7 +50,7 @@ def finding_table(metadata: MetaData, prefix: str) -> Table:
         Column("consumer_group", String(127), primary_key=True),
         Column("topic", String(255)),
         Column("verdict", String(32), nullable=False),
-        Column("evidence", Text, nullable=False),
+        Column("evidence", LongText, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
         extend_existing=True,
     )

@@ -14,14 +14,19 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
-    Text,
     false,
 )
 
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import (
+    MYSQL,
+    PARTIAL_INDEXES,
+    GrowingNumber,
+    LongText,
+    UtcDateTime,
+    only_on,
+)
 
-_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # SQLite grows only INTEGER by itself
 OPEN_KEY_LENGTH_MAX = 255
 
 
@@ -38,13 +43,13 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
     table = Table(
         name,
         metadata,
-        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("seq", GrowingNumber, primary_key=True, autoincrement=True),
         Column("kind", String(32), nullable=False),
         Column("message_id", String(64), nullable=False, index=True),
         Column("consumer_group", String(127), nullable=False, server_default=""),
         Column("topic", String(127), nullable=False),
         Column("message_key", String(255), nullable=False, server_default=""),
-        Column("reason", Text, nullable=False),
+        Column("reason", LongText, nullable=False),
         Column("open_key", String(OPEN_KEY_LENGTH_MAX), unique=True),
         Column("is_handed", Boolean, nullable=False, server_default=false()),
         Column("create_date", UtcDateTime, nullable=False),
@@ -54,7 +59,11 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
     column = table.c
     unhanded = column.is_handed == false()
     Index(f"{name}_closed", column.close_date)
-    Index(f"{name}_unhanded", column.seq, postgresql_where=unhanded, sqlite_where=unhanded)
+    only_on(
+        PARTIAL_INDEXES,
+        Index(f"{name}_unhanded", column.seq, postgresql_where=unhanded, sqlite_where=unhanded),
+    )
+    only_on(MYSQL, Index(f"{name}_unhanded", column.is_handed, column.seq))
     return table
 
 
@@ -102,7 +111,7 @@ def notifier_table(metadata: MetaData, prefix: str) -> Table:
         Column("lease_until", UtcDateTime),
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("told_date", UtcDateTime),
-        Column("note", Text),
+        Column("note", LongText),
     )
 
 
@@ -118,12 +127,12 @@ def audit_table(metadata: MetaData, prefix: str) -> Table:
     return Table(
         name,
         metadata,
-        Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("seq", GrowingNumber, primary_key=True, autoincrement=True),
         Column("create_date", UtcDateTime, nullable=False),
         Column("actor", String(127), nullable=False),
         Column("action", String(32), nullable=False),
         Column("message_id", String(64), nullable=False, index=True),
         Column("run_id", String(32)),
         Column("changed", SmallInteger, nullable=False),
-        Column("detail", Text, nullable=False),
+        Column("detail", LongText, nullable=False),
     )

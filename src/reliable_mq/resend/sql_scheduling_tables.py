@@ -1,8 +1,8 @@
 """Tables of resend and retention. Only the shape; statements: `sql_topics`, `sql_retention`."""
 
-from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, Text, false
+from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, false
 
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import LongText, UtcDateTime
 
 
 def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
@@ -24,7 +24,7 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("probe_time", UtcDateTime),
         Column("actor", String(127), nullable=False, server_default=""),
-        Column("note", Text),
+        Column("note", LongText),
         Column("update_date", UtcDateTime, nullable=False),
     )
 

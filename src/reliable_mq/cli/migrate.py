@@ -1,0 +1,88 @@
+"""`reliable-mq migrate`: brings the tables of an application's database to this release."""
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from reliable_mq.app.loading import load_application
+from reliable_mq.app.sql_database import Database
+from reliable_mq.errors import UsageError
+from reliable_mq.migrations.sql_upgrade import pending, script_text
+from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.sql_schema import REVISION
+
+
+def command(
+    application: Annotated[
+        str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
+    ] = "",
+    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 when there is work.")
+    ] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL instead, without asking the database.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option(help="With --sql: the revision of the database; default: it is empty.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring the tables to this release; create them when there are none."""
+    if bool(application) == bool(db):
+        raise UsageError("give either MODULE:OBJECT or --db URL")
+    if since and not sql:
+        raise UsageError("--since goes with --sql")
+    if sql and (check or as_json):
+        raise UsageError("--sql goes with neither --check nor --json")
+    if db:
+        databases = {"": Database(db, prefix=prefix, connections=1)}
+    else:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
+        databases = dict(load_application(application).databases)
+    try:
+        if sql:
+            _print_sql(databases, since or None)
+            return
+        step, verb = (_pending, "lacks") if check else (Database.migrate, "has run")
+        named = len(databases) > 1
+        _tell(
+            [
+                f"{name}.{revision}" if named else revision
+                for name, database in databases.items()
+                for revision in step(database)
+            ],
+            verb,
+            as_json,
+        )
+    finally:
+        for database in databases.values():
+            database.close()
+
+
+def _print_sql(databases: dict[str, Database], since: str | None) -> None:
+    for name, database in databases.items():
+        if len(databases) > 1:
+            typer.echo(f"-- {name}")
+        typer.echo(script_text(database.url.get_backend_name(), database.prefix, since))
+
+
+def _pending(database: Database) -> list[str]:
+    database.check_file()
+    with database.engine.connect() as connection:
+        return pending(connection, database.prefix)
+
+
+def _tell(revisions: list[str], verb: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"revision": REVISION, verb.replace(" ", "_"): revisions}))
+    elif revisions:
+        typer.echo(f"the database {verb} {', '.join(revisions)}")
+    else:
+        typer.echo(f"the database is at revision {REVISION}: nothing to do")
+    if revisions and verb == "lacks":
+        raise typer.Exit(1)

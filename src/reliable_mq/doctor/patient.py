@@ -1,0 +1,56 @@
+"""What the checks look at, gathered once. Values, and one connection to read by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.client.cluster_facts import ClusterFacts
+from reliable_mq.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisFacts:
+    """What Redis says: `role` master or slave, its clock, and how long an answer took (seconds).
+
+    `failure`: why it did not answer, empty: it did.
+    """
+
+    role: str = ""
+    clock_ahead: float = 0.0
+    answer_seconds: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patient:
+    """One application at one of its databases.
+
+    Attributes:
+        connection: to the database, to read by.
+        database: where its tables are.
+        settings: all of them.
+        leases: seconds for which a claim of each consumer group holds.
+        now: the time by the database's clock.
+        clock_ahead: seconds by which the database's clock is ahead of this machine's.
+        clock_error: how wrong that may be.
+        processes: rows of the process table that were written within ten minutes.
+        handling: the longest handling of each consumer group that they tell of, seconds.
+        redis: None: the application has none.
+        cluster: None: it could not be asked; `cluster_failure` says why.
+    """
+
+    connection: Connection
+    database: Database
+    settings: Settings
+    leases: Mapping[str, float]
+    now: float
+    clock_ahead: float = 0.0
+    clock_error: float = 0.0
+    processes: tuple[Any, ...] = ()
+    handling: Mapping[str, float] = field(default_factory=dict)
+    redis: RedisFacts | None = None
+    cluster: ClusterFacts | None = None
+    cluster_failure: str = ""

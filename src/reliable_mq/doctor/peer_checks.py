@@ -1,0 +1,89 @@
+"""Redis and the broker: are they there, and do they keep what we rely on? Values only."""
+
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.limits import DELAY_LEVELS_TEXT
+
+_READ_AND_WRITE = 6
+_DISK_USED_MAX = 0.85
+
+
+def redis(patient: Patient, told: Told) -> None:
+    """Redis answers in time and takes writes; without it everything costs one more commit."""
+    facts = patient.redis
+    if facts is None:
+        told.skip("no Redis is set: the database alone decides")
+        return
+    if facts.failure:
+        told.error(
+            f"Redis cannot be reached: {facts.failure}",
+            "start it, or correct redis (RELIABLE_MQ_REDIS); until then the database alone decides",
+        )
+        return
+    if facts.role not in ("master", ""):
+        told.error(
+            f"Redis is a {facts.role} and refuses leases",
+            "give the address of the master, or of Sentinel",
+        )
+    if facts.answer_seconds > patient.settings.redis_timeout / 2:
+        told.warn(
+            f"Redis took {facts.answer_seconds:.2f} s to answer, after "
+            f"{patient.settings.redis_timeout:g} s it counts as away",
+            "put it nearer, or raise redis_timeout",
+        )
+    if not told.findings:
+        told.ok(f"it answers in {facts.answer_seconds * 1000:.1f} ms")
+
+
+def broker(patient: Patient, told: Told) -> None:
+    """Every broker answers, takes writes, and acknowledges only what is on its disk (P3)."""
+    cluster = patient.cluster
+    if cluster is None:
+        if patient.settings.broker.startswith("embedded:"):
+            told.skip(patient.cluster_failure)
+        else:
+            told.error(
+                f"the cluster cannot be reached: {patient.cluster_failure}",
+                "start the name server and the broker, or correct broker (RELIABLE_MQ_BROKER)",
+            )
+        return
+    if not cluster.brokers:
+        told.error("the name servers know no broker", "start a broker, or look at its log")
+    for each in cluster.brokers:
+        if each.failure:
+            told.error(f"broker {each.name} at {each.address}: {each.failure}", "look at its log")
+            continue
+        _broker(each.name, each.config, each.runtime, told)
+    if not told.findings:
+        names = ", ".join(each.name for each in cluster.brokers)
+        told.ok(f"{names}, {len(cluster.topics)} topics")
+
+
+def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: Told) -> None:
+    flush = config.get("flushDiskType", "SYNC_FLUSH")
+    if flush != "SYNC_FLUSH":
+        told.error(
+            f"broker {name} acknowledges before a message is on the disk ({flush}): the loss of "
+            "power takes it away (P3); stubs are sent again only as long as they are unconfirmed",
+            "flushDiskType=SYNC_FLUSH; or live with it, replicas and a battery",
+        )
+    permission = config.get("brokerPermission", "6")
+    if permission.isdecimal() and int(permission) & _READ_AND_WRITE != _READ_AND_WRITE:
+        told.error(
+            f"broker {name} has permission {permission}: it does not serve both reads and writes",
+            "brokerPermission=6",
+        )
+    levels = " ".join(config.get("messageDelayLevel", DELAY_LEVELS_TEXT).split())
+    if levels != DELAY_LEVELS_TEXT:
+        told.error(
+            f"broker {name} has the delay levels {levels!r}: retries and delays of the client "
+            "come at other times than asked for",
+            f"messageDelayLevel={DELAY_LEVELS_TEXT}",
+        )
+    used = runtime.get("commitLogDiskRatio", "")
+    if used.replace(".", "", 1).isdecimal() and float(used) > _DISK_USED_MAX:
+        told.error(
+            f"the disk of broker {name} is {float(used):.0%} full: it will remove files before "
+            "their time, then refuse sends",
+            "make room",
+        )

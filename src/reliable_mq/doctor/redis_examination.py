@@ -1,0 +1,203 @@
+"""Gathers what there is to know of an application, and puts every check to it.
+
+A check is a function of the literal table below. It never raises for what is wrong with the
+patient; when the database does, the check says so.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+from redis import Redis
+from redis.exceptions import RedisError
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.client.cluster_facts import ClusterFacts
+from reliable_mq.doctor import peer_checks, timing_checks
+from reliable_mq.doctor.finding import Finding, Told
+from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.sql_row_checks import orphans
+from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
+from reliable_mq.doctor.sql_server_checks import durability, isolation, limits
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.outbox.stub import groups_of
+from reliable_mq.settings import Settings
+from reliable_mq.sql_clock import measure
+from reliable_mq.sql_faults import fault_line
+from reliable_mq.sql_types import utc_datetime
+
+Check = Callable[[Patient, Told], None]
+
+CHECKS: dict[str, Check] = {
+    "tables": tables,
+    "indexes": indexes,
+    "storage": storage,
+    "isolation": isolation,
+    "durability": durability,
+    "limits": limits,
+    "clocks": timing_checks.clocks,
+    "leases": timing_checks.leases,
+    "windows": timing_checks.windows,
+    "orphans": orphans,
+    "redis": peer_checks.redis,
+    "broker": peer_checks.broker,
+}
+
+_OF_THE_APPLICATION = frozenset({"windows", "redis", "broker"})
+"""Checks that say the same whichever of its databases is looked at."""
+
+_SEEN_WITHIN = timedelta(minutes=10)
+
+
+class Cluster(Protocol):
+    """Who can ask the brokers."""
+
+    def cluster_facts(self, groups: Sequence[str]) -> ClusterFacts:
+        """Return what they say; raises `ReliableMQError` when they do not."""
+        ...
+
+
+def examine_all(
+    databases: Mapping[str, Database],
+    settings: Settings,
+    leases: Mapping[str, Mapping[str, float]],
+    cluster: Cluster | None,
+) -> list[Finding]:
+    """Return what every check found at every database, in the order of `CHECKS`.
+
+    Args:
+        databases: the application's, by name.
+        settings: the application's.
+        leases: seconds for which a claim of each consumer group holds, by the database's name.
+        cluster: None: there is none that this process could ask.
+    """
+    findings: list[Finding] = []
+    for number, (name, database) in enumerate(databases.items()):
+        checks = CHECKS if number == 0 else CHECKS.keys() - _OF_THE_APPLICATION
+        found = _examine(database, settings, leases.get(name, {}), cluster, set(checks))
+        if len(databases) > 1:
+            found = [replace(each, database=name) for each in found]
+        findings += found
+    return findings
+
+
+def _examine(
+    database: Database,
+    settings: Settings,
+    leases: Mapping[str, float],
+    cluster: Cluster | None,
+    wanted: set[str],
+) -> list[Finding]:
+    told = Told("database")
+    findings: list[Finding] = []
+    try:
+        with _patient(database, settings, leases, cluster) as patient:
+            for name, check in CHECKS.items():
+                if name in wanted:
+                    findings += _checked(name, check, patient)
+    except (SQLAlchemyError, ReliableMQError) as error:
+        told.error(f"the database cannot be used: {fault_line(error)}", "look at its address")
+    return told.findings + findings
+
+
+def _checked(name: str, check: Check, patient: Patient) -> list[Finding]:
+    told = Told(name)
+    try:
+        check(patient, told)
+    except SQLAlchemyError as error:  # a table is missing, a view may not be read
+        patient.connection.rollback()
+        told.skip(f"could not look: {fault_line(error)}")
+    return told.findings
+
+
+@contextmanager
+def _patient(
+    database: Database, settings: Settings, leases: Mapping[str, float], cluster: Cluster | None
+) -> Iterator[Patient]:
+    database.check_file()
+    with database.engine.connect() as connection:
+        ahead, error = measure(connection, time.time)
+        now = time.time() + ahead
+        processes = _rows(connection, database, now)
+        facts, failure = _cluster_facts(cluster, sorted({*leases, *_groups(connection, database)}))
+        yield Patient(
+            connection=connection,
+            database=database,
+            settings=settings,
+            leases=leases,
+            now=now,
+            clock_ahead=ahead,
+            clock_error=error,
+            processes=tuple(processes),
+            handling=_handling(processes),
+            redis=_redis_facts(settings) if settings.redis else None,
+            cluster=facts,
+            cluster_failure=failure,
+        )
+
+
+def _rows(connection: Any, database: Database, now: float) -> list[Any]:
+    table = database.processes
+    since = utc_datetime(now) - _SEEN_WITHIN
+    try:
+        return list(connection.execute(select(table).where(table.c.seen_date > since)))
+    except SQLAlchemyError:  # the check of tables says that it is missing
+        connection.rollback()
+        return []
+
+
+def _groups(connection: Any, database: Database) -> set[str]:
+    """Return the consumer groups that unconfirmed stubs wait for."""
+    stub = database.stubs.c
+    waited = select(stub.required_groups).where(stub.status == 0).distinct()
+    try:
+        return {group for text in connection.scalars(waited) for group in groups_of(text)}
+    except SQLAlchemyError:
+        connection.rollback()
+        return set()
+
+
+def _handling(processes: Sequence[Any]) -> dict[str, float]:
+    longest: dict[str, float] = {}
+    for row in processes:
+        try:
+            told = json.loads(row.handling)
+        except ValueError:  # somebody wrote into it
+            continue
+        for group, seconds in told.items():
+            longest[group] = max(float(seconds), longest.get(group, 0.0))
+    return longest
+
+
+def _cluster_facts(
+    cluster: Cluster | None, groups: Sequence[str]
+) -> tuple[ClusterFacts | None, str]:
+    if cluster is None:
+        return None, "the broker lives in the application's own process"
+    try:
+        return cluster.cluster_facts(groups), ""
+    except ReliableMQError as error:
+        return None, str(error)
+
+
+def _redis_facts(settings: Settings) -> RedisFacts:
+    timeout = settings.redis_timeout
+    try:
+        with Redis.from_url(
+            settings.redis, socket_timeout=timeout, socket_connect_timeout=timeout
+        ) as redis:
+            redis.ping()  # the connection is made by it
+            before = time.time()
+            seconds, microseconds = redis.time()
+            after = time.time()
+            ahead = seconds + microseconds / 1e6 - (before + after) / 2
+            role = str(redis.info("replication").get("role", ""))
+        return RedisFacts(role=role, clock_ahead=ahead, answer_seconds=after - before)
+    except (RedisError, OSError, ValueError) as error:
+        return RedisFacts(failure=str(error))

@@ -1,0 +1,124 @@
+"""What lies in the tables and moves no more: due stubs nobody sends, groups nobody consumes for.
+
+Every question is answered from an index, or reads unconfirmed stubs only.
+"""
+
+from sqlalchemy import ColumnElement, func, select
+
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.sql_stubs import UNCONFIRMED
+from reliable_mq.outbox.stub import groups_of
+from reliable_mq.sql_types import utc_datetime
+
+_LOOKS_MISSED = 30
+"""A scheduler that is alive leaves nothing due for so many of its intervals."""
+_MISSED_SECONDS_MIN = 60.0
+_IN_DOUBT_SECONDS = 3600.0
+_FUTURE_SECONDS = 60.0
+
+
+def orphans(patient: Patient, told: Told) -> None:
+    """No stub and no attempt waits for somebody who does not exist."""
+    _overdue(patient, told)
+    _waiting_for_a_person(patient, told)
+    _in_doubt(patient, told)
+    _from_the_future(patient, told)
+    _without_consumer_or_topic(patient, told)
+    if not told.findings:
+        told.ok("nothing waits for somebody who does not exist")
+
+
+def _overdue(patient: Patient, told: Told) -> None:
+    stub = patient.database.stubs.c
+    patience = max(_LOOKS_MISSED * patient.settings.resend_interval, _MISSED_SECONDS_MIN)
+    before = utc_datetime(patient.now - patience)
+    number, oldest = patient.connection.execute(
+        select(func.count(), func.min(stub.resend_time)).where(
+            stub.status == UNCONFIRMED, stub.resend_time < before
+        )
+    ).one()
+    if number:
+        minutes = (patient.now - oldest.timestamp()) / 60
+        told.error(
+            f"{number} stub(s) are due and nobody sends them, the oldest for {minutes:.0f} min",
+            "run reliable-mq resend MODULE:OBJECT; if one runs, look at its log",
+        )
+
+
+def _waiting_for_a_person(patient: Patient, told: Told) -> None:
+    stub = patient.database.stubs.c
+    if number := _count(patient, stub.status == UNCONFIRMED, stub.resend_time.is_(None)):
+        told.warn(
+            f"{number} stub(s) wait for a person",
+            "reliable-mq stub list --escalated, then stub retry or stub void",
+        )
+
+
+def _in_doubt(patient: Patient, told: Told) -> None:
+    log = patient.database.logs.c
+    before = utc_datetime(patient.now - _IN_DOUBT_SECONDS)
+    found = patient.connection.execute(
+        select(log.consumer_group, func.count())
+        .where(
+            log.state == LogState.RECEIVED.value, log.owner.is_not(None), log.lease_until < before
+        )
+        .group_by(log.consumer_group)
+    )
+    for group, number in found:
+        told.error(
+            f"{number} attempt(s) of group {group} ended nowhere, an hour ago or more, and were "
+            "not begun again",
+            f"look whether a consumer of {group} runs; then reliable-mq reconcile --repair",
+        )
+
+
+def _from_the_future(patient: Patient, told: Told) -> None:
+    stub = patient.database.stubs.c
+    after = utc_datetime(patient.now + _FUTURE_SECONDS)
+    # Lately written rows have the highest numbers; the whole table would be read without an end.
+    newest = select(stub.create_date).order_by(stub.seq.desc()).limit(1_000).subquery()
+    number = patient.connection.scalar(
+        select(func.count()).select_from(newest).where(newest.c.create_date > after)
+    )
+    if number:
+        told.error(
+            f"{number} stub(s) were written in the future: a clock was ahead",
+            "see the check of clocks; they are sent and consumed all the same",
+        )
+
+
+def _without_consumer_or_topic(patient: Patient, told: Told) -> None:
+    cluster = patient.cluster
+    if cluster is None:
+        return
+    stub = patient.database.stubs.c
+    waiting: dict[str, int] = {}
+    topics: dict[str, int] = {}
+    for topic, groups, number in patient.connection.execute(
+        select(stub.topic, stub.required_groups, func.count())
+        .where(stub.status == UNCONFIRMED)
+        .group_by(stub.topic, stub.required_groups)
+    ):
+        topics[topic] = topics.get(topic, 0) + number
+        for group in groups_of(groups):
+            waiting[group] = waiting.get(group, 0) + number
+    for group, number in sorted(waiting.items()):
+        if group not in cluster.consumed:
+            told.error(
+                f"{number} stub(s) wait for group {group}, and no consumer of it is connected",
+                f"run the consumers of {group}; if it is gone for good, stub void them",
+            )
+    for topic, number in sorted(topics.items()):
+        if topic not in cluster.topics:
+            told.warn(
+                f"{number} stub(s) are for topic {topic}, which no broker has",
+                "the first send makes it; if it was deleted, create it or stub void them",
+            )
+
+
+def _count(patient: Patient, *conditions: ColumnElement[bool]) -> int:
+    table = patient.database.stubs
+    statement = select(func.count()).select_from(table).where(*conditions)
+    return int(patient.connection.execute(statement).scalar_one())

@@ -1,0 +1,90 @@
+"""The tables: are they all there, with their columns, keys and indexes, and do they compare texts
+letter for letter?
+"""
+
+from sqlalchemy import text
+
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.sql_schema import REVISION, check_revision, differences
+
+_MIGRATE = "run reliable-mq migrate MODULE:OBJECT (without Alembic: reliable-mq create-tables)"
+_EXACT = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
+
+
+def tables(patient: Patient, told: Told) -> None:
+    """Every table and column of this release is there, at its revision."""
+    connection, database = patient.connection, patient.database
+    lacking = differences(connection, database.metadata)
+    for each in lacking:
+        if each.kind in ("table", "column"):
+            told.error(str(each), _MIGRATE)
+    try:
+        revision = check_revision(connection, database.prefix)
+    except ConfigurationError as error:
+        told.error(str(error), _MIGRATE)
+        return
+    if revision is None:
+        told.warn("the database notes no revision of its tables", _MIGRATE)
+    elif not told.findings:
+        newer = f"; this release knows {REVISION}" if revision > REVISION else ""
+        told.ok(f"{len(database.metadata.tables)} tables at revision {revision}{newer}")
+
+
+def indexes(patient: Patient, told: Told) -> None:
+    """Every key and index is there and in use; without its keys a table keeps no promise."""
+    connection, database = patient.connection, patient.database
+    for each in differences(connection, database.metadata):
+        if each.kind == "key":
+            told.error(f"{each}: two of one message would be let in", "restore the table's key")
+        elif each.kind == "index":
+            told.error(
+                f"{each}: whoever looks there reads the whole table",
+                "run reliable-mq create-tables MODULE:OBJECT",
+            )
+    if database.dialect == "postgresql":
+        for name in connection.scalars(_INVALID, {"names": sorted(database.metadata.tables)}):
+            told.error(f"index {name} is invalid, and unused", f"REINDEX INDEX CONCURRENTLY {name}")
+    if not told.findings:
+        told.ok("all keys and indexes are there")
+
+
+_INVALID = text(
+    "SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid "
+    "JOIN pg_class t ON t.oid = x.indrelid "
+    "WHERE t.relname = ANY(:names) AND pg_table_is_visible(t.oid) AND NOT x.indisvalid"
+)
+
+
+def storage(patient: Patient, told: Told) -> None:
+    """MySQL only: the tables have transactions and compare texts letter for letter."""
+    connection, database = patient.connection, patient.database
+    if database.dialect != "mysql":
+        told.skip("MySQL and MariaDB only")
+        return
+    ours = database.metadata.tables
+    for name, engine in connection.execute(_ENGINES):
+        if name in ours and str(engine).lower() != "innodb":
+            told.error(
+                f"table {name} is kept by {engine}, which has no transactions",
+                f"ALTER TABLE {name} ENGINE = InnoDB",
+            )
+    for name, column, collation in connection.execute(_COLLATIONS):
+        if name in ours and collation not in _EXACT:
+            told.error(
+                f"{name}.{column} compares by {collation}: ids that differ may count as one",
+                f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4 COLLATE {_EXACT[0]} "
+                f"(at MySQL {_EXACT[1]})",
+            )
+    if not told.findings:
+        told.ok("InnoDB, and texts are compared letter for letter")
+
+
+_ENGINES = text(
+    "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = database()"
+)
+_COLLATIONS = text(
+    "SELECT table_name, column_name, collation_name FROM information_schema.columns "
+    "WHERE table_schema = database() AND collation_name IS NOT NULL"
+)

@@ -1,0 +1,157 @@
+"""The database server: does it isolate, keep what it committed, and let us have what we need?"""
+
+from sqlalchemy import Connection, text
+
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+
+_PACKET_SIZE_MIN = 3 * MESSAGE_BODY_SIZE_MAX
+"""A body of which every byte is escaped, and the rest of its row."""
+_SYNCHRONOUS_FULL = 2  # of SQLite
+
+
+def isolation(patient: Patient, told: Told) -> None:
+    """A statement sees what was committed before it began: READ COMMITTED.
+
+    A group that waits for another one's confirmation counts its row afterwards (P2, P4).
+    """
+    connection, database = patient.connection, patient.database
+    level = _isolation_level(connection, database.dialect)
+    wanted = "SERIALIZABLE" if database.dialect == "sqlite" else "READ COMMITTED"
+    if level != wanted:
+        told.error(
+            f"transactions are {level}: a confirmation may not see the one that it waited for",
+            "let our connections have READ COMMITTED (PostgreSQL: ALTER ROLE … SET "
+            "default_transaction_isolation = 'read committed')",
+        )
+    if database.dialect == "mysql" and _variables(connection, "log_bin", "binlog_format") == {
+        "log_bin": "ON",
+        "binlog_format": "STATEMENT",
+    }:
+        told.error(
+            "binlog_format is STATEMENT, with which the server refuses to write in READ COMMITTED",
+            "SET GLOBAL binlog_format = 'ROW', and in the server's configuration",
+        )
+    if database.dialect == "sqlite":
+        mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
+        if mode != "wal":
+            told.error(
+                f"journal_mode is {mode}: readers and the writer wait for each other",
+                "put the file on a local disk, where SQLite can use WAL",
+            )
+    if not told.findings:
+        told.ok(level)
+
+
+def _isolation_level(connection: Connection, dialect: str) -> str:
+    if dialect == "sqlite":
+        return "SERIALIZABLE"  # one writer at a time, whatever is set
+    if dialect == "postgresql":
+        level = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+    else:
+        names = ("transaction_isolation", "tx_isolation")  # MariaDB has the first since 11.1
+        (level, *_) = _variables(connection, *names, scope="SESSION").values()
+    return str(level).upper().replace("-", " ")
+
+
+def durability(patient: Patient, told: Told) -> None:
+    """What is committed survives the loss of power (P1, P2, P4)."""
+    connection, database = patient.connection, patient.database
+    if database.dialect == "postgresql":
+        for name, remedy in (
+            ("fsync", "fsync = on"),
+            ("full_page_writes", "full_page_writes = on"),
+            ("synchronous_commit", "synchronous_commit = on, or local"),
+        ):
+            value = str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
+            if value == "off":
+                told.error(f"{name} is off: a commit may be lost, and with it its message", remedy)
+    elif database.dialect == "mysql":
+        _mysql_durability(connection, told)
+    else:
+        level = int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+        if level < _SYNCHRONOUS_FULL:
+            told.error(
+                f"synchronous is {level}: a commit may be lost, and with it its message",
+                "let our connections have PRAGMA synchronous = FULL",
+            )
+    if not told.findings:
+        told.ok("a commit is on the medium")
+
+
+def _mysql_durability(connection: Connection, told: Told) -> None:
+    flush = "innodb_flush_log_at_trx_commit"
+    found = _variables(connection, flush, "log_bin", "sync_binlog", "innodb_doublewrite")
+    if found[flush] != "1":
+        told.error(
+            f"{flush} is {found[flush]}: a commit may be lost, and with it its message",
+            f"SET GLOBAL {flush} = 1, and in the server's configuration",
+        )
+    if found.get("log_bin") == "ON" and found.get("sync_binlog") != "1":
+        told.warn(
+            f"sync_binlog is {found.get('sync_binlog')}: a replica that takes over may lack "
+            "commits that were acknowledged",
+            "SET GLOBAL sync_binlog = 1, and in the server's configuration",
+        )
+    if found.get("innodb_doublewrite") == "OFF":
+        told.warn(
+            "innodb_doublewrite is OFF: the loss of power may tear pages",
+            "innodb_doublewrite = ON, unless the file system writes pages whole",
+        )
+
+
+def limits(patient: Patient, told: Told) -> None:
+    """The server takes our largest statement, and as many connections as a process may open."""
+    connection, database = patient.connection, patient.database
+    ours = database.connections_max
+    if database.dialect == "sqlite":
+        told.skip("an SQLite file has none")
+        return
+    if database.dialect == "postgresql":
+        theirs = int(connection.exec_driver_sql("SHOW max_connections").scalar_one())
+        milliseconds = int(connection.scalar(_IDLE_LIMIT) or 0)
+        longest = max((*patient.handling.values(), *patient.leases.values()), default=0.0)
+        if 0 < milliseconds < longest * 1000:
+            told.error(
+                f"idle_in_transaction_session_timeout is {milliseconds} ms: it ends transactions "
+                f"of handlers, which may take {longest:g} s",
+                "raise it above the longest handler, or set it to 0 for this role",
+            )
+    else:
+        found = _variables(connection, "max_connections", "max_allowed_packet")
+        theirs = int(found["max_connections"])
+        if int(found["max_allowed_packet"]) < _PACKET_SIZE_MIN:
+            told.error(
+                f"max_allowed_packet is {found['max_allowed_packet']}: a message of 4 MiB is "
+                "refused in your transaction",
+                f"SET GLOBAL max_allowed_packet = {16 * 1024 * 1024}, and in the configuration",
+            )
+    if ours > theirs:
+        told.error(
+            f"a process may open {ours} connections, the server allows {theirs} in all",
+            "set database_connections (RELIABLE_MQ_DATABASE_CONNECTIONS), or a lower concurrency",
+        )
+    elif ours * 2 > theirs:
+        told.warn(
+            f"a process may open {ours} connections, the server allows {theirs}: there is room "
+            "for one process",
+            "raise max_connections, or set database_connections",
+        )
+    if not told.findings:
+        told.ok(f"{ours} connections of {theirs} for a process")
+
+
+_IDLE_LIMIT = text(
+    "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
+)
+
+
+def _variables(connection: Connection, *names: str, scope: str = "GLOBAL") -> dict[str, str]:
+    """Return those of the variables of a MySQL server that it has, in the order of the names."""
+    wanted = ", ".join(f"'{name}'" for name in names)
+    shown = connection.exec_driver_sql(
+        f"SHOW {scope} VARIABLES WHERE Variable_name IN ({wanted})"  # names are our own
+    )
+    found = {str(name).lower(): str(value) for name, value in shown}
+    return {name: found[name] for name in names if name in found}

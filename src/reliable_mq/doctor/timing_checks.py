@@ -1,0 +1,93 @@
+"""Clocks, leases and windows: do the times fit each other? Decides on values only."""
+
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+
+SKEW_SECONDS_MAX = 0.5
+"""As `sql_clock.TOLERATED_SECONDS`: what lies within is left alone by everybody."""
+FAR_SECONDS = 60.0
+"""From here on windows and lists by time are wrong for a person, too."""
+_SYNCHRONIZE = "let NTP (chrony, systemd-timesyncd) set that machine's clock"
+_RENEWALS = 3
+"""A lease is renewed after a third of it."""
+
+
+def clocks(patient: Patient, told: Told) -> None:
+    """All machines agree about the time, to half a second.
+
+    Leases and due times go by the database's clock, so a machine that is wrong takes nothing from
+    anybody; but delays, message ids and every list by time go by the clock of who writes them.
+    """
+    ahead = -patient.clock_ahead  # of this machine's, by the database's
+    _compare(told, "this machine", ahead, patient.clock_error)
+    for row in patient.processes:
+        _compare(told, f"process {row.pid} on {row.host} ({row.application})", row.clock_ahead, 0.0)
+    if patient.redis is not None and not patient.redis.failure:
+        redis = patient.redis
+        _compare(told, "Redis", redis.clock_ahead + ahead, redis.answer_seconds)
+    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+        if broker.clock_ahead is not None:
+            _compare(told, f"broker {broker.name}", broker.clock_ahead + ahead, broker.clock_error)
+    if not told.findings:
+        told.ok("all clocks agree with the database's")
+
+
+def _compare(told: Told, whose: str, ahead: float, error: float) -> None:
+    if abs(ahead) <= SKEW_SECONDS_MAX + error:
+        return
+    side = "ahead of" if ahead > 0 else "behind"
+    say = told.error if abs(ahead) > FAR_SECONDS else told.warn
+    say(f"the clock of {whose} is {abs(ahead):.1f} s {side} the database's", _SYNCHRONIZE)
+
+
+def leases(patient: Patient, told: Told) -> None:
+    """A lease outlives what is done under it; one that passes early lets a second one in."""
+    settings, client = patient.settings, ClientSettings()
+    send = client.request_timeout * (client.retries + 1)
+    if settings.resend_lease <= send:
+        told.error(
+            f"resend_lease is {settings.resend_lease:g} s, a send with its retries may take "
+            f"{send:g} s: two schedulers would send the same stubs",
+            f"set resend_lease above {send:g}",
+        )
+    for group, lease in sorted(patient.leases.items()):
+        if settings.redis and lease / _RENEWALS <= settings.redis_timeout:
+            told.error(
+                f"the lease of group {group} is {lease:g} s and renewed every "
+                f"{lease / _RENEWALS:g} s, but Redis may take {settings.redis_timeout:g} s to "
+                "answer: a running handler may lose it",
+                f"set it above {settings.redis_timeout * _RENEWALS:g}, or redis_timeout lower",
+            )
+        longest = patient.handling.get(group, 0.0)
+        if longest > lease:
+            told.error(
+                f"handlers of group {group} took {longest:.1f} s, their lease is {lease:g} s: it "
+                "holds only while it is renewed, and a process that hangs is taken over",
+                f"give the consumer a lease above {longest:.0f}, or make its handler shorter",
+            )
+    if not told.findings:
+        told.ok("every lease outlives what is done under it")
+
+
+def windows(patient: Patient, told: Told) -> None:
+    """Nothing is forgotten before the last moment at which it may come again (P7)."""
+    settings = patient.settings
+    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+        hours = broker.config.get("fileReservedTime", "")
+        if hours.isdecimal() and int(hours) * 3600.0 < settings.resend_told_after:
+            told.error(
+                f"broker {broker.name} removes files after {hours} h, but a person is told of a "
+                f"group that does not consume after {settings.resend_told_after / 3600:g} h: "
+                "messages may be gone before anybody knows",
+                "raise fileReservedTime, or lower resend_told_after",
+            )
+    if settings.redis and settings.duplicate_window < max(settings.resend_waits):
+        told.warn(
+            f"Redis forgets after {settings.duplicate_window:g} s what was consumed, and stubs are "
+            f"sent again after up to {max(settings.resend_waits):g} s: the database will have to "
+            "suppress those duplicates",
+            "raise duplicate_window",
+        )
+    if not told.findings:
+        told.ok("the windows fit each other")

@@ -1,0 +1,205 @@
+"""How rows get into the consume log, where a rival may have been first; by dialect.
+
+Receives rows as dictionaries; says which of them are ours. The primary key decides: an insert
+waits for a rival who has inserted the same and not yet ended. PostgreSQL and SQLite leave out what
+is there by ON CONFLICT. MySQL and MariaDB have no such clause (INSERT IGNORE also cuts text that is
+too long, and two messages become one), but a statement that fails there takes nothing else along,
+so the failure is the answer.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    case,
+    insert,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.claim import LogState
+from reliable_mq.sql_types import family_of, is_among, mysql_code
+
+Rows = Sequence[dict[str, Any]]
+_DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB
+
+
+class LogInserts(Protocol):
+    """Inserts into the consume log of one database, in the caller's transaction."""
+
+    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
+        """Insert a row; False: one is there, which was not touched."""
+        ...
+
+    def all(self, connection: Connection, rows: Rows) -> bool:
+        """Insert rows; False: some were there, and the transaction is of no use."""
+        ...
+
+    def some(self, connection: Connection, rows: Rows) -> set[str]:
+        """Insert the rows of one group that are not there; return their identities."""
+        ...
+
+    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+        """Insert a failed attempt, or turn what is there into one; False: neither was allowed.
+
+        What is there must be RECEIVED, and nobody's or `token`'s.
+        """
+        ...
+
+
+class ConflictInserts:
+    """For PostgreSQL and SQLite."""
+
+    def __init__(self, table: Table, identity: str, dialect: str, told: Sequence[str]) -> None:
+        log = table.c
+        insert_of = postgresql.insert if dialect == "postgresql" else sqlite.insert
+        new = insert_of(table)
+        either = new.on_conflict_do_nothing()
+        self._identity = identity
+        self._one = either.execution_options(preserve_rowcount=True)
+        self._many = either.returning(log[identity])
+        self._failed: Any = new
+        if told:
+            self._failed = new.on_conflict_do_update(
+                index_elements=[log.consumer_group, log[identity]],
+                set_={
+                    "attempt": _later(new.excluded.attempt, log.attempt),
+                    "owner": null(),
+                    "in_doubt": or_(new.excluded.in_doubt, log.in_doubt),
+                    **{name: new.excluded[name] for name in told},
+                },
+                where=_may_fail(table),
+            ).execution_options(preserve_rowcount=True)
+
+    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
+        """See `LogInserts`."""
+        return connection.execute(self._one, row).rowcount == 1
+
+    def all(self, connection: Connection, rows: Rows) -> bool:
+        """See `LogInserts`."""
+        return len(self.some(connection, rows)) == len(rows)
+
+    def some(self, connection: Connection, rows: Rows) -> set[str]:
+        """See `LogInserts`."""
+        if len(rows) == 1:
+            return {rows[0][self._identity]} if self.one(connection, rows[0]) else set()
+        return set(connection.execute(self._many, list(rows)).scalars())
+
+    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+        """See `LogInserts`."""
+        changed: int = connection.execute(self._failed, row | {"token": token}).rowcount
+        return changed == 1
+
+
+class DuplicateInserts:
+    """For MySQL and MariaDB."""
+
+    def __init__(self, table: Table, identity: str, told: Sequence[str]) -> None:
+        log = table.c
+        self._identity = identity
+        self._told = told
+        self._insert = insert(table)
+        # Locks what is there and leaves it as it is; who the row belongs to is asked afterwards.
+        self._either = mysql.insert(table).on_duplicate_key_update(state=log.state)
+        self._owners = select(log[identity], log.owner, log.state).where(
+            log.consumer_group == bindparam("group"), is_among(log[identity], "ids", "mysql")
+        )
+        new_attempt: ColumnElement[int] = bindparam("new_attempt", type_=log.attempt.type)
+        new_doubt: ColumnElement[bool] = bindparam("new_doubt", type_=Boolean)
+        self._failed = (
+            update(table)
+            .where(
+                log.consumer_group == bindparam("group"),
+                log[identity] == bindparam("this"),
+                _may_fail(table),
+            )
+            .values(
+                attempt=_later(new_attempt, log.attempt),
+                owner=null(),
+                in_doubt=case((new_doubt, true()), else_=log.in_doubt),
+                **{name: bindparam(f"new_{name}") for name in told},
+            )
+        )
+
+    def one(self, connection: Connection, row: dict[str, Any]) -> bool:
+        """See `LogInserts`."""
+        return self._inserted(connection, row)
+
+    def all(self, connection: Connection, rows: Rows) -> bool:
+        """See `LogInserts`."""
+        return self._inserted(connection, list(rows))
+
+    def _inserted(self, connection: Connection, rows: Any) -> bool:
+        try:
+            connection.execute(self._insert, rows)
+        except IntegrityError as error:
+            if mysql_code(error) == _DUPLICATE_ENTRY:
+                return False
+            raise
+        return True
+
+    def some(self, connection: Connection, rows: Rows) -> set[str]:
+        """See `LogInserts`."""
+        connection.execute(self._either, list(rows))
+        wanted = {row[self._identity]: (row["owner"], row["state"]) for row in rows}
+        these = {"group": rows[0]["consumer_group"], "ids": sorted(wanted)}
+        found = connection.execute(self._owners, these).all()
+        return {identity for identity, *seen in found if tuple(seen) == wanted[identity]}
+
+    def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
+        """See `LogInserts`."""
+        connection.execute(self._either, row)
+        values = {
+            "group": row["consumer_group"],
+            "this": row[self._identity],
+            "new_attempt": row["attempt"],
+            "new_doubt": row["in_doubt"],
+            "token": token,
+            **{f"new_{name}": row[name] for name in self._told},
+        }
+        return connection.execute(self._failed, values).rowcount == 1
+
+
+def _later(new: ColumnElement[int], old: ColumnElement[int]) -> ColumnElement[int]:
+    return case((new > old, new), else_=old)
+
+
+def _may_fail(table: Table) -> ColumnElement[bool]:
+    log = table.c
+    ours = or_(log.owner.is_(None), log.owner == bindparam("token"))
+    return and_(log.state == LogState.RECEIVED.value, ours)
+
+
+def inserts_of(table: Table, identity: str, dialect: str, told: Sequence[str]) -> LogInserts:
+    """Return the inserts for a dialect.
+
+    Args:
+        table: the consume log, or one that lives as it does.
+        identity: the column that is, with the consumer group, its primary key.
+        dialect: SQLAlchemy's name of it.
+        told: the columns that a failed attempt writes as they are given.
+
+    Raises:
+        ConfigurationError: when nobody has tried the database.
+    """
+    family = family_of(dialect)
+    if family == "mysql":
+        return DuplicateInserts(table, identity, told)
+    if family not in ("postgresql", "sqlite"):
+        raise ConfigurationError(
+            f"the database {dialect!r} is not supported; use postgresql+psycopg://…, "
+            "mysql+pymysql://… or sqlite:///…"
+        )
+    return ConflictInserts(table, identity, dialect, told)

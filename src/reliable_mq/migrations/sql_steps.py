@@ -1,0 +1,37 @@
+"""What migrations are made of; each step does nothing when it was done before."""
+
+from typing import Any
+
+from alembic import op
+from sqlalchemy import MetaData, text
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from reliable_mq.sql_schema import create_missing
+from reliable_mq.sql_types import is_on, table_options
+
+
+def add_tables(metadata: MetaData) -> None:
+    """Create those of the tables and of their indexes that are not there."""
+    context = op.get_context()
+    if not context.as_sql:
+        create_missing(op.get_bind(), metadata)
+        return
+    dialect = context.dialect
+    for table in metadata.sorted_tables:
+        table.dialect_kwargs.update(table_options(dialect))
+        op.execute(CreateTable(table))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            if is_on(index, dialect.name):
+                op.execute(CreateIndex(index))
+
+
+def partial(*conditions: str | tuple[str, str]) -> dict[str, Any]:
+    """Return what lets an index leave out the rows without all conditions, where that is possible.
+
+    Args:
+        *conditions: SQL, as the statements say it that look there; two where SQLite says it
+            otherwise, its own second.
+    """
+    both = [(each, each) if isinstance(each, str) else each for each in conditions]
+    usual, sqlite = (" AND ".join(said) for said in zip(*both, strict=True))
+    return {"postgresql_where": text(usual), "sqlite_where": text(sqlite)}

@@ -1,0 +1,73 @@
+"""Runs the migrations, or prints them. Needs Alembic (the extra `migrations`)."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, MetaData
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.sql_schema import REVISION, alone, differences, revision_of
+
+__all__ = ["pending", "script_text", "upgrade"]
+
+
+def _config(printed: io.StringIO | None = None, **attributes: Any) -> Config:
+    config = Config(output_buffer=printed, attributes=attributes)
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def pending(connection: Connection, prefix: str) -> list[str]:
+    """Return the revisions that the database lacks, the oldest first.
+
+    A revision of a newer release lacks none.
+    """
+    there = revision_of(connection, prefix) or ""
+    revisions = ScriptDirectory.from_config(_config(prefix=prefix)).walk_revisions()
+    return sorted(each.revision for each in revisions if each.revision > there)
+
+
+def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
+    """Bring the tables to this release, one process at a time; return the revisions that were run.
+
+    Args:
+        engine: the database; one of `app.sql_database.Database`.
+        metadata: the tables of this release.
+        prefix: of their names.
+
+    Raises:
+        ConfigurationError: when the tables lack something afterwards: they were not made by us.
+        Unavailable: when another process has been at it for a minute.
+    """
+    with engine.connect() as connection, alone(connection, prefix):
+        wanted = pending(connection, prefix)
+        connection.rollback()
+        if wanted:
+            command.upgrade(_config(prefix=prefix, connection=connection), REVISION)
+        lacking = differences(connection, metadata)
+        connection.commit()
+    if lacking:
+        raise ConfigurationError(
+            f"{lacking[0]} though the database is at revision {REVISION}: its tables were not "
+            "made by a release of this package"
+        )
+    return wanted
+
+
+def script_text(dialect: str, prefix: str, since: str | None = None) -> str:
+    """Return the SQL of the migrations after `since`, for those who run it by hand.
+
+    Args:
+        dialect: sqlite, postgresql, mysql or mariadb; the last two differ in the collation.
+        prefix: of the tables' names.
+        since: the revision of the database; None: it has no tables.
+    """
+    printed = io.StringIO()
+    config = _config(printed, prefix=prefix, dialect=dialect)
+    command.upgrade(config, f"{since}:{REVISION}" if since else REVISION, sql=True)
+    return printed.getvalue()

@@ -1,0 +1,208 @@
+"""Every check of the doctor is silent on what is sound, and speaks when its fault is planted."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.doctor.test_faults_in_databases import FAULTS
+from tests.doctor.worlds import MYSQL, SQLITE, World, call, running_broker
+
+from reliable_mq.client.cluster_facts import BrokerFacts, ClusterFacts
+from reliable_mq.doctor import redis_examination
+from reliable_mq.doctor.finding import Level, Told, worst
+from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.redis_examination import CHECKS
+from reliable_mq.settings import Settings
+from reliable_mq.testing.local_servers import free_port
+
+
+def test_a_sound_application_is_found_sound(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    with running_broker(tmp_path / "store") as address:
+        world = World(database_url, broker=address, redis=redis_url)
+        world.process()
+
+        findings = world.mq.examine()
+
+        assert worst(findings) is Level.OK, [each for each in findings if each.remedy]
+        assert {each.check for each in findings} == CHECKS.keys()
+        skipped = {each.check for each in findings if each.level is Level.SKIPPED}
+        wanted = {"storage"} if world.dialect != MYSQL else set()
+        assert skipped == wanted | ({"limits"} if world.dialect == SQLITE else set())
+        world.close()
+
+
+def test_more_connections_than_the_server_has_are_told(postgres_url: str) -> None:
+    for number, level in ((120, Level.WARNING), (900, Level.ERROR)):
+        world = World(postgres_url, database_connections=number)
+        (told,) = world.findings("limits")
+        assert told.level is level
+        assert f"may open {number + 4} connections" in told.text
+        world.close()
+
+
+def test_a_machine_whose_clock_is_wrong_is_told(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(postgres_url)
+
+    class Wrong:
+        @staticmethod
+        def time() -> float:
+            return time.time() + 600
+
+    monkeypatch.setattr(redis_examination, "time", Wrong)
+
+    (told,) = world.findings("clocks")
+
+    assert told.level is Level.ERROR
+    assert "this machine is 600.0 s ahead of the database's" in told.text
+    world.close()
+
+
+BROKER = BrokerFacts(name="b", address="b:1", config={}, runtime={}, clock_ahead=0.0)
+
+
+def patient(**values: Any) -> Patient:
+    made = Patient(
+        connection=None,  # type: ignore[arg-type]
+        database=None,  # type: ignore[arg-type]
+        settings=Settings(redis="redis://there"),
+        leases={"payments": 10.0},
+        now=1_000.0,
+        redis=RedisFacts(role="master"),
+        cluster=ClusterFacts((BROKER,), frozenset({"orders"}), frozenset({"payments"})),
+    )
+    return replace(made, **values)
+
+
+def with_broker(**values: Any) -> Patient:
+    changed = msgspec.structs.replace(BROKER, **values)
+    return patient(cluster=ClusterFacts((changed,), frozenset(), frozenset()))
+
+
+def with_settings(**values: Any) -> Patient:
+    return patient(settings=Settings(redis="redis://there", **values))
+
+
+VALUES = [
+    ("clocks", patient(clock_ahead=-3.0), "this machine is 3.0 s ahead", Level.WARNING),
+    ("clocks", patient(redis=RedisFacts(clock_ahead=-90.0)), "Redis is 90.0 s behind", Level.ERROR),
+    ("clocks", with_broker(clock_ahead=90.0), "broker b is 90.0 s ahead of", Level.ERROR),
+    ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
+    ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
+    ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
+    ("windows", with_settings(duplicate_window=60.0), "forgets after 60 s", Level.WARNING),
+    ("redis", patient(redis=RedisFacts(failure="refused")), "cannot be reached", Level.ERROR),
+    ("redis", patient(redis=RedisFacts(role="slave")), "is a slave", Level.ERROR),
+    ("redis", patient(redis=RedisFacts(answer_seconds=0.7)), "took 0.70 s", Level.WARNING),
+    ("broker", patient(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
+    ("broker", with_broker(failure="gone"), "broker b at b:1: gone", Level.ERROR),
+    ("broker", with_broker(config={"flushDiskType": "ASYNC_FLUSH"}), "(ASYNC", Level.ERROR),
+    ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
+    ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
+    ("broker", with_broker(runtime={"commitLogDiskRatio": "0.9"}), "90% full", Level.ERROR),
+    (
+        "broker",
+        patient(cluster=ClusterFacts((), frozenset(), frozenset())),
+        "know no broker",
+        Level.ERROR,
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "planted", "says", "level"), VALUES)
+def test_a_fault_among_the_values_is_found(
+    check: str, planted: Patient, says: str, level: Level
+) -> None:
+    for given, wanted in ((patient(), [Level.OK]), (planted, [level])):
+        told = Told(check)
+        CHECKS[check](given, told)
+        assert [each.level for each in told.findings] == wanted
+    assert says in told.findings[0].text
+    assert told.findings[0].remedy
+
+
+def test_every_check_has_a_fault_that_it_was_seen_to_find() -> None:
+    assert {fault.check for fault in FAULTS} | {check for check, *_ in VALUES} == CHECKS.keys()
+
+
+def test_a_real_broker_and_redis_tell_their_settings_clocks_topics_and_consumers(
+    postgres_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    properties = {"flushDiskType": "ASYNC_FLUSH", "fileReservedTime": "2"}
+    with running_broker(tmp_path / "store", **properties) as address:
+        world = World(postgres_url, broker=address, redis=redis_url)
+        world.stub()
+
+        findings = world.mq.examine()
+
+        told = {(each.check, each.level) for each in findings}
+        assert {("broker", Level.ERROR), ("windows", Level.ERROR)} <= told
+        assert {("clocks", Level.OK), ("redis", Level.OK)} <= told
+        texts = [each.text for each in findings if each.check == "orphans"]
+        assert "1 stub(s) wait for group payments, and no consumer of it is connected" in texts
+        assert "1 stub(s) are for topic orders, which no broker has" in texts
+        world.mq.start()
+        texts = [each.text for each in world.findings("orphans")]
+        assert not any("no consumer of it is connected" in each for each in texts)
+        world.close()
+
+
+def test_the_command_says_what_is_wrong_and_what_to_do(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(database_url)
+    world.stub(resend_time=None)
+    nobody = ("--broker", f"127.0.0.1:{free_port()}", "--redis", "redis://127.0.0.1:1")
+
+    assert call("doctor", "--db", database_url, *nobody) == 1
+
+    shown = capsys.readouterr().out
+    assert "FAIL redis      Redis cannot be reached" in shown
+    assert "FAIL broker     the cluster cannot be reached" in shown
+    assert "warn orphans    1 stub(s) wait for a person\n" in shown
+    assert "                reliable-mq stub list --escalated" in shown
+    assert call("doctor", "--db", database_url, *nobody, "--json") == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert {"check", "level", "text", "remedy"} == printed[0].keys()
+    assert {each["check"] for each in printed} == CHECKS.keys()
+    world.close()
+
+
+def test_warnings_fail_only_when_asked_to(
+    database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(database_url)
+    world.stub(resend_time=None, topic="orders", required_groups="")
+    with running_broker(tmp_path / "store") as address:
+        words = ("doctor", "--db", database_url, "--broker", address)
+
+        assert call(*words) == 0, capsys.readouterr().out
+        assert call(*words, "--strict") == 1
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [
+        ((), "give either MODULE:OBJECT or --db URL", 2),
+        (("nowhere:mq", "--db", "sqlite:///x.db"), "give either", 2),
+        (("--db", "sqlite:///typo.db"), "there is no file typo.db", 1),
+        (("--db", "postgresql+psycopg://u@127.0.0.1:9/x"), "the database cannot be used", 1),
+    ],
+)
+def test_a_mistake_at_the_command_is_told(
+    words: tuple[str, ...], says: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("doctor", *words) == code
+
+    shown = capsys.readouterr()
+    assert says in shown.out + shown.err
+    assert "Traceback" not in shown.err
+    assert not Path("typo.db").exists()

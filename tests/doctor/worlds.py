@@ -1,0 +1,120 @@
+"""Applications to plant faults in, for the doctor to find."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, text
+
+from reliable_mq import ReliableMQ
+from reliable_mq.cli.main import run
+from reliable_mq.doctor.finding import Finding
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
+from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.sql_types import utc_datetime
+from reliable_mq.testing.local_servers import free_port
+
+SQLITE, POSTGRES, MYSQL = "sqlite", "postgresql", "mysql"
+EVERY = (SQLITE, POSTGRES, MYSQL)
+
+
+@contextmanager
+def running_broker(directory: Path, **properties: str) -> Iterator[str]:
+    thread = LoopThread("broker")
+    options = BrokerOptions(store=directory, port=0, name_server_port=0, properties=properties)
+    server = BrokerServer(options)
+    thread.run(server.start())
+    try:
+        yield server.name_server_address
+    finally:
+        thread.run(server.close())
+        thread.close()
+
+
+class World:
+    """An application with its tables, to plant faults in."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        settings = {"broker": f"127.0.0.1:{free_port()}", **settings}
+        self.mq = ReliableMQ("shop", database=url, **settings)
+
+        @self.mq.consumer("orders", group="payments")
+        def pay(order: dict[str, int]) -> None: ...
+
+        self.database = self.mq.database
+        self.dialect = self.database.dialect
+        self.database.create_tables()
+
+    def sql(self, *statements: str) -> None:
+        with self.database.engine.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+    def renew(self) -> None:
+        """Let connections be new ones, on which settings of the database hold."""
+        self.database.engine.dispose()
+
+    def on_connect(self, statement: str) -> None:
+        @event.listens_for(self.database.engine, "connect")
+        def _plant(connection: Any, _record: object) -> None:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            cursor.close()
+
+        self.renew()
+
+    def stub(self, **values: Any) -> None:
+        now = time.time()
+        stubs = SqlStubs(self.database.engine, self.database.stubs)
+        stub = Stub(
+            seq=0, message_id="A" * 32, topic="orders", content=b"{}", required_groups=("payments",)
+        )
+        with self.database.engine.begin() as connection:
+            stubs.write(connection, [stub], "relay", now, 5.0)
+            connection.execute(self.database.stubs.update().values(**values))
+
+    def log(self, **values: Any) -> None:
+        row = {
+            "consumer_group": "payments",
+            "message_id": "A" * 32,
+            "topic": "orders",
+            "broker_name": "b",
+            "queue_id": 0,
+            "offset": 0,
+            "attempt": 1,
+            "create_date": utc_datetime(time.time()),
+        }
+        with self.database.engine.begin() as connection:
+            connection.execute(insert(self.database.logs), row | values)
+
+    def process(self, **values: Any) -> None:
+        row = {
+            "owner": "shop-1",
+            "application": "shop",
+            "host": "there",
+            "pid": 7,
+            "package_version": "0",
+            "clock_ahead": 0.0,
+            "handling": "{}",
+            "start_date": utc_datetime(time.time()),
+            "seen_date": utc_datetime(time.time()),
+        }
+        with self.database.engine.begin() as connection:
+            connection.execute(insert(self.database.processes), row | values)
+
+    def findings(self, check: str) -> list[Finding]:
+        return [each for each in self.mq.examine() if each.check == check]
+
+    def close(self) -> None:
+        self.mq.close()
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        run(words)
+    return int(str(end.value.code or 0))
