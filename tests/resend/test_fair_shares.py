@@ -120,7 +120,7 @@ class TestPoison:
             world.write(f"n{number}x")
         world.broker.on_send = self.die
         deaths = 0
-        for life in range(60):
+        for life in range(8):
             now = 105.0 + 70.0 * life
             scheduler = world.new_scheduler(f"life-{life}")
             try:
@@ -180,6 +180,15 @@ def test_a_topic_to_which_nothing_arrives_closes_for_all_and_keeps_its_sends(wor
     assert world.scheduler.run_once(120.0).sent == PROBE_STUBS
     assert world.topics.rows() == {}
     assert world.scheduler.run_once(120.0).sent == PROBE_STUBS
+
+
+def test_of_two_schedulers_that_want_to_probe_at_one_moment_one_does(world: World) -> None:
+    world.topics.failed("orders", 1, 100.0, "gone")
+
+    assert not world.topics.take_probe("orders", 100.9)
+    assert world.topics.take_probe("orders", 101.0)
+    assert not world.topics.take_probe("orders", 101.0)
+    assert world.topics.take_probe("orders", 131.0)  # the first one was never heard of again
 
 
 def test_one_message_that_nobody_can_send_does_not_close_its_topic(world: World) -> None:

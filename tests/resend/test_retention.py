@@ -48,7 +48,7 @@ class Ledgers:
     def fill(self, settled: Sequence[str], waiting: str) -> None:
         """Begin anew with messages that are consumed, and one whose stub waits all the same."""
         with self.database.engine.begin() as connection:
-            for table in self.database.metadata.tables.values():
+            for table in (self.database.stubs, self.database.logs, self.database.retention_duties):
                 connection.execute(table.delete())
             for name in (*settled, waiting):
                 status = UNCONFIRMED if name == waiting else CONFIRMED
