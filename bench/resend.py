@@ -62,9 +62,9 @@ def figure(what: str, value: float, unit: str, bar: str = "") -> Figure:
 
 def fill(database: Database, count: int, *, settled: bool = False, logs: bool = False) -> None:
     """Write stubs that are due, or settled long ago, and logs of as many messages without one."""
-    stubs, rest = database.stubs.name, "0, now() - interval '1 hour', NULL"
+    stubs, rest, age = database.stubs.name, "0, now() - interval '1 hour', NULL", "1 hour"
     if settled:
-        rest = "1, NULL, 'b'"
+        rest, age = "1, NULL, 'b'", "40 days"
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
         with database.engine.begin() as connection:
@@ -73,7 +73,7 @@ def fill(database: Database, count: int, *, settled: bool = False, logs: bool = 
                     f"INSERT INTO {stubs} (message_id, topic, content, status, resend_time,"
                     " broker_name, create_date, update_date)"
                     f" SELECT lpad(i::text, 32, '0'), 'topic' || i % {TOPICS}, 'body', {rest},"
-                    " now() - interval '40 days', now() - interval '40 days'"
+                    f" now() - interval '{age}', now() - interval '{age}'"
                     f" FROM generate_series({begin}, {end - 1}) i"
                 )
             )
