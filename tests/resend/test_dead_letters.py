@@ -65,6 +65,36 @@ def test_a_letter_that_comes_again_has_new_attempts_and_its_stub_is_looked_after
     assert others == {A: LetterState()}
 
 
+def test_what_was_voided_or_is_of_a_group_of_a_similar_name_is_told_apart(
+    world: World, letters: SqlDeadLetters
+) -> None:
+    world.sent("a")
+    give_up(world, group="g_1")
+    with world.database.engine.begin() as connection:
+        letters.begin(
+            connection, "g_1", [A], retry_id=RETRY, actor="ann", why='"group": "gx1"', now=200.0
+        )
+        letters.done(connection, "g_1", [A], retry_id=RETRY, now=201.0)
+        world.hands.void(connection, [A], "ann", "", 202.0)
+        connection.execute(
+            world.database.audit.insert().values(
+                create_date=utc_datetime(203.0),
+                actor="x",
+                action="dlq retry",
+                message_id=A,
+                changed=1,
+                detail="{no json",
+            )
+        )
+
+    with world.database.engine.begin() as connection:
+        own = letters.states(connection, "g_1", [A])
+        similar = letters.states(connection, "gx1", [A])
+
+    assert own == {A: LetterState(None, utc_datetime(200.0), True)}
+    assert similar == {A: LetterState(None, None, True)}
+
+
 def test_a_retry_that_died_before_the_broker_was_asked_leaves_the_letter_open(
     world: World, letters: SqlDeadLetters
 ) -> None:

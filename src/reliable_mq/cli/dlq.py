@@ -36,7 +36,7 @@ Since = Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), o
 Until = Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")]
 ReasonHolds = Annotated[str, typer.Option("--reason-holds", help="Only with this text in it.")]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Also those that were retried or consumed since.")
+    bool, typer.Option("--all", help="Also those that were retried, voided or consumed since.")
 ]
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[MESSAGE_ID…]", help="Which; or a filter.")
@@ -73,6 +73,8 @@ class Letter(msgspec.Struct, frozen=True):
             return "unknown"
         if state.consumed is not None:
             return "consumed since"
+        if state.is_voided:
+            return "voided"
         if state.retried is not None and state.retried > self.time:
             return "retried since"
         return "waiting"

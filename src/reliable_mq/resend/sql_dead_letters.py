@@ -7,6 +7,7 @@ its topic, its escalation is open, and the next retry is as good as the first: c
 idempotent.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -29,17 +30,20 @@ class LetterState(msgspec.Struct, frozen=True):
     """What the database knows of one dead letter of one group.
 
     `consumed`: when the group consumed the message after all. `retried`: when it was last retried.
+    `is_voided`: a person gave its stub up.
     """
 
     consumed: datetime | None = None
     retried: datetime | None = None
+    is_voided: bool = False
 
 
 def both(states: Sequence[LetterState]) -> LetterState:
     """Return what several databases know of one letter together."""
     consumed = [state.consumed for state in states if state.consumed is not None]
     retried = [state.retried for state in states if state.retried is not None]
-    return LetterState(max(consumed, default=None), max(retried, default=None))
+    is_voided = any(state.is_voided for state in states)
+    return LetterState(max(consumed, default=None), max(retried, default=None), is_voided)
 
 
 class SqlDeadLetters:
@@ -62,13 +66,15 @@ class SqlDeadLetters:
         self._consumed = select(log.message_id, log.consume_date).where(
             these, log.state == LogState.CONSUMED.value
         )
+        self._voided = select(stub.message_id).where(
+            is_among(stub.message_id, "ids", dialect), stub.status == StubStatus.VOIDED.value
+        )
         self._acts = (
-            select(act.message_id, act.create_date)
+            select(act.message_id, act.create_date, act.detail)
             .where(
                 is_among(act.message_id, "ids", dialect),
                 act.action == ACTION,
                 act.changed == 1,
-                act.detail.contains(bindparam("named"), autoescape=False),
             )
             .order_by(act.seq)
         )
@@ -111,10 +117,13 @@ class SqlDeadLetters:
         """Return what is known of letters, by message id."""
         ids = list(message_ids)
         logs = connection.execute(self._consumed, {"group": group, "ids": ids}).all()
-        acts = connection.execute(self._acts, {"ids": ids, "named": _named(group)}).all()
         consumed = {row.message_id: row.consume_date for row in logs}
-        retried = {row.message_id: row.create_date for row in acts}
-        return {each: LetterState(consumed.get(each), retried.get(each)) for each in ids}
+        acts = connection.execute(self._acts, {"ids": ids})
+        retried = {row.message_id: row.create_date for row in acts if _is_of(row.detail, group)}
+        voided = set(connection.execute(self._voided, {"ids": ids}).scalars())
+        return {
+            each: LetterState(consumed.get(each), retried.get(each), each in voided) for each in ids
+        }
 
     def begin(
         self,
@@ -173,6 +182,10 @@ class SqlDeadLetters:
         )
 
 
-def _named(group: str) -> str:
-    """Return how the detail of an act names a group; no legal name needs escaping."""
-    return f'"group": "{group}"'
+def _is_of(detail: str, group: str) -> bool:
+    """Say whether the detail of an act names a consumer group; what does not read names none."""
+    try:
+        read = json.loads(detail)
+    except ValueError:
+        return False
+    return isinstance(read, dict) and read.get("group") == group
