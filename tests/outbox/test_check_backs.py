@@ -143,12 +143,23 @@ def test_a_transaction_that_is_slower_than_the_check_back_fails_with_its_busines
 def test_a_stub_that_was_sent_by_other_means_is_not_sent_twice(
     world: HalfWorld, producer: Life, other: Life
 ) -> None:
-    commit_one(producer)
+    commit_one(producer, required_groups=("payments",))
     other.resend()
     assert bodies(world) == ["order"]
 
     assert other.answer(FIRST) is Decision.ROLLBACK
     assert bodies(world) == ["order"]
+
+
+def test_what_nobody_would_miss_is_rather_stored_twice(
+    world: HalfWorld, producer: Life, other: Life
+) -> None:
+    message_id = commit_one(producer)  # the broker's acknowledgement is all that is asked for
+    other.resend()
+    assert [row.status for row in other.stubs()] == [StubStatus.CONFIRMED]
+
+    assert other.answer(FIRST) is Decision.COMMIT
+    assert world.broker.stored == [(message_id, "order")] * 2
 
 
 def test_a_stub_that_somebody_is_sending_is_left_to_him(

@@ -1,5 +1,6 @@
 """Half messages before any database: their life, what is answered, how the relay sends them."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -95,10 +96,11 @@ def test_an_event_that_is_not_in_the_table_changes_nothing() -> None:
 def test_rollback_is_never_said_while_a_stub_may_still_be_sent_by_its_half() -> None:
     for status in StubStatus:
         for is_stored in (False, True):
-            for is_behind in (False, True):
-                finding = finding_of(HalfView(status, is_stored, is_behind, 0))
-                is_owed = status is StubStatus.UNCONFIRMED and not is_stored
-                assert (ANSWERS[finding] is Decision.ROLLBACK) is not is_owed
+            for is_watched, is_behind in itertools.product((False, True), repeat=2):
+                finding = finding_of(HalfView(status, is_stored, is_watched, is_behind, 0))
+                is_safe = is_watched and (is_stored or status is StubStatus.CONFIRMED)
+                is_over = status is StubStatus.VOIDED or is_safe
+                assert (ANSWERS[finding] is Decision.ROLLBACK) is is_over
 
 
 def test_every_finding_has_an_answer() -> None:

@@ -40,7 +40,7 @@ class CheckBacks:
     """Answers for the halves of one application in one database.
 
     Invariant: it says ROLLBACK only when no transaction can commit the half's stub any more, or
-    its message is stored by other means.
+    its message is stored and would be missed.
 
     Args:
         halves: the table of stubs.

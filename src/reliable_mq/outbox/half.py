@@ -6,7 +6,9 @@ half only changes how the first send is done: by ending it instead of by sending
 nobody ends it, the broker asks, and the table of stubs answers:
 
     the row is there, unsent     COMMIT, by whoever claims it; it is a send like any other
-    the row is there, sent       ROLLBACK: the message is stored under its id, the half is left over
+    the row is there, sent       ROLLBACK: the message is stored, the half is left over; but COMMIT
+                                 if no consumer group is waited for: nobody would notice that a
+                                 broker lost what it had acknowledged, so rather twice
     the row is voided            ROLLBACK
     there is no row              a tombstone takes its id, then ROLLBACK
     nobody can tell yet          nothing is said, the broker asks again
@@ -78,6 +80,7 @@ class Finding(Enum):
     ENTOMBED = "no stub, and a tombstone has its id now"
     VOIDED = "its stub is voided, or a tombstone"
     STORED = "its stub was sent by other means"
+    UNWATCHED = "its stub was sent, and nobody waits for its consumers"
     UNSENT = "its stub is committed and was never sent"
     IN_HAND = "its stub is committed, somebody else is sending it"
     BEHIND = "its stub is committed, an earlier one of its key must go first"
@@ -88,6 +91,7 @@ ANSWERS: Mapping[Finding, Decision] = {
     Finding.ENTOMBED: Decision.ROLLBACK,
     Finding.VOIDED: Decision.ROLLBACK,
     Finding.STORED: Decision.ROLLBACK,
+    Finding.UNWATCHED: Decision.COMMIT,
     Finding.UNSENT: Decision.COMMIT,
     Finding.IN_HAND: Decision.UNKNOWN,
     Finding.BEHIND: Decision.UNKNOWN,
@@ -98,11 +102,13 @@ ANSWERS: Mapping[Finding, Decision] = {
 class HalfView(msgspec.Struct, frozen=True):
     """What a committed stub's row says, as far as a check-back asks.
 
-    `is_behind`: an earlier stub of its ordering key must go first. `count`: its sends so far.
+    `is_watched`: it waits for consumer groups. `is_behind`: an earlier stub of its ordering key
+    must go first. `count`: its sends so far.
     """
 
     status: StubStatus
     is_stored: bool
+    is_watched: bool
     is_behind: bool
     count: int
 
@@ -112,7 +118,7 @@ def finding_of(view: HalfView) -> Finding:
     if view.status is StubStatus.VOIDED:
         return Finding.VOIDED
     if view.is_stored or view.status is StubStatus.CONFIRMED:
-        return Finding.STORED
+        return Finding.STORED if view.is_watched else Finding.UNWATCHED
     return Finding.BEHIND if view.is_behind else Finding.UNSENT
 
 

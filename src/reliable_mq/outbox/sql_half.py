@@ -39,7 +39,11 @@ class SqlHalves:
         stub = table.c
         this = stub.message_id == bindparam("id")
         self._look = select(
-            stub.status, stub.broker_name.is_not(None), stubs.blocked, stub.count
+            stub.status,
+            stub.broker_name.is_not(None),
+            stub.required_groups != "",
+            stubs.blocked,
+            stub.count,
         ).where(this)
         self._entomb = insert(table)
         self._claim = (
@@ -64,8 +68,10 @@ class SqlHalves:
             row = connection.execute(self._look, asked).first()
         if row is None:
             return None
-        status, is_stored, is_behind, count = row
-        return HalfView(StubStatus(status), bool(is_stored), bool(is_behind), count)
+        status, is_stored, is_watched, is_behind, count = row
+        return HalfView(
+            StubStatus(status), bool(is_stored), bool(is_watched), bool(is_behind), count
+        )
 
     def entomb(self, message_id: str, topic: str, now: float) -> bool:
         """Take the id with a tombstone, for good; False: a row has it.
