@@ -26,6 +26,8 @@ class Tables:
         self.producers: set[int] = set()  # connections
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.resets: dict[tuple[str, str, int], int] = {}  # that no pull was told of
+        # Two in one turn, of which a waiting pull was told of one: the next may be told of it too.
+        self.doubtful: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], tuple[str, int, int | None]] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -58,6 +60,7 @@ class Tables:
         self.offsets.clear()
         self.locks.clear()
         self.resets.clear()
+        self.doubtful.clear()
         self.producers.clear()
         for name, queues in _table(disk, OFFSETS_PATH, "offsetTable").items():
             topic, _, group = name.partition("@")

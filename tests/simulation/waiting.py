@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Wait(msgspec.Struct, eq=False):
     """A pull that may wait. `tags` None: it wants every message.
 
-    `reset_to`: the offset of a reset that it may be told of, None: of none.
+    `resets`: how many resets came meanwhile; it is told of the first, if it is a member's.
     """
 
     asked: "Asked"
@@ -22,7 +22,7 @@ class Wait(msgspec.Struct, eq=False):
     deadline_ms: int
     must_be_answered: bool = False
     group: str = ""
-    reset_to: int | None = None
+    resets: int = 0
 
 
 class Waiting:
@@ -48,12 +48,12 @@ class Waiting:
             ):
                 self._owe(wait)
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def reset(self, group: str, topic: str, queue_id: int) -> None:
         """Note that a group's offset was reset: its members' pulls of the queue are answered."""
         for wait in self._waits.values():
             if (wait.group, wait.topic, wait.queue_id) == (group, topic, queue_id):
                 wait.must_be_answered = True  # at once only if it is a member's
-                wait.reset_to = offset
+                wait.resets += 1
 
     def ticked(self, now_ms: int) -> None:
         """Note the time: who has waited long enough must be answered."""

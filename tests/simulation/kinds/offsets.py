@@ -92,7 +92,7 @@ class Reset(Question):
             asked.facts = ResponseCode.SYSTEM_ERROR
         else:
             tables.reset(header.group, header.topic, header.queue_id, offset)
-            model.waiting.reset(header.group, header.topic, header.queue_id, offset)
+            model.waiting.reset(header.group, header.topic, header.queue_id)
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
@@ -117,6 +117,10 @@ class Committed(Question):
         return []
 
     def check(self, model: Model, asked: Asked, reply: Command) -> None:
+        header = ConsumerOffsetHeader.decode(asked.command.ext_fields)
+        place = (header.consumer_group, header.topic, header.queue_id)
+        if place in model.tables.doubtful:
+            return
         offset = int(reply.ext_fields["offset"]) if reply.code == ResponseCode.SUCCESS else None
         if offset is None and asked.facts is None:
             return

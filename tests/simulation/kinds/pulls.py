@@ -102,15 +102,15 @@ class Pull:
         result = PullResultHeader.decode(reply.ext_fields)
         place = (header.consumer_group, header.topic, header.queue_id)
         if isinstance(wait, Wait) and wait.must_be_answered and place in model.tables.resets:
+            if wait.resets > 1:
+                model.tables.doubtful[place] = model.tables.resets[place]
             wait = _Reset(model.tables.resets.pop(place))  # the first of its group's pulls
-        elif isinstance(wait, Wait) and (reply.code, result.next_begin_offset) == (
-            MOVED,
-            wait.reset_to,
-        ):
-            return  # its answer left when the next reset was there, and another pull told of that
         if isinstance(wait, _Reset):
             if (reply.code, result.next_begin_offset) != (MOVED, wait.offset):
                 raise Violation(f"{header} is not told of a reset to {wait.offset}, but {reply}")
+            return
+        told = (reply.code, result.next_begin_offset)
+        if told == (MOVED, model.tables.doubtful.get(place)):
             return
         visible = model.visible if isinstance(wait, Wait) else asked.visible
         shown = model.shown(header.topic, header.queue_id, visible)
