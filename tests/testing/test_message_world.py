@@ -228,3 +228,18 @@ def test_the_application_is_as_before_when_its_world_has_ended(shop: Shop) -> No
     with MessageWorld(shop.mq):
         assert shop.mq.database.clock is not before[1]
     assert (shop.mq._connections, shop.mq.database.clock) == before
+
+
+def test_a_half_in_limbo_is_asked_back_and_comes_when_time_passes(shop: Shop) -> None:
+    with MessageWorld(shop.mq) as world:
+        world.faults.keep_halves_in_limbo()
+        number = next(shop.numbers)
+        with shop.mq.transaction(half=True) as tx:
+            tx.session.add(Order(id=number))
+            tx.send("orders", {"id": number}, key=number)
+        world.deliver()
+        assert shop.payments(number) == 0  # the broker keeps the half until it knows more
+        assert world.faults.planned == []
+        world.settle()
+
+    assert shop.payments(number) == 1
