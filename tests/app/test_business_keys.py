@@ -255,9 +255,9 @@ def test_a_key_may_be_read_from_the_message_instead_of_its_payload() -> None:
 
     reader = key_reader_of(by_message_key, "payments")
 
-    assert reader(None, delivery(A, keys=("K-1",))).shown == "K-1"
+    assert reader.read(None, delivery(A, keys=("K-1",))).shown == "K-1"
     with pytest.raises(KeyInvalid, match="IndexError"):
-        reader(None, delivery(A))
+        reader.read(None, delivery(A))
 
 
 @pytest.mark.parametrize("source", ["", "order..id", 7, lambda: 1, lambda a, b: a])

@@ -12,6 +12,7 @@ import pytest
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import Ledger, Life, delivery
 
+from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.sql_attempts import Attempts, Begun, Results
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.subscription import CONSUMED
@@ -43,7 +44,7 @@ MODES: dict[str, dict[str, Any]] = {
         "batch": 2,
         "names": BATCH[:2],
         "redis": False,
-        "read_key": by_id,
+        "read_key": KeyReader(by_id),
     },
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
+from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts, Results, Settled
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
@@ -31,6 +32,8 @@ from reliable_mq.outbox.schema import PayloadInvalid, SchemaTooNew
 log = logging.getLogger(__name__)
 
 HELD_SECONDS_MIN = 0.05
+
+_json_of = decoder_of(Any, "idempotent_by")
 
 
 class Deliveries:
@@ -187,7 +190,10 @@ class Deliveries:
         """Return what the table of business keys is told, if the consumer has keys."""
         if self._consumer.read_key is None:
             return None
-        key = self._consumer.read_key(payload, message)
+        reader = self._consumer.read_key
+        if self._consumer.plan.payload is None and reader.needs_payload:
+            payload = _json_of(message.body, message.content_type)
+        key = reader.read(payload, message)
         fields = asdict(entry) | {"message_id": key.digest, "attempt": 1, "confirm_to": ""}
         return KeyEntry(**fields, holder=entry.message_id, shown=key.shown)
 

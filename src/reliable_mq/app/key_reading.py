@@ -7,14 +7,24 @@ def by_key(message: ReceivedMessage)      of the message, when it is annotated s
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from reliable_mq.errors import KeyInvalid, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.message import ReceivedMessage
 
-KeyReader = Callable[[Any, ReceivedMessage], BusinessKey]
-"""(payload, message) -> its key; raises KeyInvalid."""
+
+class KeyReader(NamedTuple):
+    """Reads the key of each message of a consumer.
+
+    `read`: (payload, message) -> its key; raises KeyInvalid. `needs_payload`: also where the
+    handler does not ask for it.
+    """
+
+    read: Callable[[Any, ReceivedMessage], BusinessKey]
+    needs_payload: bool = True
+
+
 KeySource = str | Callable[[Any], object]
 
 
@@ -41,7 +51,7 @@ def key_reader_of(source: KeySource, consumer: str) -> KeyReader:
             raise KeyInvalid(f"idempotent_by: {type(error).__name__}: {error}") from error
         return business_key(value)
 
-    return read
+    return KeyReader(read, not takes_message)
 
 
 def _field(path: str, consumer: str) -> KeyReader:
@@ -55,7 +65,7 @@ def _field(path: str, consumer: str) -> KeyReader:
             value = field_of(value, name)
         return business_key(value)
 
-    return read
+    return KeyReader(read)
 
 
 def field_of(value: Any, name: str) -> Any:
