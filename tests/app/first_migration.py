@@ -84,7 +84,9 @@ def _table(table: Table) -> str:
     indexes = sorted(table.indexes, key=lambda index: (str(index.name), "dialects" in index.info))
     indexes.sort(key=lambda index: index.info.get("dialects", ()))
     head = f"\n\ndef _{table.name.removeprefix(PREFIX)}(metadata: MetaData, name: str) -> None:\n"
-    body = f"    Table(\n        name,\n        metadata,\n{columns}    )"
+    stored = table.dialect_options["postgresql"]["with"]
+    options = f"        postgresql_with={stored!r},\n" if stored else ""
+    body = f"    Table(\n        name,\n        metadata,\n{columns}{options}    )"
     if not indexes:
         return f"{head}{body}\n"
     lines = [f"    table = {body.lstrip()}", "    column = table.c"]

@@ -91,7 +91,12 @@ def with_settings(**values: Any) -> Patient:
 
 
 VALUES = [
-    ("clocks", patient(clock_ahead=-3.0), "this machine is 3.0 s ahead", Level.WARNING),
+    (
+        "clocks",
+        patient(clock_ahead=-3.0, redis=None, cluster=None),
+        "this machine is 3.0 s ahead",
+        Level.WARNING,
+    ),
     ("clocks", patient(redis=RedisFacts(clock_ahead=-90.0)), "Redis is 90.0 s behind", Level.ERROR),
     ("clocks", with_broker(clock_ahead=90.0), "broker b is 90.0 s ahead of", Level.ERROR),
     ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
@@ -170,7 +175,7 @@ def test_the_command_says_what_is_wrong_and_what_to_do(
     assert "                reliable-mq stub list --escalated" in shown
     assert call("doctor", "--db", database_url, *nobody, "--json") == 1
     printed = json.loads(capsys.readouterr().out)
-    assert {"check", "level", "text", "remedy"} == printed[0].keys()
+    assert {"check", "level", "text", "remedy", "database"} == printed[0].keys()
     assert {each["check"] for each in printed} == CHECKS.keys()
     world.close()
 

@@ -76,7 +76,8 @@ class World:
         )
         with self.database.engine.begin() as connection:
             stubs.write(connection, [stub], "relay", now, 5.0)
-            connection.execute(self.database.stubs.update().values(**values))
+            if values:
+                connection.execute(self.database.stubs.update().values(**values))
 
     def log(self, **values: Any) -> None:
         row = {

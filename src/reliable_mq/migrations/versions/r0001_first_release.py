@@ -238,6 +238,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
         Column("note", LongText),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
+        postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
     )
     column = table.c
     only_on(
