@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.thread_upkeep import actor
@@ -83,6 +84,13 @@ def test_the_same_in_code(url: str, tmp_path: Path) -> None:
     }
     assert mq.resending.resume("orders")
     assert not mq.resending.resume("orders")
+    with mq.database.engine.begin() as connection:
+        rows = connection.execute(select(mq.database.audit).order_by(mq.database.audit.c.seq)).all()
+    assert [(row.action, row.actor) for row in rows] == [
+        ("resend pause", actor()),
+        ("resend resume", actor()),
+    ]
+    assert json.loads(rows[0].detail)["note"] == "repair"
     for wrong in (later - timedelta(hours=2), later.replace(tzinfo=None)):
         with pytest.raises(UsageError, match="a time to come"):
             mq.resending.pause("orders", until=wrong)

@@ -25,6 +25,7 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
+from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.thread_retention import run_forever
@@ -227,7 +228,7 @@ class ResendControl:
 
 def topics_of(database: Database) -> SqlTopics:
     """Return what is known of topics in a database."""
-    return SqlTopics(database.engine, database.resend_topics)
+    return SqlTopics(database.engine, database.resend_topics, SqlAudit(database.audit))
 
 
 def check_upkeep(

@@ -7,9 +7,22 @@ say. Every method is one transaction or two, and safe while any number of schedu
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, Table, bindparam, false, insert, null, or_, select, true, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    bindparam,
+    false,
+    insert,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
+from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, probe_wait
 from reliable_mq.sql_types import utc_datetime
 
@@ -17,10 +30,17 @@ NOTE_LENGTH_MAX = 1000
 
 
 class SqlTopics:
-    """The rows of topics in one database."""
+    """The rows of topics in one database.
 
-    def __init__(self, engine: Engine, table: Table) -> None:
+    Args:
+        engine: the database.
+        table: of the topics.
+        audit: where it is written what people did to a topic, in the same transaction.
+    """
+
+    def __init__(self, engine: Engine, table: Table, audit: SqlAudit | None = None) -> None:
         self._engine = engine
+        self._audit = audit
         self._table = table
         topic = table.c
         this = topic.topic == bindparam("this")
@@ -92,28 +112,44 @@ class SqlTopics:
     def pause(self, topic: str, until: float | None, actor: str, note: str, now: float) -> None:
         """Let no scheduler send a topic's stubs, until a time or until `resume`."""
         values = {"until": None if until is None else utc_datetime(until), "who": actor}
-        self._write(self._pause, topic, values | _why(note), now)
+        self._write(self._pause, topic, values | _why(note), now, act="resend pause")
 
     def resume(self, topic: str, actor: str, note: str, now: float) -> bool:
         """End a topic's pause; False: it had none."""
         values = {"this": topic, "who": actor, "now": utc_datetime(now), **_why(note)}
         with self._engine.begin() as connection:
-            return connection.execute(self._resume, values).rowcount == 1
+            done = connection.execute(self._resume, values).rowcount == 1
+            if done:
+                self._note(connection, "resend resume", values, now)
+        return done
 
-    def _write(self, statement: Any, topic: str, values: dict[str, Any], now: float) -> None:
+    def _note(self, connection: Connection, act: str, values: dict[str, Any], now: float) -> None:
+        """Write what a person did into the audit; it concerns no single message."""
+        if self._audit is None or not act:
+            return
+        detail = {"topic": values["this"], "until": values.get("until"), "note": values["why"]}
+        done = Act(actor=values["who"], action=act, message_id="", changed=True, detail=detail)
+        self._audit.write(connection, [done], now)
+
+    def _write(
+        self, statement: Any, topic: str, values: dict[str, Any], now: float, act: str = ""
+    ) -> None:
         """Change a topic's row, which is made first where there is none."""
         values = values | {"this": topic, "now": utc_datetime(now)}
         with self._engine.begin() as connection:
             if connection.execute(statement, values).rowcount:
+                self._note(connection, act, values, now)
                 return
         try:
             with self._engine.begin() as connection:
                 row = {"topic": topic, "update_date": utc_datetime(now)}
                 connection.execute(insert(self._table), row)
                 connection.execute(statement, values)
+                self._note(connection, act, values, now)
         except IntegrityError:  # another one made it at this moment
             with self._engine.begin() as connection:
                 connection.execute(statement, values)
+                self._note(connection, act, values, now)
 
 
 def _why(text: str) -> dict[str, str]:
