@@ -24,7 +24,7 @@ TELL_EVERY = 25  # deaths
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash_matrix", description=__doc__)
     parser.add_argument("--hands", type=int, default=4, help="how many runs go on at once")
-    parser.add_argument("--times", type=int, default=2, help="deaths at the first N of one name")
+    parser.add_argument("--times", type=int, default=1, help="deaths at the first N of one name")
     parser.add_argument("--once", action="store_true", help="what the tests try, in few modes")
     parser.add_argument("--role", choices=[str(role) for role in Role], action="append")
     parser.add_argument("--mode", choices=[str(mode) for mode in MODES], action="append")
@@ -74,7 +74,8 @@ def main() -> int:
                 print(f"{len(deaths)} in {time.monotonic() - began:.0f} s", flush=True)
     print(f"\n{summary(deaths)}\n\n{time.monotonic() - began:.0f} s")
     if given.page:
-        given.page.write_text(put_into(given.page.read_text(), deaths))
+        scope = "Every named point once:" if given.once else "Every point in every mode:"
+        given.page.write_text(put_into(given.page.read_text(), deaths, scope))
     return 1 if any(death.wrong for death in deaths) else 0
 
 

@@ -38,8 +38,8 @@ def by_point(deaths: Iterable[Death]) -> str:
     return "\n".join(lines)
 
 
-def put_into(page: str, deaths: Sequence[Death]) -> str:
-    """Return the page with the matrix in its place.
+def put_into(page: str, deaths: Sequence[Death], scope: str) -> str:
+    """Return the page with the matrix in its place, and a line that says what was tried.
 
     Raises:
         ValueError: when the page has no place for it.
@@ -48,4 +48,5 @@ def put_into(page: str, deaths: Sequence[Death]) -> str:
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{summary(deaths)}\n\n{by_point(deaths)}\n{END}{after}"
+    tried = f"{scope}\n\n{summary(deaths)}\n\n{by_point(deaths)}"
+    return f"{before}{BEGIN}\n{tried}\n{END}{after}"
