@@ -65,7 +65,7 @@ def test_every_ledger_tells_what_it_knows_in_the_order_of_time(world: World) -> 
         kind=Kind.DEAD_LETTER, message_id=stub, topic="orders", consumer_group="g", reason="no"
     )
     findings = finding_table(MetaData(), "rmq_")
-    findings.create(world.database.engine)
+    findings.create(world.database.engine, checkfirst=True)
     with world.database.engine.begin() as connection:
         world.escalations.escalate(connection, [letter], 110.0)
         finding = {
