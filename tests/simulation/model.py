@@ -299,7 +299,8 @@ class Model:
         self._look_at_disk()
         safe = self._synced if is_power_loss else self._written
         self._must_survive = self._written = safe
-        self._disk.log_opened(self.log[safe - 1].log_end if safe else 0)
+        if is_power_loss:  # after a kill the system still has what is not on the medium
+            self._disk.log_opened(self.log[safe - 1].log_end if safe else 0)
         self._expected.clear()
         self._asked.clear()
         self._fresh.clear()
