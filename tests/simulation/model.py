@@ -64,6 +64,7 @@ class Model:
         self._last: Asked
         self.start = 0  # where the log begins: what lies before has expired
         self.visible = 0  # so many entries of the log show in their queues
+        self.visible_before: list[int] = []  # since the last turn: an answer may be as old
         self._written = 0  # so many the file system has, and the medium
         self._synced = 0
         self._acknowledged = 0
@@ -110,6 +111,7 @@ class Model:
 
     def stored(self, end: int, now_ms: int) -> None:
         """Note that the broker was told how far the log is stored."""
+        self.visible_before.append(self.visible)
         while self._ends and self._ends[0][0] <= end:
             _, count = self._ends.popleft()
             for entry in self.log[self.visible : count]:
@@ -155,6 +157,10 @@ class Model:
 
     def turn(self, turn: Turn, now_ms: int) -> None:
         """Check all that the broker wants done."""
+        self._check_turn(turn, now_ms)
+        self.visible_before.clear()
+
+    def _check_turn(self, turn: Turn, now_ms: int) -> None:
         replies = [
             (connection, decode_command(cut))
             for connection, frame in turn.replies
@@ -330,6 +336,7 @@ class Model:
             )
         self._cut(count)
         self._written = self._synced = self.visible = count
+        self.visible_before.clear()
         for (topic, queue_id), queue in self.queues.items():
             kept = core.state.store.queue(topic, queue_id)
             theirs_end = kept.end if kept else 0

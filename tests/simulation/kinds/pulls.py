@@ -112,8 +112,7 @@ class Pull:
         told = (reply.code, result.next_begin_offset)
         if told == (MOVED, model.tables.doubtful.get(place)):
             return
-        visible = model.visible if isinstance(wait, Wait) else asked.visible
-        shown = model.shown(header.topic, header.queue_id, visible)
+        shown = _shown(model, asked, header, result.max_offset)
         if result.max_offset != len(shown):
             raise Violation(f"a pull says {result.max_offset}, the queue ends at {len(shown)}")
         if isinstance(wait, Wait) and not wait.must_be_answered:
@@ -123,6 +122,14 @@ class Pull:
 
     def may_wait(self, model: Model, asked: Asked) -> bool:
         return model.waiting.is_held(asked)
+
+
+def _shown(model: Model, asked: Asked, header: PullMessageHeader, max_offset: int) -> list[Entry]:
+    """Return what the queue showed when it had so many messages; if never, what it shows now."""
+    is_held = isinstance(asked.facts, Wait)
+    since = [model.visible, *model.visible_before] if is_held else [asked.visible]
+    shown = [model.shown(header.topic, header.queue_id, visible) for visible in since]
+    return next((each for each in shown if len(each) == max_offset), shown[0])
 
 
 def _tags(header: PullMessageHeader) -> frozenset[str] | None:
