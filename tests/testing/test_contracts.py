@@ -45,3 +45,9 @@ class TestPostgres(DatabaseContract):
     @pytest.fixture
     def database(self, postgres_url: str) -> Database:
         return Database(postgres_url, prefix="rmq_", connections=4)
+
+
+class TestMySQL(DatabaseContract):
+    @pytest.fixture
+    def database(self, mysql_url: str) -> Database:
+        return Database(mysql_url, prefix="rmq_", connections=4)
