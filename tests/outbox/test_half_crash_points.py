@@ -53,7 +53,8 @@ def produce(world: HalfWorld, switch: KillSwitch) -> None:
 def test_a_half_is_shown_if_and_only_if_it_was_committed_whichever_step_was_the_last(
     world: HalfWorld, first: str, commits_again: bool
 ) -> None:
-    for step in range(STEPS_MAX):
+    every = 1 if first == "check-back" else 3  # the crash matrix has them all, with processes
+    for step in range(0, STEPS_MAX, every):
         world.clean(commits_again=commits_again)
         switch = KillSwitch(step)
         produce(world, switch)
