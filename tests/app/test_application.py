@@ -205,7 +205,7 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
     [
         ({"database": ""}, "no database is set"),
         ({"database": "not a url"}, "is no SQLAlchemy URL"),
-        ({"database": "mysql://u@h/d"}, "not supported"),
+        ({"database": "mssql://u@h/d"}, "not supported"),
         ({"database": "sqlite://"}, "give a file"),
         ({"claim_lease": 0}, "setting claim_lease: Input should be greater than 0"),
         ({"resend_waits": (5.0, 1.0)}, "resend_waits must be positive seconds"),
