@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import update
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.errors import ConnectionLost, NoRoute
@@ -243,3 +244,24 @@ def test_what_was_given_up_is_sent_no_more_and_says_how_often_it_was_sent(world:
     with world.database.engine.begin() as connection:
         assert world.hands.retry(connection, [stub], "ann", "fixed", 106.0) == {stub: True}
     assert world.scheduler.run_once(106.0).sent == 1
+
+
+@pytest.mark.parametrize("properties", ["{", "[]", '{"region": 1}', ""])
+def test_a_row_that_somebody_wrote_to_stops_its_key_alone_and_a_person_is_told(
+    world: World, properties: str
+) -> None:
+    odd = world.write("k1", key="k")
+    world.write("k2", key="k")
+    world.write("free")
+    table = world.database.stubs
+    with world.database.engine.begin() as connection:
+        connection.execute(
+            update(table).where(table.c.message_id == odd).values(properties=properties)
+        )
+
+    for now in range(105, 200):
+        world.scheduler.run_once(float(now))
+
+    assert world.broker.sent == ["free"]  # k2 waits for what the person decides
+    assert world.open_escalations() == [("sends used up", "k1")]
+    assert "the column properties" in world.row(odd)["note"]

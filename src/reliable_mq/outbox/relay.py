@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reliable_mq.errors import InvariantBroken, NotSent
+from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
 from reliable_mq.outbox.delay import delay_level_within
 from reliable_mq.outbox.stub import Position, Stub, message_of
@@ -90,6 +90,7 @@ def send_stubs(
     The client does not try a message whose forerunner in the same queue failed; it is no send.
     `are_missed`, `confirm_to`, `consumed_by` (by message id): see `message_of`.
     """
+    sound = _sound(stubs)
     messages = [
         message_of(
             stub,
@@ -98,18 +99,20 @@ def send_stubs(
             confirm_to=confirm_to,
             consumed_by=consumed_by.get(stub.message_id, ()),
         )
-        for stub in stubs
+        for stub in sound
     ]
     try:
-        results = sender.send_many(messages)
+        results = sender.send_many(messages) if messages else []
     except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
-        results = [error] * len(stubs)
-    if len(results) != len(stubs):
-        raise InvariantBroken(f"{len(stubs)} messages were sent, {len(results)} results came back")
+        results = [error] * len(messages)
+    if len(results) != len(messages):
+        raise InvariantBroken(f"{len(messages)} messages were sent, {len(results)} results came")
+    result_of = dict(zip((stub.message_id for stub in sound), results, strict=True))
     outcomes: list[SendOutcome] = []
     shaky: set[tuple[str, str]] = set()
-    for stub, result in zip(stubs, results, strict=True):
-        if isinstance(result, NotSent):
+    for stub in stubs:
+        result = MessageRefused(stub.flaw) if stub.flaw else result_of.get(stub.message_id)
+        if result is None or isinstance(result, NotSent):
             continue
         lane = (stub.topic, stub.ordering_key)
         # If a crash takes an earlier one, a later one that stays would have overtaken it.
@@ -118,6 +121,19 @@ def send_stubs(
         if stub.ordering_key and outcomes[-1].error is not None:
             shaky.add(lane)
     return outcomes
+
+
+def _sound(stubs: Sequence[Stub]) -> list[Stub]:
+    """Return the stubs that read, without those behind one of their key that does not."""
+    sound: list[Stub] = []
+    held_up: set[tuple[str, str]] = set()
+    for stub in stubs:
+        lane = (stub.topic, stub.ordering_key)
+        if stub.flaw and stub.ordering_key:
+            held_up.add(lane)
+        elif not stub.flaw and lane not in held_up:
+            sound.append(stub)
+    return sound
 
 
 def _outcome(

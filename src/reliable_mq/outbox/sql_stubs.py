@@ -37,6 +37,7 @@ from reliable_mq.sql_types import is_among, utc_datetime
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
 _NOTE_LENGTH_MAX = 1000
+_properties = msgspec.json.Decoder(dict[str, str])
 _RENEWED_MAX = 1000
 
 
@@ -229,8 +230,12 @@ def _own_columns(stub: Stub) -> dict[str, Any]:
 
 
 def stub_of(row: Row[Any]) -> Stub:
-    """Return the stub in a row of the whole table."""
-    position = None
+    """Return the stub in a row of the whole table; one that does not read has a `flaw`."""
+    position, properties, flaw = None, {}, ""
+    try:
+        properties = _properties.decode(row.properties)
+    except msgspec.MsgspecError as error:
+        flaw = f"the column properties of the stub's row does not read: {error}"
     if row.broker_name is not None:
         position = Position(row.broker_name, row.queue_id, row.offset)
     return Stub(
@@ -242,10 +247,11 @@ def stub_of(row: Row[Any]) -> Stub:
         message_key=row.message_key,
         ordering_key=row.ordering_key,
         content_type=row.content_type,
-        properties=json.loads(row.properties),
+        properties=properties,
         count=row._mapping["count"],  # `row.count` is a method of every tuple
         required_groups=groups_of(row.required_groups),
         create_time=row.create_date.timestamp(),
         deliver_time=row.deliver_time and row.deliver_time.timestamp(),
         position=position,
+        flaw=flaw,
     )

@@ -87,7 +87,8 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     """A committed row of the message stub table, as far as sending it needs.
 
     Times are seconds since the epoch. `count` is the number of sends so far, failed ones included.
-    `seq` and `create_time` are 0 until the row is written.
+    `seq` and `create_time` are 0 until the row is written. `flaw` says why its row does not read
+    because somebody wrote to it: it is never sent, tries count, and in the end a person is told.
     """
 
     seq: int
@@ -104,6 +105,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     create_time: float = 0.0
     deliver_time: float | None = None
     position: Position | None = None
+    flaw: str = ""
 
 
 def message_of(
