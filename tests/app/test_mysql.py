@@ -351,7 +351,7 @@ def test_whichever_driver_the_url_names_ours_are_used(name: str) -> None:
 
 def test_the_scheduler_finds_what_is_due_without_reading_the_rest(mysql_url: str) -> None:
     world = World(mysql_url)
-    many = [
+    many: list[dict[str, object]] = [
         {
             "message_id": f"{number:032}",
             "topic": "t",
@@ -360,11 +360,16 @@ def test_the_scheduler_finds_what_is_due_without_reading_the_rest(mysql_url: str
             "status": int(number % 2),
             "resend_time": None if number % 2 else utc_datetime(100.0),
             "broker_name": "b",
+            "ordering_key": "",
             "create_date": utc_datetime(100.0),
             "update_date": utc_datetime(100.0),
         }
         for number in range(6_000)
     ]
+    # not sent and not due: an index by what is not sent finds nothing of a key quickly
+    for number, stub in enumerate(many[4_000:]):
+        unsent = {"status": 0, "broker_name": None, "resend_time": utc_datetime(900.0)}
+        stub |= {**unsent, "ordering_key": f"k{number}"}
     with world.database.engine.begin() as connection:
         connection.execute(world.database.stubs.insert(), many)
     world.write("due", key="k")

@@ -1,6 +1,6 @@
 """P1 to P6, whichever step is the last: real processes are killed, and what is left is counted.
 
-Every named point once, the modes in turn; `make crash` tries every point in every mode.
+One named point in eight, the modes in turn; `make crash` tries every point in every mode.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,9 @@ from tests.crash_matrix.tables import our_tables
 from tests.crash_matrix.worlds import Servers
 
 pytestmark = pytest.mark.processes
+
+ONE_IN = 8
+"""A death takes a second or two, and there are hundreds of points."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def test_every_promise_is_kept_whichever_step_is_the_last(
 ) -> None:
     wanted = each_once({column: these for column, these in points.items() if column[0] is role})
 
-    deaths = list(matrix.deaths(wanted))
+    deaths = list(matrix.deaths(wanted[::ONE_IN]))
 
     assert [death for death in deaths if death.wrong] == []
     never = [death for death in deaths if not death.is_reached]
