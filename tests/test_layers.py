@@ -17,7 +17,7 @@ WORLD_PREFIXES = (
     *("file_", "http_", "smtp_"),
 )
 
-VALUES = frozenset({"message", "errors", "limits", "settings"})
+VALUES = frozenset({"message", "errors", "limits", "settings", "transitions"})
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
     "wire": frozenset({"message", "errors", "limits"}),

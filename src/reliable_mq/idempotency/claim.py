@@ -24,7 +24,7 @@ from enum import Enum, IntEnum
 
 import msgspec
 
-from reliable_mq.errors import UsageError
+from reliable_mq.transitions import after
 
 
 class LogState(IntEnum):
@@ -78,10 +78,7 @@ def next_row(row: Row, event: RowEvent) -> Row:
     Raises:
         UsageError: when the event is illegal for this row; nothing has changed then.
     """
-    after = ROW_TRANSITIONS.get((row, event))
-    if after is None:
-        raise UsageError(f"a consume log that is {row.value} cannot take {event.value!r}")
-    return after
+    return after(ROW_TRANSITIONS, row, event, f"a consume log that is {row.value}")
 
 
 def row_of(state: int | None, owner: str | None, lease_until: float | None, now: float) -> Row:

@@ -22,9 +22,9 @@ from enum import Enum
 
 import msgspec
 
-from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.transitions import after
 
 TOMBSTONE_NOTE = "a check-back came before its transaction committed, so it never will"
 TOMBSTONE_CONTENT = b""
@@ -68,10 +68,7 @@ def next_half_state(state: HalfState, event: HalfEvent) -> HalfState:
     Raises:
         UsageError: when the event is illegal in this state; nothing has changed then.
     """
-    after = HALF_TRANSITIONS.get((state, event))
-    if after is None:
-        raise UsageError(f"a half that is {state.value} cannot take the event {event.value!r}")
-    return after
+    return after(HALF_TRANSITIONS, state, event, f"a half that is {state.value}")
 
 
 class Finding(Enum):

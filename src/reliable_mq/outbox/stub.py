@@ -13,8 +13,9 @@ from enum import Enum, IntEnum
 
 import msgspec
 
-from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.errors import MessageRefused
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
+from reliable_mq.transitions import after
 
 _KNOWN_LENGTH_MAX = 4_096  # more names than this are left away: a record's properties are bounded
 TEXT_LENGTH_MAX = 255
@@ -64,10 +65,7 @@ def next_status(status: StubStatus, event: StubEvent) -> StubStatus:
     Raises:
         UsageError: when the event is illegal in this status; nothing has changed then.
     """
-    after = TRANSITIONS.get((status, event))
-    if after is None:
-        raise UsageError(f"a stub that is {status.name} cannot take the event {event.value!r}")
-    return after
+    return after(TRANSITIONS, status, event, f"a stub that is {status.name}")
 
 
 def statuses_before(event: StubEvent) -> tuple[StubStatus, ...]:

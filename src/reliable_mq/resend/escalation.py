@@ -18,6 +18,7 @@ from enum import Enum, IntEnum, StrEnum
 import msgspec
 
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.transitions import after
 
 NOTIFIER_LENGTH_MAX = 64
 FIRST_RETRY_SECONDS = 5.0
@@ -64,10 +65,7 @@ def next_state(state: AlertState, event: AlertEvent) -> AlertState:
     Raises:
         UsageError: when the event is illegal in this state; nothing has changed then.
     """
-    after = TRANSITIONS.get((state, event))
-    if after is None:
-        raise UsageError(f"an alert that is {state.name} cannot take the event {event.value!r}")
-    return after
+    return after(TRANSITIONS, state, event, f"an alert that is {state.name}")
 
 
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
