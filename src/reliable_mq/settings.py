@@ -19,6 +19,9 @@ RetentionMode = Literal["rows", "partitions", "off"]
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
 
+EMBEDDED = "embedded:"
+"""Before a folder, as a broker: the bundled one, in this process."""
+
 _PREFIX = "RELIABLE_MQ_"
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 

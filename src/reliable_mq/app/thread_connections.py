@@ -36,12 +36,10 @@ from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.runtime.loop_thread import LoopThread
-from reliable_mq.settings import Settings
+from reliable_mq.settings import EMBEDDED, Settings
 from reliable_mq.sql_clock import DatabaseClock
 
 log = logging.getLogger(__name__)
-
-EMBEDDED = "embedded:"
 
 OpenLeases = Callable[[], LeaseStore | None]
 

@@ -1,5 +1,6 @@
 """What the verbs for people share: which database, who asks, and how rows are shown."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +19,6 @@ from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.sql_types import is_missing_table, missing_table_text
-
-EMBEDDED = "embedded:"
-
 
 Application = Annotated[
     str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
@@ -92,8 +90,13 @@ def moment_of(text: str, option: str) -> datetime | None:
     return parse_moment(text, option, datetime.now(UTC)) if text else None
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print rows as a table with these columns."""
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
+) -> None:
+    """Print rows as a table with these columns, or all of each as JSON."""
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
     table = RichTable(box=None)
     for name in columns:
         table.add_column(name.replace("_", " "), overflow="fold")

@@ -14,6 +14,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli.database_options import moment_of, opened, print_rows, text_of
+from reliable_mq.cli.filter_options import takes_filter
 from reliable_mq.client.settling import DEAD_LETTER_REASON
 from reliable_mq.client.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.thread_browser import Browser
@@ -22,6 +23,7 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters, both
+from reliable_mq.settings import EMBEDDED
 from reliable_mq.wire.properties import RETRY_TOPIC
 
 AT_ONCE = 200
@@ -30,11 +32,6 @@ COLUMNS = ("message_id", "consumer_group", "topic", "key", "time", "state", "rea
 app = typer.Typer(no_args_is_help=True, help="List, show or retry dead letters.")
 
 Group = Annotated[str, typer.Option(help="Only of this consumer group.")]
-Topic = Annotated[str, typer.Option(help="Only of messages sent to this topic.")]
-Key = Annotated[str, typer.Option(help="Only with this message key.")]
-Since = Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), or -1h.")]
-Until = Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")]
-ReasonHolds = Annotated[str, typer.Option("--reason-holds", help="Only with this text in it.")]
 Everything = Annotated[
     bool, typer.Option("--all", help="Also those that were retried, voided or consumed since.")
 ]
@@ -113,32 +110,50 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def letter_filter(
+    *,
+    group: Group = "",
+    topic: Annotated[str, typer.Option(help="Only of messages sent to this topic.")] = "",
+    key: Annotated[str, typer.Option(help="Only with this message key.")] = "",
+    since: Annotated[str, typer.Option(help="Only given up since: ISO time (UTC), or -1h.")] = "",
+    until: Annotated[str, typer.Option(help="Only given up before: ISO time (UTC), or -1h.")] = "",
+    reason_holds: Annotated[
+        str, typer.Option("--reason-holds", help="Only with this text in it.")
+    ] = "",
+) -> LetterFilter:
+    """Return the filter that the options say.
+
+    Raises:
+        ConfigurationError: when a time does not read.
+    """
+    return LetterFilter(
+        group=group,
+        topic=topic,
+        key=key,
+        since=moment_of(since, "--since"),
+        until=moment_of(until, "--until"),
+        reason=reason_holds,
+    )
+
+
 @app.command("list")
+@takes_filter(letter_filter)
 def list_(
+    *,
+    wanted: LetterFilter,
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     broker: options.Broker = "",
-    group: Group = "",
-    topic: Topic = "",
-    key: Key = "",
-    since: Since = "",
-    until: Until = "",
-    reason_holds: ReasonHolds = "",
     everything: Everything = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: options.AsJson = False,
 ) -> None:
     """List dead letters that wait for a person, the newest first."""
-    wanted = _filter(group, topic, key, since, until, reason_holds)
     with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
         found = _found(databases, _checked(name_servers), wanted, everything=everything)
     letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
-    rows = [each.row() for each in letters]
-    if as_json:
-        typer.echo(json.dumps(rows, default=str))
-    else:
-        print_rows(rows, COLUMNS)
+    print_rows([each.row() for each in letters], COLUMNS, as_json=as_json)
 
 
 @app.command()
@@ -173,18 +188,15 @@ def show(
 
 
 @app.command()
+@takes_filter(letter_filter)
 def retry(
+    *,
     message_ids: Ids = None,
+    wanted: LetterFilter,
     application: options.Application = "",
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     broker: options.Broker = "",
-    group: Group = "",
-    topic: Topic = "",
-    key: Key = "",
-    since: Since = "",
-    until: Until = "",
-    reason_holds: ReasonHolds = "",
     everything: Everything = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -196,14 +208,13 @@ def retry(
 
     Given a filter, those that still wait are meant; with --all also those retried since.
     """
-    wanted = _filter(group, topic, key, since, until, reason_holds)
-    is_filtered = everything or wanted != LetterFilter(group=group)
-    if (message_ids and is_filtered) or not (message_ids or is_filtered or group):
+    is_filtered = everything or wanted != LetterFilter(group=wanted.group)
+    if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
     with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
         servers = _checked(name_servers)
         if message_ids:
-            letters = _of_ids(databases, servers, message_ids, group)
+            letters = _of_ids(databases, servers, message_ids, wanted.group)
             missing = set(message_ids) - {each.message.message_id for each in letters}
             if missing:
                 raise UsageError(f"no dead letter: {', '.join(sorted(missing))}")
@@ -219,21 +230,10 @@ def retry(
     _tell(done, as_json=as_json)
 
 
-def _filter(group: str, topic: str, key: str, since: str, until: str, reason: str) -> LetterFilter:
-    return LetterFilter(
-        group=group,
-        topic=topic,
-        key=key,
-        since=moment_of(since, "--since"),
-        until=moment_of(until, "--until"),
-        reason=reason,
-    )
-
-
 def _checked(name_servers: str) -> str:
     if not name_servers:
         raise UsageError("dead letters lie at the broker: give --app, or --broker HOST:PORT")
-    if name_servers.startswith(options.EMBEDDED):
+    if name_servers.startswith(EMBEDDED):
         raise UsageError("the broker runs inside the application's process, which nobody can ask")
     return name_servers
 

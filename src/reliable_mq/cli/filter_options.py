@@ -1,4 +1,4 @@
-"""The options by which a person says which stubs are meant, the same for every verb."""
+"""The options by which a person says what is meant, the same for every verb; those of stubs."""
 
 import inspect
 from collections.abc import Callable
@@ -59,22 +59,32 @@ def stub_filter(
     )
 
 
-def takes_filter(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `stub_filter`; what they say is its parameter `wanted`."""
-    own = inspect.signature(command).parameters
-    of_filter = inspect.signature(stub_filter).parameters
+def takes_filter(
+    read: Callable[..., object],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `read`; what `read` makes of them is its parameter `wanted`.
 
-    @wraps(command)
-    def called(**given: Any) -> None:
-        wanted = stub_filter(**{name: given.pop(name) for name in of_filter})
-        command(wanted=wanted, **given)
+    Args:
+        read: takes options by name, as `stub_filter` does.
+    """
+    of_filter = inspect.signature(read).parameters
 
-    named = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in (*own.values(), *of_filter.values())
-        if each.name != "wanted"
-    ]
-    # Both are read by typer.
-    called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in named}
-    return called
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            wanted = read(**{name: given.pop(name) for name in of_filter})
+            command(wanted=wanted, **given)
+
+        named = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in (*own.values(), *of_filter.values())
+            if each.name != "wanted"
+        ]
+        # Both are read by typer.
+        called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in named}
+        return called
+
+    return decorated

@@ -46,10 +46,7 @@ def _list(mq: ReliableMQ, *, as_json: bool) -> None:
         for name in mq.databases
         for standing in mq.alerts(database=name).standings().values()
     ]
-    if as_json:
-        typer.echo(json.dumps(rows, default=str))
-    else:
-        print_rows(rows, COLUMNS)
+    print_rows(rows, COLUMNS, as_json=as_json)
 
 
 def _test(mq: ReliableMQ, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from reliable_mq.app.loading import load_application
 from reliable_mq.app.thread_signals import stop_on_signal
+from reliable_mq.settings import EMBEDDED
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def command(
     if processes == 1:
         mq.run()
         return
-    if mq.settings.broker.startswith("embedded:"):
+    if mq.settings.broker.startswith(EMBEDDED):
         raise typer.BadParameter(
             "several processes cannot embed one broker; run reliable-mq broker"
         )

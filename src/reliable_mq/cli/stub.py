@@ -15,7 +15,7 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli.database_options import opened, print_rows, text_of
-from reliable_mq.cli.filter_options import takes_filter
+from reliable_mq.cli.filter_options import stub_filter, takes_filter
 from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
@@ -26,6 +26,7 @@ from reliable_mq.resend.sql_history import SqlHistory, readable
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 from reliable_mq.resend.timeline import History, Moment, merged, timeline
+from reliable_mq.settings import EMBEDDED
 
 PREVIEW_ROWS = 50
 COLUMNS = ("message_id", "topic", "message_key", "status", "count", "resend_time", "note")
@@ -38,7 +39,7 @@ SomeIds = Annotated[
 
 
 @app.command("list")
-@takes_filter
+@takes_filter(stub_filter)
 def list_(
     *,
     wanted: StubFilter,
@@ -54,10 +55,7 @@ def list_(
         stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
         with chosen.engine.begin() as connection:
             rows = stubs.newest(connection, limit)
-    if as_json:
-        typer.echo(json.dumps(rows, default=str))
-    else:
-        print_rows(rows, COLUMNS)
+    print_rows(rows, COLUMNS, as_json=as_json)
 
 
 @app.command()
@@ -120,7 +118,7 @@ def _records(
     """Return what the broker holds of a message, or why it was not asked."""
     if not name_servers:
         return [], "not asked: give --app or --broker"
-    if name_servers.startswith(options.EMBEDDED):
+    if name_servers.startswith(EMBEDDED):
         return [], "not asked: it runs inside the application's process"
     # Imported late: most looks at stubs need no client.
     from reliable_mq.client.thread_browser import Browser  # noqa: PLC0415
@@ -141,7 +139,7 @@ def _records(
 
 
 @app.command()
-@takes_filter
+@takes_filter(stub_filter)
 def retry(
     *,
     message_ids: SomeIds = None,
@@ -167,7 +165,7 @@ def retry(
 
 
 @app.command()
-@takes_filter
+@takes_filter(stub_filter)
 def void(
     *,
     message_ids: SomeIds = None,

@@ -3,6 +3,7 @@
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.limits import DELAY_LEVELS_TEXT
+from reliable_mq.settings import EMBEDDED
 
 _READ_AND_WRITE = 6
 _DISK_USED_MAX = 0.85
@@ -39,7 +40,7 @@ def broker(patient: Patient, told: Told) -> None:
     """Every broker answers, takes writes, and acknowledges only what is on its disk (P3)."""
     cluster = patient.cluster
     if cluster is None:
-        if patient.settings.broker.startswith("embedded:"):
+        if patient.settings.broker.startswith(EMBEDDED):
             told.skip(patient.cluster_failure)
         else:
             told.error(
