@@ -6,14 +6,12 @@ Debian puts it (`apt-get install mariadb-server`), or what the variable `RELIABL
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
-from reliable_mq.testing.local_servers import UNPRIVILEGED_USER, LocalServer, LocalServerFailed
+from reliable_mq.testing.local_servers import LocalDatabaseServer, LocalServerFailed
 
 PROGRAM_VARIABLE = "RELIABLE_MQ_MYSQLD"
 _PROGRAMS = ("mariadbd", "mysqld")
@@ -33,7 +31,7 @@ def find_mysqld() -> Path | None:
     return None
 
 
-class LocalMySQL(LocalServer):
+class LocalMySQL(LocalDatabaseServer):
     """A MariaDB or MySQL server with its data under `directory`; what it committed survives `kill`.
 
     Args:
@@ -58,8 +56,6 @@ class LocalMySQL(LocalServer):
             )
         self._program = program
         self._options = options
-        self._data = self.directory / "data"
-        self._as_root = os.geteuid() == 0
 
     @property
     def url(self) -> str:
@@ -69,9 +65,6 @@ class LocalMySQL(LocalServer):
     def url_of(self, database: str) -> str:
         """Return the SQLAlchemy URL of one database of this server."""
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}"
-
-    def _user(self) -> str | None:
-        return UNPRIVILEGED_USER if self._as_root else None
 
     def _command(self) -> list[str]:
         if not (self._data / "mysql").exists():
@@ -99,20 +92,8 @@ class LocalMySQL(LocalServer):
     def _create_data(self) -> None:
         shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted start left
         self._data.mkdir(mode=0o700, parents=True)
-        if self._as_root:
-            account = pwd.getpwnam(UNPRIVILEGED_USER)
-            os.chown(self.directory, account.pw_uid, account.pw_gid)  # for the socket
-            os.chown(self._data, account.pw_uid, account.pw_gid)
-        done = subprocess.run(
-            self._creation(),
-            capture_output=True,
-            text=True,
-            cwd=self.directory,
-            user=self._user(),
-            check=False,
-        )
-        if done.returncode != 0:
-            raise LocalServerFailed(f"{self._program.name} made no data: {done.stderr.strip()}")
+        self._give_away(self.directory, self._data)  # the folder for the socket
+        self._run(self._creation())
 
     def _creation(self) -> list[str]:
         """Return the command that makes an empty data directory."""

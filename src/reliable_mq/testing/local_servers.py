@@ -152,7 +152,40 @@ class LocalServer:
         raise LocalServerFailed(f"{self.name} did not start; see {self.log_file}")
 
 
-class LocalPostgres(LocalServer):
+class LocalDatabaseServer(LocalServer):
+    """A server with its data in `data/`, which runs as `nobody` when the caller is root."""
+
+    def __init__(self, directory: Path | str) -> None:
+        super().__init__(directory)
+        self._data = self.directory / "data"
+        self._as_root = os.geteuid() == 0
+
+    def _user(self) -> str | None:
+        return UNPRIVILEGED_USER if self._as_root else None
+
+    def _give_away(self, *paths: Path) -> None:
+        """Let the server's user own paths, when that is not the caller."""
+        if self._as_root:
+            account = pwd.getpwnam(UNPRIVILEGED_USER)
+            for path in paths:
+                os.chown(path, account.pw_uid, account.pw_gid)
+
+    def _run(self, command: list[str]) -> None:
+        """Run a program that makes the data, as the server's user."""
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+            user=self._user(),
+            check=False,
+        )
+        if done.returncode != 0:
+            program = Path(command[0]).name
+            raise LocalServerFailed(f"{program} failed: {done.stderr.strip()}")
+
+
+class LocalPostgres(LocalDatabaseServer):
     """A PostgreSQL 18 server with its data under `directory`; what it committed survives `kill`.
 
     Args:
@@ -163,11 +196,6 @@ class LocalPostgres(LocalServer):
     name = "PostgreSQL"
     stop_signal = signal.SIGINT  # "fast": disconnects the clients
 
-    def __init__(self, directory: Path | str) -> None:
-        super().__init__(directory)
-        self._data = self.directory / "data"
-        self._as_root = os.geteuid() == 0
-
     @property
     def url(self) -> str:
         """The SQLAlchemy URL of the database `postgres`, superuser `postgres`, no password."""
@@ -176,9 +204,6 @@ class LocalPostgres(LocalServer):
     def url_of(self, database: str) -> str:
         """Return the SQLAlchemy URL of one database of this server."""
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
-
-    def _user(self) -> str | None:
-        return UNPRIVILEGED_USER if self._as_root else None
 
     def _command(self) -> list[str]:
         programs = self._programs()
@@ -229,9 +254,8 @@ class LocalPostgres(LocalServer):
                     f"PostgreSQL cannot run as root, and {UNPRIVILEGED_USER!r} cannot enter "
                     f"{self.directory}; give a directory under /tmp"
                 )
-            account = pwd.getpwnam(UNPRIVILEGED_USER)
-            os.chown(self._data, account.pw_uid, account.pw_gid)
-        done = subprocess.run(
+        self._give_away(self._data)
+        self._run(
             [
                 str(programs / "initdb"),
                 *("-D", str(self._data)),
@@ -240,15 +264,8 @@ class LocalPostgres(LocalServer):
                 *("--encoding", "UTF8"),
                 *("--locale", "C"),
                 "--no-sync",  # nothing is promised before the first start; the server itself syncs
-            ],
-            capture_output=True,
-            text=True,
-            cwd=self.directory,
-            user=self._user(),
-            check=False,
+            ]
         )
-        if done.returncode != 0:
-            raise LocalServerFailed(f"initdb failed: {done.stderr.strip()}")
 
 
 class LocalValkey(LocalServer):
