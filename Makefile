@@ -54,6 +54,7 @@ fuzz: $(READY) ## odd requests, frames, records and store files; MINUTES=60, or 
 
 crash: $(READY) ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md
 	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
+	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
 chaos: $(READY) ## kill everything at random under load, then count; MINUTES=120 SEED=17
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %)

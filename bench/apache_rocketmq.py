@@ -143,6 +143,11 @@ class ApacheRocketMQ:
         while self._started:
             self._started.pop().stop()
 
+    def kill(self) -> None:
+        """End both at once, where nobody reads their files afterwards: `stop` takes 20 s."""
+        while self._started:
+            self._started.pop().kill()
+
     def __enter__(self) -> Self:
         self.start()
         return self

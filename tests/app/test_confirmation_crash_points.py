@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, Ledger, Life, delivery
+from tests.steps import last_steps
 
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.sql_attempts import Attempts
@@ -166,7 +167,7 @@ def crossing(
 def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
     crossing: Crossing, valkey_server: Any, log_receipt: bool
 ) -> None:
-    for step in range(STEPS_MAX):
+    for step in last_steps(STEPS_MAX, one_in=4):
         valkey_server.flush()
         crossing.begin()
         switch = KillSwitch(step)
@@ -176,7 +177,7 @@ def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
 
         assert crossing.state() == ([A], 1, []), switch.names
         if not switch.dead:
-            assert step > 10  # it did die, at every step there is
+            assert len(switch.names) > 10
             assert {"before send", "after send"} <= set(switch.names)
             return
     raise AssertionError("a run that never comes through alive")
@@ -185,7 +186,7 @@ def test_a_consumer_that_dies_at_any_step_leaves_a_stub_that_is_confirmed(
 def test_a_reader_of_notices_that_dies_at_any_step_confirms_once(
     crossing: Crossing, valkey_server: Any
 ) -> None:
-    for step in range(STEPS_MAX):
+    for step in last_steps(STEPS_MAX, one_in=4):
         valkey_server.flush()
         crossing.begin()
         asyncio.run(crossing.consume(KillSwitch()))
@@ -199,7 +200,7 @@ def test_a_reader_of_notices_that_dies_at_any_step_confirms_once(
             (row,) = connection.execute(select(told)).all()
         assert (row.message_id, row.consumer_group, row.notices) == (A, "payments", 1)
         if not switch.dead:
-            assert step > 5
+            assert len(switch.names) > 5
             return
     raise AssertionError("a run that never comes through alive")
 

@@ -14,6 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Column, Connection, Integer, String, Table, event, inspect, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateIndex, CreateTable
+from tests.steps import last_steps
 
 import reliable_mq.migrations
 from reliable_mq.app.sql_database import Database
@@ -23,6 +24,7 @@ from reliable_mq.migrations.sql_upgrade import script_text
 from reliable_mq.sql_schema import REVISION, differences, revision_of, version_table
 from reliable_mq.sql_types import is_on, table_options
 
+DEATHS_MAX = 500
 KEY_SIZE_MAX = 3072
 """InnoDB's, of an index, bytes."""
 BYTES_OF_A_LETTER = 4
@@ -111,9 +113,9 @@ class Killed(BaseException):
 def test_whoever_dies_between_two_statements_is_followed_by_one_who_ends_it(
     database_url: str, way: str
 ) -> None:
-    deaths = 0
-    while not _ends(database_url, way, deaths + 1):
-        deaths += 1
+    one_in = 1 if database_url.startswith("mysql") else 5  # there a life goes on where one died
+    lives = (life + 1 for life in last_steps(DEATHS_MAX, one_in))
+    deaths = next(life for life in lives if _ends(database_url, way, life))
     database = Database(database_url, prefix="rmq_", connections=1)
 
     assert deaths > len(database.metadata.tables)

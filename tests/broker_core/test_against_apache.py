@@ -72,7 +72,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
             found[RUNNING_STATE] = (_running_state(to_them), _running_state(to_us))
             yield found
     finally:
-        theirs.stop()
+        theirs.kill()
 
 
 def _wait_for_registration(client: RawClient) -> None:

@@ -31,6 +31,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         try:
             with ApacheRocketMQ(Path(directory), "ASYNC_FLUSH") as apache:
                 yield apache
+                apache.kill()
         except JarsUnreachable as unreachable:
             pytest.skip(str(unreachable))
 

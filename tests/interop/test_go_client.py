@@ -49,7 +49,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Output, Output]:
             printed = both.map(lambda asked: _run(program, asked, directory), (theirs, ours))
             return next(printed), next(printed)
     finally:
-        theirs.stop()
+        theirs.kill()
 
 
 def _built(directory: Path) -> Path:

@@ -78,7 +78,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
             there, here = Asked(theirs, shell), Asked(ours, shell)
             return [_both(step, there, here) for step in SCRIPT]
     finally:
-        theirs.stop()
+        theirs.kill()
 
 
 def _wait_for_registration(shell: AdminShell, apache: ApacheRocketMQ) -> None:

@@ -41,6 +41,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
         try:
             with ApacheRocketMQ(directory, "ASYNC_FLUSH") as apache:
                 yield apache.name_server_address, directory / "store"
+                apache.kill()
         except JarsUnreachable as unreachable:
             pytest.skip(str(unreachable))
 
