@@ -60,7 +60,7 @@ def test_attempts_end_in_the_dead_letters_and_a_person_is_to_be_told(
     assert isinstance(again, Dead)
     assert len(calls) == 3
     stub = ledger.stubs()[A]
-    assert (stub.status, stub.given_up) == (0, True)  # the scheduler escalates it next
+    assert (stub.status, stub.given_up) == (0, True)
     assert stub._mapping["count"] == 0  # as often as it was sent
     assert "dead letter of payments" in stub.note
 

@@ -124,8 +124,19 @@ def test_a_message_given_up_before_its_send_was_recorded_stays_given_up(table: T
     table.stubs.record([SendOutcome(sent, 16, 160.0, AT)], "me", 103.0)
 
     row = table.row(sent)
-    assert (row.given_up, row.resend_time) == (True, utc_datetime(102.0))
+    assert (row.given_up, row.resend_time) == (True, None)
     assert (row.note, row.broker_name) == ("dead letter", "broker-a")
+
+
+def test_a_message_given_up_after_a_send_that_could_not_be_recorded_is_sent_no_more(
+    table: Table,
+) -> None:
+    sent = table.write("a")
+    table.set(sent, given_up=True, resend_time=None)
+
+    assert table.stubs.sendable([sent], "me") == {}
+    table.stubs.renew([sent], "me", 200.0)
+    assert table.row(sent).resend_time is None
 
 
 def test_without_a_required_group_the_acknowledgement_confirms(table: Table) -> None:

@@ -242,7 +242,6 @@ def test_the_agenda_says_what_is_due_when_of_each_kind_and_topic(world: World) -
         ("unsent", "orders", 120.0),
         ("unsent", "invoices", 110.0),
         ("sent", "orders", 105.0),
-        ("given up", "orders", 105.0),
     }
     world.scheduler.run_once(100.0)
     assert world.scheduler.next_time == 105.0

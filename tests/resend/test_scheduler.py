@@ -246,6 +246,33 @@ def test_what_was_given_up_is_sent_no_more_and_says_how_often_it_was_sent(world:
     assert world.scheduler.run_once(106.0).sent == 1
 
 
+def test_what_is_given_up_while_a_scheduler_looks_at_it_is_neither_sent_nor_looked_at_again(
+    world: World,
+) -> None:
+    # Given two that are due, one lost and one in a backlog, and consumer groups that make dead
+    # letters of both while the scheduler asks the broker how far they have come
+    stubs = [world.sent("lost", groups=("g",)), world.sent("waits", groups=("h",))]
+
+    def give_up(*_asked: str) -> None:
+        world.broker.on_asked = None
+        for stub, group in zip(stubs, ("g", "h"), strict=True):
+            with world.database.engine.begin() as connection:
+                settlement = world.database.settlement()
+                settlement.exhaust(connection, stub, group=group, reason="no", now=105.0)
+
+    world.broker.on_asked = give_up
+    world.broker.progress = {"g": {QUEUE: (9, 9)}, "h": {QUEUE: (0, 9)}}
+
+    # When it goes on, Then nothing is sent, and both wait for a person and for nothing else
+    assert world.scheduler.run_once(105.0).sent == 0
+    assert world.broker.sent == []
+    assert [world.row(stub)["resend_time"] for stub in stubs] == [None, None]
+    told = [("dead letter", "lost"), ("dead letter", "waits")]
+    assert world.open_escalations() == told
+    assert world.scheduler.run_once(9_999.0) == ResendCounts()
+    assert world.new_due().agenda() == []
+
+
 @pytest.mark.parametrize("properties", ["{", "[]", '{"region": 1}', ""])
 def test_a_row_that_somebody_wrote_to_stops_its_key_alone_and_a_person_is_told(
     world: World, properties: str

@@ -42,6 +42,7 @@ class MemoryBroker:
         self.failure: Exception | None = None
         self.unasked: Exception | None = None
         self.on_send: Callable[[list[str]], None] | None = None
+        self.on_asked: Callable[[str, str], None] | None = None
         self.refused: set[str] = set()
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
@@ -75,6 +76,8 @@ class MemoryBroker:
     def consumer_progress(self, group: str, topic: str) -> Progress:
         if self.unasked is not None:
             raise self.unasked
+        if self.on_asked is not None:
+            self.on_asked(group, topic)
         return self.progress[group]
 
 

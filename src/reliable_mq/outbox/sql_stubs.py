@@ -7,6 +7,7 @@ from the caller's clock.
 
 import json
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -62,26 +63,25 @@ class SqlStubs:
         #: An earlier stub of the same key is not settled and may be sent again, and is not in the
         #: same batch of the same owner. One that waits for a person holds up no resend.
         self.overtaking = self._has(earlier, earlier.resend_time.is_not(None))
-        self._sendable = select(stub.message_id, self.blocked).where(
+        ours_to_send = (
             is_among(stub.message_id, "ids", engine.dialect.name),
             stub.owner == bindparam("me"),
             stub.status == UNCONFIRMED,
             stub.broker_name.is_(None),
+            # by a consumer that got it from a send which could not be recorded
+            not_(stub.given_up),
         )
+        self._sendable = select(stub.message_id, self.blocked).where(*ours_to_send)
         self._renew = (
             update(table)
-            .where(
-                is_among(stub.message_id, "ids", engine.dialect.name),
-                stub.owner == bindparam("me"),
-                stub.status == UNCONFIRMED,
-                stub.broker_name.is_(None),
-            )
+            .where(*ours_to_send)
             .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
         )
-        # A consumer may have given the message up before its send was recorded: the reason it gave,
-        # and the time at which a person is told, stay.
+        # A consumer may have given the message up before its send was recorded: the reason it gave
+        # stays, and the stub is due no more.
         given_up = stub.given_up
-        settled = or_(stub.status != UNCONFIRMED, stub.required_groups == "")
+        settled = or_(stub.status != UNCONFIRMED, given_up)
+        next_time: ColumnElement[datetime] = bindparam("next_time", type_=stub.resend_time.type)
         self._record_sent = self._record().values(
             broker_name=bindparam("new_broker"),
             queue_id=bindparam("new_queue"),
@@ -95,18 +95,13 @@ class SqlStubs:
                 else_=stub.status,
             ),
             resend_time=case(
-                (settled, null()),
-                (given_up, stub.resend_time),
-                else_=bindparam("next_time"),
+                (or_(settled, stub.required_groups == ""), null()),
+                else_=next_time,
             ),
         )
         self._record_failed = self._record().values(
             note=case((given_up, stub.note), else_=bindparam("new_note")),
-            resend_time=case(
-                (stub.status != UNCONFIRMED, null()),
-                (given_up, stub.resend_time),
-                else_=bindparam("next_time"),
-            ),
+            resend_time=case((settled, null()), else_=next_time),
         )
 
     def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:

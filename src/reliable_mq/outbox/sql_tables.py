@@ -42,7 +42,8 @@ def message_stub_table(
 
     `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
     escalated and waits for a person. `given_up` says that a consumer group made a dead letter of
-    it: nothing is sent any more, however many sends are left. `content` is byte for byte the body
+    it: nothing is sent any more, however many sends are left, and a person was told in the same
+    commit. `content` is byte for byte the body
     that is sent. `by_day` partitions it by the time in the message id (PostgreSQL).
     """
     name = f"{prefix}message_stub"
@@ -94,7 +95,7 @@ def _make_indexes(table: Table) -> None:
     # without reading past another's, however many wait.
     for kind, condition in waiting_kinds(table).items():
         columns = (column.topic, column.resend_time, column.seq)
-        _index(f"{name}_{kind.replace(' ', '_')}", condition, *columns)
+        _index(f"{name}_{kind}", condition, *columns)
     # What retention removes, the oldest first.
     _index(f"{name}_settled", settled_rows(table), column.update_date)
     # What no relay owns and nobody has sent yet; rows that have an owner cost this index nothing.
@@ -128,15 +129,14 @@ def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
     """
     column = table.c
     nought: ColumnElement[int] = literal_column("0")
-    waiting = and_(column.status == nought, column.resend_time.is_not(None))
-    unsent = and_(waiting, column.broker_name.is_(None), not_(column.given_up))
+    waiting = and_(column.status == nought, column.resend_time.is_not(None), not_(column.given_up))
+    unsent = and_(waiting, column.broker_name.is_(None))
     # The send of one was begun by an owner that has not told of its end.
     begun = and_(column.owner.is_not(None), column.count > nought)
     return {
         "unsent": and_(unsent, not_(begun)),
-        "sent": and_(waiting, column.broker_name.is_not(None), not_(column.given_up)),
+        "sent": and_(waiting, column.broker_name.is_not(None)),
         "suspect": and_(unsent, begun),
-        "given up": and_(waiting, column.given_up),
     }
 
 

@@ -19,7 +19,6 @@ class DueKind(StrEnum):
     UNSENT = "unsent"  # no broker acknowledged it
     SENT = "sent"  # a broker did; is it consumed, waiting or lost?
     SUSPECT = "suspect"  # a scheduler was never heard of again that was about to send it
-    GIVEN_UP = "given up"  # a consumer group made a dead letter of it: a person is told
 
 
 class Agenda(msgspec.Struct, frozen=True):
@@ -46,7 +45,7 @@ class Claims(msgspec.Struct, frozen=True):
     Attributes:
         stubs: to be sent, or looked at; of those to be sent, this send is counted already.
         held: not to be sent yet.
-        used_up: sent as often as allowed, or given up.
+        used_up: sent as often as allowed.
         found: how many were due and free, as many as were asked for at most.
         is_full: there may be more.
     """

@@ -108,8 +108,6 @@ class Intake:
         return found
 
     def _gate(self, kind: DueKind, topic: str, now: float) -> Gate:
-        if kind is DueKind.GIVEN_UP:
-            return Gate.OPEN  # nothing is sent
         gate = gate_of(self._rows.get(topic), now)
         if kind is DueKind.SENT and gate is not Gate.PAUSED:
             return Gate.OPEN  # it is looked at, and sent only when the broker has answered

@@ -142,7 +142,6 @@ class Scheduler:
         # At once: what was never sent does not wait for the broker to tell of a backlog.
         unsent = self._intake.claims(DueKind.UNSENT, now)
         counts = _sum(self._sending(unsent, now), self._ended(unsent, now), self._sent(now))
-        counts = _sum(counts, self._ended(self._intake.claims(DueKind.GIVEN_UP, now), now))
         for _ in range(SUSPECTS_MAX):
             suspect = self._intake.claims(DueKind.SUSPECT, now)
             if not suspect.found:

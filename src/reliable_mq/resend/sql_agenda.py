@@ -24,11 +24,10 @@ def agenda_of(table: Table, kinds: Mapping[str, ColumnElement[bool]]) -> Any:
 
 def _of_kind(table: Table, name: str, kind: ColumnElement[bool]) -> Any:
     stub = table.c
-    words = name.replace(" ", "_")
     known = (
         select(func.min(stub.topic).label("topic"))
         .where(kind)
-        .cte(f"{words}_topics", recursive=True)
+        .cte(f"{name}_topics", recursive=True)
     )
     after = select(func.min(stub.topic)).where(kind, stub.topic > known.c.topic)
     known = known.union_all(

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Connection,
     Table,
     bindparam,
+    case,
     literal_column,
     not_,
     null,
@@ -76,16 +77,23 @@ class SqlDue:
         )
         self._claim, self._claim_to_send = claim, claim.values(count=stub.count + 1)
         ours = (is_among(stub.message_id, "ids", dialect), stub.owner == bindparam("me"))
+        # A consumer group may have given it up since it was claimed: that is due no more.
+        next_time: ColumnElement[datetime] = bindparam("next_time", type_=stub.resend_time.type)
         self._rest = (
             update(table)
             .where(*ours, stub.status == UNCONFIRMED)
-            .values(resend_time=bindparam("next_time"), owner=null(), lease_until=null())
+            .values(
+                resend_time=case((stub.given_up, null()), else_=next_time),
+                owner=null(),
+                lease_until=null(),
+            )
         )
         self._untried = self._rest.values(count=stub.count - 1)
-        # What was settled since it was claimed, or is somebody else's by now, is not sent.
+        # What was settled or given up since it was claimed, or is somebody else's by now, is not
+        # sent.
         self._going = (
             select(stub.message_id, stubs.blocked.label("b"), stubs.overtaking.label("o"))
-            .where(*ours, stub.status == UNCONFIRMED)
+            .where(*ours, stub.status == UNCONFIRMED, not_(stub.given_up))
             .with_for_update()
         )
         self._again = (
@@ -153,9 +161,8 @@ class SqlDue:
         with self._engine.begin() as connection:
             rows = connection.execute(self._due[asked.kind, asked.newest], values).all()
             stubs = [stub_of(row) for row in rows]
-            ends = [asked.kind is DueKind.GIVEN_UP or s.count >= self._count_max for s in stubs]
-            used_up = [stub for stub, is_end in zip(stubs, ends, strict=True) if is_end]
-            rest = [stub for stub, is_end in zip(stubs, ends, strict=True) if not is_end]
+            used_up = [stub for stub in stubs if stub.count >= self._count_max]
+            rest = [stub for stub in stubs if stub.count < self._count_max]
             held: list[Held] = []
             if asked.kind in _NOT_SENT_YET:
                 held = self._held(connection, rest, asked.now)
@@ -202,7 +209,7 @@ class SqlDue:
 
         Unsent, they hold up the later ones of their key until they have gone. A stub is held when
         it would overtake an earlier one of its key that is not settled: that one cannot be consumed
-        later. What is in neither was settled since, or is somebody else's.
+        later. What is in neither was settled or given up since, or is somebody else's.
         """
         values: dict[str, object] = {"ids": list(message_ids), "me": owner}
         with self._engine.begin() as connection:

@@ -244,13 +244,6 @@ def _message_stub(metadata: MetaData, name: str) -> None:
     only_on(
         PARTIAL_INDEXES,
         Index(
-            f"{name}_given_up",
-            column.topic,
-            column.resend_time,
-            column.seq,
-            **partial("status = 0", "resend_time IS NOT NULL", ("given_up", "given_up = 1")),
-        ),
-        Index(
             f"{name}_ordered",
             column.topic,
             column.ordering_key,
@@ -266,8 +259,8 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             **partial(
                 "status = 0",
                 "resend_time IS NOT NULL",
-                "broker_name IS NOT NULL",
                 ("NOT given_up", "given_up = 0"),
+                "broker_name IS NOT NULL",
             ),
         ),
         Index(f"{name}_settled", column.update_date, **partial("status > 0")),
@@ -279,8 +272,8 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             **partial(
                 "status = 0",
                 "resend_time IS NOT NULL",
-                "broker_name IS NULL",
                 ("NOT given_up", "given_up = 0"),
+                "broker_name IS NULL",
                 "owner IS NOT NULL",
                 "count > 0",
             ),
@@ -292,8 +285,8 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             **partial(
                 "status = 0",
                 "resend_time IS NOT NULL",
-                "broker_name IS NULL",
                 ("NOT given_up", "given_up = 0"),
+                "broker_name IS NULL",
                 "NOT (owner IS NOT NULL AND count > 0)",
                 "owner IS NULL",
                 "count = 0",
@@ -307,8 +300,8 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             **partial(
                 "status = 0",
                 "resend_time IS NOT NULL",
-                "broker_name IS NULL",
                 ("NOT given_up", "given_up = 0"),
+                "broker_name IS NULL",
                 "NOT (owner IS NOT NULL AND count > 0)",
             ),
         ),
