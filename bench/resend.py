@@ -30,6 +30,7 @@ from bench.render import figures_table
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
+from reliable_mq.app.sql_resending import book_of
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -42,7 +43,6 @@ from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.sql_types import utc_datetime
 from reliable_mq.testing.local_servers import LocalPostgres
 
@@ -97,7 +97,7 @@ def fill(database: Database, count: int, *, settled: bool = False, logs: bool = 
 def due_of(database: Database) -> SqlDue:
     """Return the claims of a database."""
     stubs = SqlStubs(database.engine, database.stubs)
-    return SqlDue(stubs, database.logs, database.confirmation(), 16)
+    return SqlDue(stubs, database.logs, database.confirmation())
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -144,6 +144,7 @@ def claim_request(number: int) -> ClaimRequest:
         owner=f"bench-{number}",
         lease=86_400.0,
         limit=CLAIMED,
+        count_max=16,
     )
 
 
@@ -258,12 +259,9 @@ def takeover(url: str, directory: Path) -> list[Figure]:
     victim.kill()
     arrivals, stopped = Arrivals(), threading.Event()
     other = Scheduler(
-        due_of(database),
-        SqlStubs(database.engine, database.stubs),
-        SqlTopics(database.engine, database.resend_topics),
+        book_of(database),
         arrivals,
         ResendPolicy(),
-        database.escalating(),
         owner="other",
         lease=LEASE,
         batch=500,

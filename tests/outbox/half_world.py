@@ -11,6 +11,7 @@ from sqlalchemy import event, select, text
 from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_resending import book_of
 from reliable_mq.client.transaction import CheckBack, Half
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
@@ -33,8 +34,6 @@ from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import Progress
 from reliable_mq.resend.scheduler import Scheduler
-from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_topics import SqlTopics
 
 FAR = 1e10
 """A time at which every lease has passed."""
@@ -169,13 +168,11 @@ class Life:
             lease=60.0,
             clock=lambda: self.now,
         )
+        book = msgspec.structs.replace(book_of(self.database), notice_topic=str, clock=float)
         self.scheduler = Scheduler(
-            SqlDue(stubs, self.database.logs, self.database.confirmation(), 16),
-            stubs,
-            SqlTopics(self.database.engine, self.database.resend_topics),
+            book,
             broker,
             ResendPolicy(),
-            self.database.escalating(),
             owner=f"{name}-r",
             lease=1.0,
             batch=10,

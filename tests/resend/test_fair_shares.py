@@ -7,6 +7,7 @@ import pytest
 from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
 
+from reliable_mq.app.sql_resending import book_of
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
@@ -216,7 +217,7 @@ def test_a_paused_topic_waits_until_a_person_or_a_time_says_so(world: World) -> 
 
 
 def test_where_sends_are_slow_fewer_are_claimed_at_once(world: World) -> None:
-    intake = Intake(None, world.topics, owner="x", lease=60.0, batch=100)  # type: ignore[arg-type]
+    intake = Intake(book_of(world.database), owner="x", lease=60.0, batch=100, count_max=MAX)
     rooms = []
     for took in (1.0, 16.0, 16.0, 5.0, 1.0, 1.0, 1.0):
         intake.fit(took)

@@ -85,7 +85,14 @@ def test_a_claim_reads_what_it_is_asked_for(
     with world.database.engine.begin() as connection:
         fill(connection, sent=sent)
     asked = ClaimRequest(
-        kind=kind, topic="t1", now=105.0, owner="x", lease=60.0, limit=100, newest=newest
+        kind=kind,
+        topic="t1",
+        now=105.0,
+        owner="x",
+        lease=60.0,
+        limit=100,
+        count_max=16,
+        newest=newest,
     )
 
     with Plans(world) as plans:
@@ -103,7 +110,13 @@ def test_order_is_kept_without_reading_all_of_a_key(postgres_url: str, key: str)
     with world.database.engine.begin() as connection:
         fill(connection, sent=False, key=key)
     asked = ClaimRequest(
-        kind=DueKind.UNSENT, topic="t1", now=105.0, owner="x", lease=60.0, limit=100
+        kind=DueKind.UNSENT,
+        topic="t1",
+        now=105.0,
+        owner="x",
+        lease=60.0,
+        limit=100,
+        count_max=16,
     )
 
     with Plans(world) as plans:

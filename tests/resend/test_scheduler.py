@@ -13,9 +13,19 @@ from reliable_mq.outbox.stub import Position, Stub
 from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.resend.progress import has_passed
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.resend.thread_scheduler import SOON_SECONDS, run_forever
 from reliable_mq.sql_types import utc_datetime
+
+DYING = ClaimRequest(
+    kind=DueKind.UNSENT,
+    topic="orders",
+    now=105.0,
+    owner="dead",
+    lease=60.0,
+    limit=10,
+    count_max=MAX,
+)
+"""What a scheduler asks for that is not heard of again."""
 
 
 def test_a_stub_whose_relay_died_is_sent_when_its_time_has_come_and_not_before(
@@ -166,13 +176,9 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     world: World,
 ) -> None:
     stub = world.write("a")
-    confirmation = world.database.confirmation()
-    dead = SqlDue(world.stubs, world.database.logs, confirmation, MAX)
+    dead = world.new_due()
 
-    asked = ClaimRequest(
-        kind=DueKind.UNSENT, topic="orders", now=105.0, owner="dead", lease=60.0, limit=10
-    )
-    (claimed,) = dead.claim(asked).stubs
+    (claimed,) = dead.claim(DYING).stubs
     assert world.scheduler.run_once(164.9).claimed == 0
     assert world.scheduler.run_once(165.0).sent == 1
     dead.rest([stub], "dead", 999.0)
@@ -202,10 +208,7 @@ def test_what_a_killed_scheduler_had_claimed_is_taken_over_when_its_lease_ends(
     world: World, interval: float
 ) -> None:
     world.write("a")
-    asked = ClaimRequest(
-        kind=DueKind.UNSENT, topic="orders", now=105.0, owner="dead", lease=60.0, limit=10
-    )
-    assert len(world.new_due().claim(asked).stubs) == 1
+    assert len(world.new_due().claim(DYING).stubs) == 1
     stopped = UntilSent(world, 105.3)
     times: list[float] = []
     world.broker.on_send = lambda _names: times.append(stopped.now)

@@ -169,7 +169,7 @@ def test_while_notices_are_unread_nothing_counts_as_missed(desk: Desk) -> None:
     """Else a scheduler that was down for an hour would resend an hour's messages at its start."""
     world, topic = desk.world, "rmq_notices_0123456789abcdef"
     stub = world.sent("a")
-    scheduler = world.new_scheduler("reading", confirm_to=lambda: topic)
+    scheduler = world.new_scheduler("reading", notice_topic=lambda: topic)
     world.broker.progress |= {"g": {QUEUE: (6, 6)}, topic: {QUEUE: (-1, 3)}}
 
     assert scheduler.run_once(110.0).rested == 1
@@ -188,7 +188,7 @@ def test_while_notices_are_unread_nothing_counts_as_missed(desk: Desk) -> None:
 def test_notices_that_nobody_reads_hold_a_resend_up_for_a_day_at_most(desk: Desk) -> None:
     world, topic = desk.world, "rmq_notices_0123456789abcdef"
     world.sent("a")
-    scheduler = world.new_scheduler("reading", confirm_to=lambda: topic)
+    scheduler = world.new_scheduler("reading", notice_topic=lambda: topic)
     world.broker.progress |= {"g": {QUEUE: (6, 6)}, topic: {QUEUE: (0, 1)}}
 
     assert scheduler.run_once(110.0).sent == 0

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 from sqlalchemy import Table, insert, select, update
 from tests.app.kill_switch import KillSwitch
 
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_resending import book_of
 from reliable_mq.errors import MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -119,7 +121,7 @@ class World:
 
     def new_due(self) -> SqlDue:
         database = self.database
-        return SqlDue(self.stubs, database.logs, database.confirmation(), MAX)
+        return SqlDue(self.stubs, database.logs, database.confirmation())
 
     @contextmanager
     def another_life(self, switch: KillSwitch) -> Iterator["World"]:
@@ -133,19 +135,23 @@ class World:
             gc.collect()
 
     def new_scheduler(
-        self, owner: str, batch: int = 100, confirm_to: Callable[[], str] = str
+        self,
+        owner: str,
+        batch: int = 100,
+        notice_topic: Callable[[], str] = str,
+        clock: Callable[[], float] = float,
+        count_max: int = MAX,
     ) -> Scheduler:
+        book = msgspec.structs.replace(
+            book_of(self.database), notice_topic=notice_topic, clock=clock
+        )
         return Scheduler(
-            self.new_due(),
-            self.stubs,
-            self.topics,
+            book,
             self.broker,
-            ResendPolicy(wait=ladder(10.0, 20.0), count_max=MAX, backlog_wait=4.0),
-            self.escalations,
+            ResendPolicy(wait=ladder(10.0, 20.0), count_max=count_max, backlog_wait=4.0),
             owner=owner,
             lease=60.0,
             batch=batch,
-            confirm_to=confirm_to,
         )
 
     def alerts(self, *notifiers: MemoryNotifier, owner: str = "one", **more: Any) -> Alerts:

@@ -14,20 +14,17 @@ from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.notifiers import notifiers_of
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
+from reliable_mq.app.sql_resending import book_of, topics_of
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.resend.alerts import Alerts, Notifier
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_alerts import SqlAlerts
-from reliable_mq.resend.sql_audit import SqlAudit
-from reliable_mq.resend.sql_due import SqlDue
-from reliable_mq.resend.sql_topics import SqlTopics
 from reliable_mq.resend.thread_retention import run_forever
 from reliable_mq.resend.thread_scheduler import Stopped
 from reliable_mq.resend.topic_gate import TopicRow
@@ -76,20 +73,13 @@ class Upkeep:
 
     def scheduler(self, name: str) -> Scheduler:
         """Return a resend scheduler of a database, under a name of its own."""
-        database, settings = self._databases[name], self._settings
-        stubs = SqlStubs(database.engine, database.stubs)
         return Scheduler(
-            SqlDue(stubs, database.logs, database.confirmation(), settings.resend_count_max),
-            stubs,
-            topics_of(database),
+            book_of(self._databases[name]),
             self._connections,
             self._policy,
-            database.escalating(),
             owner=self._connections.scheduler_owner(),
-            lease=settings.resend_lease,
-            batch=settings.resend_batch,
-            clock=database.clock.now,
-            confirm_to=database.identity.notice_topic,
+            lease=self._settings.resend_lease,
+            batch=self._settings.resend_batch,
         )
 
     def alerts(self, name: str) -> Alerts:
@@ -224,11 +214,6 @@ class ResendControl:
     def topics(self) -> dict[str, dict[str, TopicRow]]:
         """Return, by database, the topics that are paused, or closed because nothing arrives."""
         return {name: topics_of(each).rows() for name, each in self._databases.items()}
-
-
-def topics_of(database: Database) -> SqlTopics:
-    """Return what is known of topics in a database."""
-    return SqlTopics(database.engine, database.resend_topics, SqlAudit(database.audit))
 
 
 def check_upkeep(

@@ -76,7 +76,18 @@ NOTHING = Claims([], [], [], 0)
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler asks for. `newest`: those that became due last instead of first."""
+    """What a scheduler asks for.
+
+    Attributes:
+        kind: what is wanted.
+        topic: of which topic.
+        now: the time, seconds since the epoch.
+        owner: the scheduler's name.
+        lease: seconds for which the claim holds.
+        limit: most stubs.
+        count_max: sends after which a stub is used up.
+        newest: those that became due last instead of first.
+    """
 
     kind: DueKind
     topic: str
@@ -84,6 +95,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     lease: float
     limit: int
+    count_max: int
     newest: bool = False
 
 

@@ -7,12 +7,12 @@ of their sends. No topic's stubs, however many or however poisoned, keep another
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import (
     NOTHING,
     Agenda,
@@ -32,44 +32,23 @@ NEWEST_PART = 4
 what is new does not wait for all that is old."""
 
 
-class ClaimBook(Protocol):
-    """What claims need of the database; see `sql_due`."""
-
-    def agenda(self) -> list[Agenda]: ...
-
-    def claim(self, asked: ClaimRequest) -> Claims: ...
-
-
-class TopicBook(Protocol):
-    """What is known of topics; see `sql_topics`."""
-
-    def rows(self) -> Mapping[str, TopicRow]: ...
-
-    def failed(self, topic: str, failures: int, now: float, error: str) -> None: ...
-
-    def sent(self, topic: str, now: float) -> None: ...
-
-    def take_probe(self, topic: str, now: float) -> bool: ...
-
-
 class Intake:
     """Claims for one scheduler.
 
     Invariant: 1 <= room <= batch; what is claimed at once, of one kind, is at most the room.
 
     Args:
-        due: claims.
-        topics: which topics are paused, or closed because nothing arrives.
+        book: the database.
         owner: the scheduler's name.
         lease: seconds for which a claim holds.
         batch: most stubs claimed at once, of each kind.
+        count_max: sends after which a stub is used up.
     """
 
-    def __init__(
-        self, due: ClaimBook, topics: TopicBook, *, owner: str, lease: float, batch: int
-    ) -> None:
-        self._due = due
-        self._topics = topics
+    def __init__(self, book: Book, *, owner: str, lease: float, batch: int, count_max: int) -> None:
+        self._due = book.due
+        self._topics = book.topics
+        self._count_max = count_max
         self._owner = owner
         self._lease = lease
         self._batch = batch
@@ -123,6 +102,7 @@ class Intake:
             owner=self._owner,
             lease=self._lease,
             limit=limit - newest,
+            count_max=self._count_max,
         )
         claims = self._due.claim(asked)
         if newest and claims.found == asked.limit:

@@ -8,16 +8,17 @@ claimed by one of them at a time.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from reliable_mq.errors import NoRoute
-from reliable_mq.outbox.relay import Sender, SendOutcome, send_stubs
+from reliable_mq.outbox.relay import Sender, send_stubs
 from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state
+from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import Claims, DueKind
-from reliable_mq.resend.intake import ClaimBook, Intake, TopicBook
+from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.progress import FirstLooks, Progress, has_passed
 
@@ -32,38 +33,6 @@ class Broker(Sender, Protocol):
 
     def consumer_progress(self, group: str, topic: str) -> Progress:
         """Return how far a consumer group has come in a topic."""
-        ...
-
-
-class DueBook(ClaimBook, Protocol):
-    """What the scheduler needs of the database; see `sql_due`."""
-
-    def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]: ...
-
-    def consumed_elsewhere(self, message_ids: Collection[str]) -> dict[str, list[str]]: ...
-
-    def views(
-        self, message_ids: Collection[str], now: float
-    ) -> dict[tuple[str, str], tuple[bool, bool]]: ...
-
-    def confirm(self, message_ids: Sequence[str], now: float) -> None: ...
-
-    def rest(
-        self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
-    ) -> None: ...
-
-
-class SendBook(Protocol):
-    """What the scheduler needs of the table of stubs; see `outbox.sql_stubs`."""
-
-    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
-
-
-class EscalationBook(Protocol):
-    """What the scheduler needs to hand stubs to a person; see `sql_escalations`."""
-
-    def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
-        """Send these stubs no more, and have a person told; return how many were still ours."""
         ...
 
 
@@ -85,46 +54,33 @@ class Scheduler:
     Invariant: it writes only to stubs that it claimed, under its own name.
 
     Args:
-        due: claims.
-        stubs: records what sends came to.
-        topics: which topics are paused, or closed because nothing arrives.
+        book: the database.
         broker: sends, and knows how far consumer groups have come.
         policy: when the next send is due, and how many there are.
-        escalations: has a person told.
         owner: this scheduler's name; no two may share it.
         lease: seconds for which a claim holds; longer than a send with all its retries.
         batch: most stubs claimed at once, of each kind. Where sends are slow it takes fewer, so
             that they end within a part of the lease.
-        clock: tells how long sends took, seconds; None: they are quick.
-        confirm_to: tells where this database reads notices of other databases' consumer groups.
     """
 
     def __init__(
         self,
-        due: DueBook,
-        stubs: SendBook,
-        topics: TopicBook,
+        book: Book,
         broker: Broker,
         policy: ResendPolicy,
-        escalations: EscalationBook,
         *,
         owner: str,
         lease: float,
         batch: int,
-        clock: Callable[[], float] | None = None,
-        confirm_to: Callable[[], str] = str,
     ) -> None:
-        self._due = due
-        self._stubs = stubs
-        self._topics = topics
+        self._book = book
+        self._due = book.due
         self._broker = broker
         self._policy = policy
-        self._escalations = escalations
         self._owner = owner
-        self._lease = lease
-        self._clock = clock
-        self._intake = Intake(due, topics, owner=owner, lease=lease, batch=batch)
-        self._confirm_to = confirm_to
+        self._intake = Intake(
+            book, owner=owner, lease=lease, batch=batch, count_max=policy.count_max
+        )
         self._first_looks = FirstLooks()
         self._notice_looks = FirstLooks()
 
@@ -196,19 +152,18 @@ class Scheduler:
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
-        began = self._clock() if self._clock else 0.0
+        began = self._book.clock()
         outcomes = send_stubs(
             self._broker,
             going,
             self._policy.next_time,
             now,
             are_missed=True,
-            confirm_to=self._confirm_to(),
+            confirm_to=self._book.notice_topic(),
             consumed_by=self._due.consumed_elsewhere([stub.message_id for stub in going]),
         )
-        if self._clock:
-            self._intake.fit(self._clock() - began)
-        self._stubs.record(outcomes, self._owner, now)
+        self._intake.fit(self._book.clock() - began)
+        self._book.sends.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
@@ -239,7 +194,7 @@ class Scheduler:
         settled = [stub.message_id for stub in consumed]
         if not telling:
             return 0, settled
-        return self._escalations.used_up(telling, self._owner, now), settled
+        return self._book.escalations.used_up(telling, self._owner, now), settled
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return what to do with each claimed stub that was sent, by its row."""
@@ -257,7 +212,7 @@ class Scheduler:
                 groups.append(GroupView(consumed, alive, passed))
             states[stub.seq] = due_state(stub, tuple(groups))
             if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
-                topic = self._confirm_to()
+                topic = self._book.notice_topic()
                 if (topic, topic) not in progress:
                     progress[topic, topic] = self._progress(topic, topic) if topic else {}
                 if self._awaits_notices(stub, progress[topic, topic]):

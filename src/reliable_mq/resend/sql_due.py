@@ -47,12 +47,9 @@ _NOT_SENT_YET = frozenset({DueKind.UNSENT, DueKind.SUSPECT})
 class SqlDue:
     """What the scheduler needs of one database. Every method is one transaction."""
 
-    def __init__(
-        self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation, count_max: int
-    ) -> None:
+    def __init__(self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation) -> None:
         self._engine = stubs.engine
         self._confirmation = confirmation
-        self._count_max = count_max
         table, dialect = stubs.table, stubs.engine.dialect.name
         stub = table.c
         kinds = waiting_kinds(table)
@@ -161,8 +158,8 @@ class SqlDue:
         with self._engine.begin() as connection:
             rows = connection.execute(self._due[asked.kind, asked.newest], values).all()
             stubs = [stub_of(row) for row in rows]
-            used_up = [stub for stub in stubs if stub.count >= self._count_max]
-            rest = [stub for stub in stubs if stub.count < self._count_max]
+            used_up = [stub for stub in stubs if stub.count >= asked.count_max]
+            rest = [stub for stub in stubs if stub.count < asked.count_max]
             held: list[Held] = []
             if asked.kind in _NOT_SENT_YET:
                 held = self._held(connection, rest, asked.now)

@@ -1,0 +1,26 @@
+"""A database as the resend scheduler sees it, and what is known of its topics."""
+
+from reliable_mq.app.sql_database import Database
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.resend.book import Book
+from reliable_mq.resend.sql_audit import SqlAudit
+from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_topics import SqlTopics
+
+
+def book_of(database: Database) -> Book:
+    """Return a database as a resend scheduler sees it."""
+    stubs = SqlStubs(database.engine, database.stubs)
+    return Book(
+        due=SqlDue(stubs, database.logs, database.confirmation()),
+        sends=stubs,
+        topics=topics_of(database),
+        escalations=database.escalating(),
+        notice_topic=database.identity.notice_topic,
+        clock=database.clock.now,
+    )
+
+
+def topics_of(database: Database) -> SqlTopics:
+    """Return what is known of topics in a database."""
+    return SqlTopics(database.engine, database.resend_topics, SqlAudit(database.audit))

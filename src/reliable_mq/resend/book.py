@@ -1,0 +1,81 @@
+"""One database, as the scheduler sees it: what each part of a turn needs of it, by name."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.due import Agenda, ClaimRequest, Claims
+from reliable_mq.resend.topic_gate import TopicRow
+
+
+class DueBook(Protocol):
+    """Claims what is due; see `sql_due`."""
+
+    def agenda(self) -> list[Agenda]: ...
+
+    def claim(self, asked: ClaimRequest) -> Claims: ...
+
+    def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]: ...
+
+    def consumed_elsewhere(self, message_ids: Collection[str]) -> dict[str, list[str]]: ...
+
+    def views(
+        self, message_ids: Collection[str], now: float
+    ) -> dict[tuple[str, str], tuple[bool, bool]]: ...
+
+    def confirm(self, message_ids: Sequence[str], now: float) -> None: ...
+
+    def rest(
+        self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False
+    ) -> None: ...
+
+
+class SendBook(Protocol):
+    """Records what sends came to; see `outbox.sql_stubs`."""
+
+    def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None: ...
+
+
+class TopicBook(Protocol):
+    """Knows which topics are paused, or closed because nothing arrives; see `sql_topics`."""
+
+    def rows(self) -> Mapping[str, TopicRow]: ...
+
+    def failed(self, topic: str, failures: int, now: float, error: str) -> None: ...
+
+    def sent(self, topic: str, now: float) -> None: ...
+
+    def take_probe(self, topic: str, now: float) -> bool: ...
+
+
+class EscalationBook(Protocol):
+    """Hands stubs to a person; see `sql_escalations`."""
+
+    def used_up(self, stubs: Sequence[Stub], owner: str, now: float) -> int:
+        """Send these stubs no more, and have a person told; return how many were still ours."""
+        ...
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True):
+    """One database.
+
+    Attributes:
+        due: claims.
+        sends: what sends came to.
+        topics: what is known of topics.
+        escalations: has a person told.
+        notice_topic: where this database reads notices of other databases' consumer groups; "":
+            nowhere.
+        clock: the time by which its rows are judged, seconds; by default it stands still, as if
+            sends took no time.
+    """
+
+    due: DueBook
+    sends: SendBook
+    topics: TopicBook
+    escalations: EscalationBook
+    notice_topic: Callable[[], str] = str
+    clock: Callable[[], float] = float
