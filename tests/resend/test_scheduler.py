@@ -188,6 +188,35 @@ def test_a_scheduler_that_died_gives_back_by_doing_nothing_and_can_write_no_more
     assert world.open_escalations() == []
 
 
+@pytest.mark.parametrize("kind", ["suspect", "lost"])
+def test_what_is_claimed_after_slow_sends_is_ours_for_a_whole_lease(
+    world: World, kind: str
+) -> None:
+    # Given one that was never sent, and one that is dealt with after it
+    world.write("slow", groups=())
+    world.broker.progress["g"] = {QUEUE: (9, 9)}
+    if kind == "lost":
+        world.sent("late")
+    else:
+        world.change(world.write("late"), count=1, owner="dead")
+    now = [105.0]
+    other = world.new_scheduler("other", clock=lambda: now[0])
+    batches: list[list[str]] = []
+
+    def on_send(names: list[str]) -> None:
+        batches.append(names)
+        if names == ["slow"]:
+            now[0] += 61.0  # longer than a lease
+        elif len(batches) == 2:
+            now[0] += 58.0  # while this one is sent, almost as long as one,
+            assert other.run_once(now[0]).sent == 0  # another scheduler looks
+
+    # When the first send takes longer than a lease, Then nobody else sends the other one meanwhile
+    world.broker.on_send = on_send
+    world.new_scheduler("one", clock=lambda: now[0]).run_once(105.0)
+    assert batches == [["slow"], ["late"]]
+
+
 class UntilSent:
     """Stops a scheduler when something was sent; its waits are the only time that passes."""
 

@@ -128,9 +128,12 @@ class Intake:
                 log.warning("topic %s: sends arrive again", topic)
                 self._topics.sent(topic, now)
 
-    def fit(self, took: float) -> None:
-        """Take fewer at once where sending takes long (seconds), so that claims outlast it."""
+    def fit(self, sent: int, took: float) -> None:
+        """Take fewer at once where sending takes long (seconds), so that claims outlast it.
+
+        That a few were quick says nothing of many.
+        """
         if took > self._lease / 4:
             self._room = max(self._room // 2, 1)
-        elif took < self._lease / 16:
+        elif took < self._lease / 16 and sent * 2 >= self._room:
             self._room = min(self._room * 2, self._batch)

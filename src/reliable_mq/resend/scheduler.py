@@ -24,9 +24,6 @@ from reliable_mq.resend.progress import FirstLooks, Progress, has_passed
 
 log = logging.getLogger(__name__)
 
-SUSPECTS_MAX = 64
-"""Most suspects of a turn. Each is sent by itself, when all else is done: it may be the last."""
-
 
 class Broker(Sender, Protocol):
     """What the scheduler needs of a client."""
@@ -78,6 +75,8 @@ class Scheduler:
         self._broker = broker
         self._policy = policy
         self._owner = owner
+        self._lease = lease
+        self._ahead = 0.0  # of this turn's time, before the clock's
         self._intake = Intake(
             book, owner=owner, lease=lease, batch=batch, count_max=policy.count_max
         )
@@ -90,41 +89,58 @@ class Scheduler:
         return self._intake.next_time
 
     def run_once(self, now: float) -> ResendCounts:
-        """Deal with a batch of each kind of due stubs, the unsent ones first.
+        """Deal with a batch of each kind of due stubs, the unsent ones first, and one suspect.
+
+        `now` is when the turn begins. It goes on as the book's clock does: sends may be slow, and
+        what is claimed after them is claimed for a whole lease from then on.
 
         Raises whatever the database raises; what was claimed is due again when the lease ends.
         """
+        self._ahead = now - self._book.clock()
         self._intake.begin(now)
         # At once: what was never sent does not wait for the broker to tell of a backlog.
-        unsent = self._intake.claims(DueKind.UNSENT, now)
-        counts = _sum(self._sending(unsent, now), self._ended(unsent, now), self._sent(now))
-        for _ in range(SUSPECTS_MAX):
-            suspect = self._intake.claims(DueKind.SUSPECT, now)
-            if not suspect.found:
-                break
-            counts = _sum(counts, self._sending(suspect, now), self._ended(suspect, now))
-        else:
-            return _sum(counts, ResendCounts(is_full=True))
-        return counts
+        unsent = self._unsent(DueKind.UNSENT)
+        sent = self._sent()
+        # By itself, when all else is done: it may be the last. If there are more, they are behind
+        # what has become due meanwhile.
+        return _sum(unsent, sent, self._unsent(DueKind.SUSPECT))
 
-    def _sent(self, now: float) -> ResendCounts:
+    def _now(self) -> float:
+        return self._ahead + self._book.clock()
+
+    def _unsent(self, kind: DueKind) -> ResendCounts:
+        claims = self._intake.claims(kind, self._now())
+        return _sum(self._sending(claims), self._ended(claims))
+
+    def _sent(self) -> ResendCounts:
         """Look at stubs that a broker acknowledged; send those again that are lost."""
+        now = self._now()
         claims = self._intake.claims(DueKind.SENT, now)
         stubs = claims.stubs
         states = self._states(stubs, now)
         lost = [s.message_id for s in stubs if states[s.seq] is DueState.SEND]
-        going, held = self._due.begin_again(lost, self._owner) if lost else (set(), set())
-        again = self._send([s for s in stubs if s.message_id in going], now)
+        again, held = self._send_again(stubs, lost) if lost else (ResendCounts(), set())
         waiting = [s for s in stubs if states[s.seq] is DueState.WAIT or s.message_id in held]
-        self._rest(waiting, now)
+        self._rest(waiting)
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
         if behind:
-            self._due.confirm(behind, now)
+            self._due.confirm(behind, self._now())
         looked = ResendCounts(rested=len(waiting), confirmed=len(behind))
-        return _sum(again, looked, self._ended(claims, now))
+        return _sum(again, looked, self._ended(claims))
 
-    def _sending(self, claims: Claims, now: float) -> ResendCounts:
+    def _send_again(
+        self, stubs: Sequence[Stub], lost: Sequence[str]
+    ) -> tuple[ResendCounts, set[str]]:
+        """Send lost stubs again; return what came of it, and which of them may not go yet.
+
+        Under a new lease: asking brokers for the progress of groups may have taken most of theirs.
+        """
+        going, held = self._due.begin_again(lost, self._owner, self._now() + self._lease)
+        return self._send([stub for stub in stubs if stub.message_id in going]), held
+
+    def _sending(self, claims: Claims) -> ResendCounts:
         """Send what was claimed to be sent; let what is held up wait for what goes before it."""
+        now = self._now()
         resting = defaultdict(list)
         for each in claims.held:
             until = each.until
@@ -133,10 +149,11 @@ class Scheduler:
             resting[max(until, now + self._policy.backlog_wait)].append(each.stub.message_id)
         for time, message_ids in resting.items():
             self._due.rest(message_ids, self._owner, time)
-        return _sum(self._send(claims.stubs, now), ResendCounts(rested=len(claims.held)))
+        return _sum(self._send(claims.stubs), ResendCounts(rested=len(claims.held)))
 
-    def _ended(self, claims: Claims, now: float) -> ResendCounts:
+    def _ended(self, claims: Claims) -> ResendCounts:
         """Deal with what was sent as often as allowed; count what was claimed."""
+        now = self._now()
         told, behind = self._escalate(claims.used_up, now)
         if behind:
             self._due.confirm(behind, now)
@@ -147,22 +164,23 @@ class Scheduler:
             is_full=claims.is_full,
         )
 
-    def _send(self, stubs: Sequence[Stub], now: float) -> ResendCounts:
+    def _send(self, stubs: Sequence[Stub]) -> ResendCounts:
         """Send stubs, whose sends are counted already, in the order of their rows."""
         if not stubs:
             return ResendCounts()
         going = sorted(stubs, key=lambda stub: stub.seq)
-        began = self._book.clock()
+        began = self._now()
         outcomes = send_stubs(
             self._broker,
             going,
             self._policy.next_time,
-            now,
+            began,
             are_missed=True,
             confirm_to=self._book.notice_topic(),
             consumed_by=self._due.consumed_elsewhere([stub.message_id for stub in going]),
         )
-        self._intake.fit(self._book.clock() - began)
+        now = self._now()
+        self._intake.fit(len(going), now - began)
         self._book.sends.record(outcomes, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
@@ -172,8 +190,9 @@ class Scheduler:
         failed = sum(outcome.error is not None for outcome in outcomes)
         return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
 
-    def _rest(self, stubs: Sequence[Stub], now: float) -> None:
+    def _rest(self, stubs: Sequence[Stub]) -> None:
         """Give stubs back that wait for a consumer group, for a time that grows with their age."""
+        now = self._now()
         resting = defaultdict(list)
         for stub in stubs:
             resting[self._policy.rest_of(_age(stub, now))].append(stub.message_id)

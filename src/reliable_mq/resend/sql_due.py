@@ -96,7 +96,14 @@ class SqlDue:
         self._again = (
             update(table)
             .where(*ours)
-            .values(count=stub.count + 1, broker_name=null(), queue_id=null(), offset=null())
+            .values(
+                count=stub.count + 1,
+                broker_name=null(),
+                queue_id=null(),
+                offset=null(),
+                lease_until=bindparam("until"),
+                resend_time=bindparam("until"),
+            )
         )
         self._views = select(
             logs.c.message_id, logs.c.consumer_group, logs.c.state, logs.c.lease_until
@@ -201,9 +208,12 @@ class SqlDue:
         at = utc_datetime(now)
         return [Held(stub, _until(blockers.get(outsiders[stub.ordering_key]), at)) for stub in held]
 
-    def begin_again(self, message_ids: Sequence[str], owner: str) -> tuple[set[str], set[str]]:
+    def begin_again(
+        self, message_ids: Sequence[str], owner: str, until: float
+    ) -> tuple[set[str], set[str]]:
         """Make lost stubs unsent and count their next send; return (those that go, those held).
 
+        Those that go are their owner's `until` then.
         Unsent, they hold up the later ones of their key until they have gone. A stub is held when
         it would overtake an earlier one of its key that is not settled: that one cannot be consumed
         later. What is in neither was settled or given up since, or is somebody else's.
@@ -214,7 +224,8 @@ class SqlDue:
             held = {row.message_id for row in rows if row.b or row.o}
             going = {row.message_id for row in rows} - held
             if going:
-                connection.execute(self._again, values | {"ids": sorted(going)})
+                lease = {"ids": sorted(going), "until": utc_datetime(until)}
+                connection.execute(self._again, values | lease)
         return going, held
 
     def views(self, message_ids: Collection[str], now: float) -> dict[tuple[str, str], LogView]:
