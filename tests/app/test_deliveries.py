@@ -1,17 +1,20 @@
 """The consumer's protocol, delivery by delivery, on both databases with and without Redis."""
 
 import asyncio
+import math
 import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
+from reliable_mq.app.key_reading import key_reader_of
 from reliable_mq.client.subscription import CONSUMED, Later
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.sql_types import READS_ONLY
 from reliable_mq.testing.local_servers import LocalValkey
 
 
@@ -251,6 +254,48 @@ def test_a_handler_longer_than_its_lease_keeps_it(
 
     assert ledger.effects() == [A]
     assert ledger.logs() == {("payments", A): (1, 1)}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_retry_keeps_the_leases_of_its_rows_though_it_began_without_one(
+    database_url: str, ledger: Ledger, redis: str | None, batch: int
+) -> None:
+    if database_url.startswith("sqlite") and batch > 1:
+        pytest.skip("one writer: the transaction of a batch keeps everybody out")
+    again, inside, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_at_last(session: Session, message: ReceivedMessage) -> None:
+        if not again.is_set():
+            raise ValueError("the first time")
+        inside.set()
+        go_on.wait(10)
+        write_effect(session, message)
+
+    def leases() -> list[Any]:
+        tables = (ledger.database.logs, ledger.database.keys)
+        with ledger.database.engine.execution_options(**READS_ONLY).begin() as connection:
+            return [row.lease_until for each in tables for row in connection.execute(select(each))]
+
+    async def scenario() -> None:
+        messages = [delivery(name, f'{{"n": "{name}"}}'.encode()) for name in (A, B, C)[:batch]]
+        options: dict[str, Any] = {"lease": LONG, "batch": batch}
+        options["read_key"] = key_reader_of("n", "payments")
+        async with Life(database_url, redis, handler=slow_at_last, **options) as life:
+            assert await life.handle(*messages) == [Later(0.01)] * batch
+            again.set()
+            running = asyncio.create_task(life.handle(*messages))
+            await asyncio.to_thread(inside.wait, 10)
+            before = leases()
+            await life.deliveries._renew(math.inf)
+            after = leases()
+            go_on.set()
+            assert await running == [CONSUMED] * batch
+        assert len(before) == 2 * batch
+        assert all(now > then for then, now in zip(before, after, strict=True))
+
+    asyncio.run(scenario())
+
+    assert set(ledger.logs().values()) == {(1, 2)}
 
 
 def test_stubs_of_one_group_and_of_several_are_confirmed_in_any_order(

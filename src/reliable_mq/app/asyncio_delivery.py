@@ -53,7 +53,7 @@ class Deliveries:
         self._consumer = attempts.consumer
         self._leases = leases
         self._threads = threads
-        self._running: dict[str, tuple[float, Attempt]] = {}
+        self._running: dict[str, tuple[float, Entry]] = {}
         self._renewer: asyncio.Task[None] | None = None
         # Of this object and not of the module, which a forked child shares with its parent.
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -208,7 +208,7 @@ class Deliveries:
         wanted = list(by_id.values())
         loop = asyncio.get_running_loop()
         started = loop.time()
-        self._running |= {each.entry.token: (started, each) for each in wanted}
+        self._running |= {each.entry.token: (started, each.entry) for each in wanted}
         try:
             if self._consumer.plan.is_async:
                 results = await asyncio_handling.handle(self._attempts, wanted)
@@ -219,6 +219,7 @@ class Deliveries:
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)
+                self._attempts.let_go(each.entry.token)
             times = self._attempts.database.handling_times
             times.note(self._consumer.group, loop.time() - started)
         return results | copies
@@ -236,11 +237,10 @@ class Deliveries:
 
     async def _renew(self, started_before: float) -> None:
         """Renew the leases of handlers that run longer than a moment."""
-        long = [each for started, each in self._running.values() if started < started_before]
-        for each in long:
-            if self._leases is not None:
-                key = key_of(each.entry.group, each.entry.message_id)
-                self._leases.renew(key, each.entry.token, self._consumer.lease)
-        received = [each for each in long if each.receipt]
-        if received:
-            await asyncio.to_thread(self._attempts.renew, received)
+        long = [entry for started, entry in self._running.values() if started < started_before]
+        if self._leases is not None:
+            for each in long:
+                key = key_of(each.group, each.message_id)
+                self._leases.renew(key, each.token, self._consumer.lease)
+        if long:
+            await asyncio.to_thread(self._attempts.renew, [each.token for each in long])

@@ -5,7 +5,7 @@ runs them by `AsyncSession.run_sync`, so that the protocol is written once.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 import msgspec
@@ -97,6 +97,8 @@ class Attempts:
         self._retry_waits = retry_waits
         self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
         self._busy: dict[str, int] = {}  # how often in a row, by message id
+        self._renewing = FaultTeller(log, f"group {consumer.group}: a lease may pass")
+        self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
 
     def acknowledge(self, entry: Entry) -> Settled:
@@ -134,6 +136,7 @@ class Attempts:
             else:
                 self._settle(attempt.entry, found, results)
         alone.sort(key=lambda each: each.entry.attempt)
+        self._holding.update((each.entry.token, each) for each in ready)
         return ready
 
     def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
@@ -209,6 +212,7 @@ class Attempts:
         session.flush()
         if not attempt.receipt:
             return
+        self.let_go(attempt.entry.token)  # who writes its row from now on waits for our commit
         connection, now = session.connection(), self._clock()
         if not self.log.consume(connection, attempt.entry, now):
             raise ClaimLost
@@ -320,14 +324,27 @@ class Attempts:
             del self._busy[next(iter(self._busy))]
         return min(BUSY_SECONDS * 2.0**times, BUSY_SECONDS_MAX)
 
-    def renew(self, attempts: Sequence[Attempt]) -> None:
-        """Let the leases of running attempts with a RECEIVED row end later."""
+    def renew(self, tokens: Collection[str]) -> None:
+        """Let the leases of running attempts with a RECEIVED row end later; never raises.
+
+        Whether an attempt has one shows only when it is received: a retry finds it on its way.
+        """
+        holding = [each for each in map(self._holding.get, tokens) if each is not None]
+        if not holding:
+            return
         until = self._clock() + self.consumer.lease
-        keys = [attempt.key for attempt in attempts if attempt.key is not None]
-        with self.database.engine.begin() as connection:
-            self.log.renew(connection, [attempt.entry for attempt in attempts], until)
-            if keys:
-                self.keys.renew(connection, keys, until)
+        keys = [attempt.key for attempt in holding if attempt.key is not None]
+        try:
+            with self.database.engine.begin() as connection:
+                self.log.renew(connection, [attempt.entry for attempt in holding], until)
+                if keys:
+                    self.keys.renew(connection, keys, until)
+        except Exception as fault:  # noqa: BLE001 - told, and tried again soon
+            self._renewing.tell(fault)
+
+    def let_go(self, token: str) -> None:
+        """Renew the lease of an attempt no more: it has ended, or will with its transaction."""
+        self._holding.pop(token, None)
 
     def _judge(self, attempt: Attempt, error: Exception) -> tuple[Settled, float]:
         """Return how a failed attempt ends, and when its next one is expected."""
