@@ -5,7 +5,13 @@ import sqlite3
 import time
 
 from sqlalchemy import Engine, ExceptionContext, event
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from reliable_mq.sql_types import is_missing_table, mysql_code
@@ -63,6 +69,15 @@ def is_database_busy(error: BaseException) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
     return getattr(error.orig, "sqlstate", None) in _BUSY_STATES or mysql_code(error) in _MYSQL_BUSY
+
+
+def is_row_refused(error: BaseException) -> bool:
+    """Say whether a row was refused for what is in it: it does not fit, or a rule forbids it.
+
+    Trying again does not help, and other rows are none the worse. Text that no character set holds
+    is refused by the driver.
+    """
+    return isinstance(error, DataError | IntegrityError | UnicodeError)
 
 
 def drop_lost_transactions(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from tests.app.lives import LEASE, LONG, A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq.app.consumer import Reject, Retry
+from reliable_mq.app.judging import DOWN_TIMES_MAX
 from reliable_mq.client.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.local_servers import LocalPostgres
@@ -218,7 +219,7 @@ def test_a_database_that_is_down_costs_no_attempt(
         async with Life(postgres_url, redis_url, max_attempts=2, lease=LONG) as life:
             postgres_server.kill()
             try:
-                for _ in range(4):
+                for _ in range(DOWN_TIMES_MAX + 2):
                     (outcome,) = await life.handle(delivery(A))
                     assert isinstance(outcome, Later)
                     assert not outcome.counts

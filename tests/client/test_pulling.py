@@ -231,6 +231,16 @@ def test_a_retried_message_gets_its_own_topic_back() -> None:
     )
 
 
+@pytest.mark.parametrize("origin", ["", "a\0b", "t" * 128])
+def test_a_copy_whose_own_topic_could_be_none_stays_in_the_retry_topic(origin: str) -> None:
+    stored = encode_properties({"RETRY_TOPIC": origin})
+    retried = Record(
+        topic="%RETRY%g", body=b"x", properties=stored, store_host=pack_host("127.0.0.1", 10911)
+    )
+
+    assert received(retried, MessageQueue("%RETRY%g", "a", 0)).topic == "%RETRY%g"
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
 def test_a_copy_of_a_message_without_an_id_is_known_by_the_place_of_the_first(topic: str) -> None:
     """Apache's broker copies what an old client sent; each copy has a place of its own."""

@@ -1,5 +1,6 @@
 """After the handler: finished, held, sent back, or a dead letter, and never dropped."""
 
+import msgspec
 import pytest
 from tests.client.script import World, fails, group_of, in_turn, says
 
@@ -20,6 +21,7 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.headers import SendBackHeader, SendMessageHeaderV2
+from reliable_mq.wire.message_id import ledger_id
 from reliable_mq.wire.properties import decode_properties
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -150,6 +152,16 @@ def test_a_dead_letter_carries_the_message_its_origin_and_the_reason() -> None:
         "ORIGIN_MESSAGE_ID": "7F00000100002A9F0000000000001267",
         "DEAD_LETTER_REASON": "no such customer  at all",
     }
+
+
+def test_a_dead_letter_keeps_the_id_that_its_producer_chose_though_no_ledger_holds_it() -> None:
+    scene, chosen = Scene(), "x" * 300
+    scene.message = msgspec.structs.replace(
+        scene.message, message_id=ledger_id(chosen), properties={"UNIQ_KEY": chosen}
+    )
+    scene.settle(Dead("reason"))
+    _, properties = scene.sent()
+    assert properties["UNIQ_KEY"] == chosen
 
 
 def test_a_dead_letter_that_cannot_be_sent_is_moved_by_the_broker() -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reliable_mq.app.sql_attempts import Attempts, Begun, Results
+from reliable_mq.app.judging import Results
+from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.idempotency.claim import Claim
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended

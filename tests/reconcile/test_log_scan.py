@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 
+from reliable_mq.client.received import received
 from reliable_mq.errors import StoreError
+from reliable_mq.message import MessageQueue
 from reliable_mq.reconcile.file_store import (
     LogPartition,
     StoreLayout,
@@ -121,6 +123,16 @@ def test_a_property_whose_name_only_ends_like_the_id_is_not_the_id() -> None:
     (row,) = scan(placed([record]), 0, check_body=False)[0]
 
     assert row.message_id == "yes"
+
+
+@pytest.mark.parametrize("name", ["A" * 300, "a\0b", "é"])
+def test_a_scan_calls_a_message_as_its_consumers_do(name: str) -> None:
+    record = Record(topic="orders", body=b"", properties=encode_properties({"UNIQ_KEY": name}))
+    came = received(record, MessageQueue("orders", "a", 0))
+
+    (row,) = scan(placed([record]), 0, check_body=False)[0]
+
+    assert row.message_id == came.message_id
 
 
 def test_a_compressed_body_has_the_checksum_of_what_was_sent() -> None:

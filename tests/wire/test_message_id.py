@@ -1,4 +1,4 @@
-"""Offset message ids."""
+"""Offset message ids, and what ledgers call messages."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 from tests.wire.strategies import I32, I64
 
 from reliable_mq.errors import RecordError
-from reliable_mq.wire.message_id import decode_offset_message_id, encode_offset_message_id
+from reliable_mq.wire.message_id import (
+    LEDGER_ID_LENGTH_MAX,
+    decode_offset_message_id,
+    encode_offset_message_id,
+    ledger_id,
+)
 
 
 @given(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), I32, I64)
@@ -32,3 +37,18 @@ def test_ids_are_those_of_apache() -> None:
 def test_what_is_no_id_is_a_record_error(text: str) -> None:
     with pytest.raises(RecordError, match="no offset message id"):
         decode_offset_message_id(text)
+
+
+@pytest.mark.parametrize("name", ["A", "order 7", "é" * 64, "7F00000100002A9F0000000000000000"])
+def test_what_a_table_can_hold_is_called_as_its_producer_called_it(name: str) -> None:
+    assert ledger_id(name) == name
+
+
+def test_what_no_table_can_hold_is_called_by_a_digest_of_its_own() -> None:
+    names = ["x" * 65, "x" * 66, "a\0b", "a\nb", "\0", "\ud800"]
+
+    digests = [ledger_id(name) for name in names]
+
+    assert len({*digests}) == len(names)
+    assert all(len(each) <= LEDGER_ID_LENGTH_MAX and each.isprintable() for each in digests)
+    assert [ledger_id(each) for each in digests] == digests

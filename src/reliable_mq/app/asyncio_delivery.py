@@ -16,8 +16,9 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
+from reliable_mq.app.judging import Results, Settled
 from reliable_mq.app.payload import decoder_of
-from reliable_mq.app.sql_attempts import Attempts, Results, Settled
+from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.subscription import CONSUMED, Later, Outcome
 from reliable_mq.errors import InvariantBroken, KeyInvalid
@@ -182,7 +183,7 @@ class Deliveries:
                 reason = f"no business key: {error}"
         loop = asyncio.get_running_loop()
         results[entry.token] = await loop.run_in_executor(
-            self._threads, self._attempts.give_up, entry, reason
+            self._threads, self._attempts.give_up, attempt, reason
         )
         return None
 

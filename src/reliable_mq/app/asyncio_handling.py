@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.app.consumer import check_answer
-from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
+from reliable_mq.app.judging import DONE, HandlerExit, Results
+from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.outbox.trace import handling
@@ -107,9 +108,11 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
     async with attempts.database.async_handler_session() as session:
         try:
             begun = await session.run_sync(attempts.begin, attempt, results)
-        except Exception as error:  # noqa: BLE001 - told by `unhandled`
+        except Exception as error:  # noqa: BLE001 - told by `unwritten`
             await session.rollback()
-            results[attempt.entry.token] = attempts.unhandled(error)
+            results[attempt.entry.token] = await asyncio.to_thread(
+                attempts.unwritten, attempt, error
+            )
             return []
         if begun in (Begun.RECEIVE, Begun.SETTLED):
             await session.rollback()

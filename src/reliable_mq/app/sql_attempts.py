@@ -12,7 +12,16 @@ import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.consumer import Consumer, Reject, Retry
+from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.judging import (
+    BUSY_SECONDS,
+    DATABASE_DOWN_SECONDS,
+    DONE,
+    ClaimLost,
+    Judge,
+    Results,
+    Settled,
+)
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_receipts import (
     Attempt,
@@ -22,30 +31,14 @@ from reliable_mq.app.sql_receipts import (
     tell_suppressed,
 )
 from reliable_mq.app.sql_telling import NoticeInbox, Telling
-from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.errors import UsageError
+from reliable_mq.client.subscription import Dead, Later
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import SqlKeyLog
-from reliable_mq.sql_faults import FaultTeller, is_database_busy, is_database_down
+from reliable_mq.sql_faults import FaultTeller, is_database_down, is_row_refused
 
 log = logging.getLogger(__name__)
-
-DATABASE_DOWN_SECONDS = 1.0
-BUSY_SECONDS = 0.05
-BUSY_SECONDS_MAX = 1.0
-BUSY_IN_A_ROW_MAX = 16
-"""After so many an attempt counts: a handler may be in its own way."""
-_BUSY_MESSAGES_MAX = 1_000
-
-
-class ClaimLost(Exception):
-    """Somebody else took the claim over; this attempt's effect must not be committed."""
-
-
-class HandlerExit(Exception):
-    """A handler raised what ends a thread, a task or the process; to us it is a failed attempt."""
 
 
 class Begun(Enum):
@@ -55,17 +48,6 @@ class Begun(Enum):
     SKIP = "skip"  # it had its effect, under its business key or long ago: commit what was noted
     RECEIVE = "receive"  # nothing is ours yet: undo, and receive it first
     SETTLED = "settled"  # undo; its outcome is known
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """How a delivery ended: for the client, and for the lease in Redis (None: not ours)."""
-
-    outcome: Outcome
-    fate: Fate | None = None
-
-
-DONE = Settled(CONSUMED, "done")
-Results = dict[str, Settled]
 
 
 class Attempts:
@@ -94,10 +76,8 @@ class Attempts:
         self.telling = Telling(consumer.group, database, notices)
         self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
         self._settlement = database.settlement()
-        self._retry_waits = retry_waits
-        self._faults = FaultTeller(log, f"group {consumer.group}: its messages wait")
-        self._busy: dict[str, int] = {}  # how often in a row, by message id
-        self._renewing = FaultTeller(log, f"group {consumer.group}: a lease may pass")
+        self._judge = Judge(consumer, retry_waits)
+        self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
         self._holding: dict[str, Attempt] = {}  # by token: its RECEIVED row is committed
         self._clock = database.clock.now
 
@@ -118,18 +98,22 @@ class Attempts:
         attempts = _one_of_each_key(attempts, results)
         if not attempts:
             return []
-        with self.database.engine.begin() as connection:
-            self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
-            now = self._clock()
-            forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
-            attempts = [each for each in attempts if each not in forgotten]
-            received = self._receipts.receive(connection, attempts, now) if attempts else []
+        try:
+            with self.database.engine.begin() as connection:
+                received, forgotten = self._receive_in(connection, attempts)
+        except Exception as error:
+            if not is_row_refused(error):
+                raise
+            taken = self._without_refused(attempts, results)
+            if len(taken) == len(attempts):
+                raise
+            return self.receive(taken, results, alone)
         results.update((each.entry.token, self.acknowledge(each.entry)) for each in forgotten)
         ready: list[Attempt] = []
         for attempt, found in received:
             if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 reason = f"{self.consumer.max_attempts} attempts did not finish"
-                results[attempt.entry.token] = self.give_up(attempt.entry, reason)
+                results[attempt.entry.token] = self.give_up(attempt, reason)
             elif found.step in (Step.RECEIVE_FIRST, Step.ALONE):
                 numbered = _numbered(attempt, found.attempt, found.in_doubt)
                 (alone if found.step is Step.ALONE else ready).append(numbered)
@@ -138,6 +122,33 @@ class Attempts:
         alone.sort(key=lambda each: each.entry.attempt)
         self._holding.update((each.entry.token, each) for each in ready)
         return ready
+
+    def _receive_in(
+        self, connection: Connection, attempts: Sequence[Attempt]
+    ) -> tuple[list[tuple[Attempt, Found]], list[Attempt]]:
+        """Write RECEIVED rows; return what is found, and those whose row retention had removed."""
+        self.telling.begin_anew(connection, [(each.entry, each.message) for each in attempts])
+        now = self._clock()
+        forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
+        others = [each for each in attempts if each not in forgotten]
+        received = self._receipts.receive(connection, others, now) if others else []
+        return received, forgotten
+
+    def _without_refused(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
+        """Settle the attempts whose row the database does not take; return the others.
+
+        Each is tried alone and undone, so that one costs its neighbours nothing.
+        """
+        taken = []
+        for each in attempts:
+            try:
+                with self.database.engine.connect() as connection:
+                    self._receive_in(connection, [each])
+            except Exception as error:  # noqa: BLE001 - judged by `unwritten`
+                results[each.entry.token] = self.unwritten(each, error)
+            else:
+                taken.append(each)
+        return taken
 
     def _is_forgotten(self, connection: Connection, attempt: Attempt, now: float) -> bool:
         """Write a row anew that retention has removed since; see `Telling.is_forgotten`."""
@@ -230,25 +241,27 @@ class Attempts:
 
     def fail_inside(self, session: Session, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt, whose savepoint is rolled back, beside its neighbours."""
-        settled, retry_at = self._judge(attempt, error)
+        settled, retry_at = self._judge.failed(attempt, error, self._clock())
         return self._record(session.connection(), attempt, settled, retry_at)
 
     def fail(self, attempt: Attempt, error: Exception) -> Settled:
         """Record a failed attempt whose transaction was rolled back; never raises."""
-        settled, retry_at = self._judge(attempt, error)
-        if settled.fate is None or is_database_down(error):
-            return settled  # not ours to record, or nowhere to
+        settled, retry_at = self._judge.failed(attempt, error, self._clock())
+        if settled.fate is None or (settled.fate == "back" and not attempt.receipt):
+            return settled  # not ours to record, or nothing to
         try:
             with self.database.engine.begin() as connection:
                 return self._record(connection, attempt, settled, retry_at)
         except Exception as fault:  # noqa: BLE001 - told there
-            return self._not_recorded(fault)
+            is_away = settled.fate == "back" and is_database_down(fault)
+            return settled if is_away else self._judge.unrecorded(fault)
 
-    def give_up(self, entry: Entry, reason: str) -> Settled:
+    def give_up(self, attempt: Attempt, reason: str) -> Settled:
         """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
 
         The row is asked first: the message may have had its effect long ago, or have it now.
         """
+        entry = attempt.entry
         try:
             with self.database.engine.begin() as connection:
                 now = self._clock()
@@ -258,7 +271,27 @@ class Attempts:
                     return self._fail(connection, entry, Settled(Dead(reason), "fail"), now)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - told there
-            return self._not_recorded(fault)
+            if is_row_refused(fault):
+                return self.unwritten(attempt, fault)
+            return self._judge.unrecorded(fault)
+
+    def unhandled(self, error: Exception) -> Settled:
+        """Return how a delivery ends whose handler was never called."""
+        return self._judge.unhandled(error)
+
+    def unwritten(self, attempt: Attempt, error: Exception) -> Settled:
+        """Return how a delivery ends of which no row could be written; never raises.
+
+        A person is told of a dead letter here, since no row can tell another database of it.
+        """
+        entry, settled = attempt.entry, self._judge.unwritten(attempt.entry.message_id, error)
+        if isinstance(settled.outcome, Dead):
+            try:
+                with self.database.engine.begin() as connection:
+                    self._exhaust(connection, entry, settled.outcome.reason, self._clock())
+            except Exception as fault:  # noqa: BLE001 - told there
+                return self._judge.unrecorded(fault)
+        return settled
 
     def _record(
         self, connection: Connection, attempt: Attempt, settled: Settled, retry_at: float
@@ -283,16 +316,19 @@ class Attempts:
         if not self.log.fail(connection, entry, now, retry_at, reason):
             return self._others(connection, entry, "fail")
         if reason and not entry.confirm_to:  # else the stub's own database tells a person
-            self._settlement.exhaust(
-                connection,
-                entry.message_id,
-                group=entry.group,
-                reason=reason,
-                now=now,
-                topic=entry.topic,
-            )
+            self._exhaust(connection, entry, reason, now)
         self.telling.failed(entry)
         return settled
+
+    def _exhaust(self, connection: Connection, entry: Entry, reason: str, now: float) -> None:
+        self._settlement.exhaust(
+            connection,
+            entry.message_id,
+            group=entry.group,
+            reason=reason,
+            now=now,
+            topic=entry.topic,
+        )
 
     def _others(self, connection: Connection, entry: Entry, fate: Fate) -> Settled:
         """Return how a delivery ends whose claim is somebody else's, or was."""
@@ -302,27 +338,6 @@ class Attempts:
         tell_postponed(entry)
         wait = DATABASE_DOWN_SECONDS if found is None or not found.wait else found.wait
         return Settled(Later(wait, counts=False), fate)
-
-    def _not_recorded(self, fault: Exception) -> Settled:
-        """Return how an end that was not recorded ends: not counted, the lease keeps it."""
-        self._faults.tell(fault)
-        return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), None)
-
-    def unhandled(self, error: Exception) -> Settled:
-        """Return how a delivery ends whose handler was never called."""
-        self._faults.tell(error)
-        wait = BUSY_SECONDS if is_database_busy(error) else DATABASE_DOWN_SECONDS
-        return Settled(Later(wait, counts=False), "back")
-
-    def _busy_wait(self, message_id: str) -> float | None:
-        """Return how long a message waits that lost against other transactions; None: it counts."""
-        times = self._busy.pop(message_id, 0)
-        if times >= BUSY_IN_A_ROW_MAX:
-            return None
-        self._busy[message_id] = times + 1
-        if len(self._busy) > _BUSY_MESSAGES_MAX:  # most of them were consumed long ago
-            del self._busy[next(iter(self._busy))]
-        return min(BUSY_SECONDS * 2.0**times, BUSY_SECONDS_MAX)
 
     def renew(self, tokens: Collection[str]) -> None:
         """Let the leases of running attempts with a RECEIVED row end later; never raises.
@@ -340,41 +355,11 @@ class Attempts:
                 if keys:
                     self.keys.renew(connection, keys, until)
         except Exception as fault:  # noqa: BLE001 - told, and tried again soon
-            self._renewing.tell(fault)
+            self._faults.tell(fault)
 
     def let_go(self, token: str) -> None:
         """Renew the lease of an attempt no more: it has ended, or will with its transaction."""
         self._holding.pop(token, None)
-
-    def _judge(self, attempt: Attempt, error: Exception) -> tuple[Settled, float]:
-        """Return how a failed attempt ends, and when its next one is expected."""
-        number, now = attempt.entry.attempt, self._clock()
-        wait = self._retry_waits[min(number, len(self._retry_waits)) - 1]
-        if isinstance(error, ClaimLost):
-            return Settled(Later(wait, counts=False)), now
-        if isinstance(error, Reject):
-            return Settled(Dead(error.reason), "fail"), now
-        if is_database_down(error):
-            self._faults.tell(error)
-            return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now
-        if is_database_busy(error) and (soon := self._busy_wait(attempt.entry.message_id)):
-            self._faults.tell(error)
-            return Settled(Later(soon, counts=False), "back"), now
-        if isinstance(error, Retry):
-            wait = wait if error.after is None else error.after
-            why = "asked for it"
-        else:
-            why = f"{type(error).__name__}: {error}"
-        if number >= self.consumer.max_attempts:
-            reason = f"attempt {number} of {self.consumer.max_attempts} failed: {why}"
-            return Settled(Dead(reason), "fail"), now
-        if not isinstance(error, Retry):
-            log.warning(
-                "group %s: attempt %d at message %s failed, again in %g s: %s",
-                *(self.consumer.group, number, attempt.entry.message_id, wait, why),
-                exc_info=None if isinstance(error, UsageError) else error,
-            )
-        return Settled(Later(wait), "fail"), now + wait
 
 
 def _one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from reliable_mq.app.consumer import check_answer
-from reliable_mq.app.sql_attempts import DONE, Attempts, Begun, HandlerExit, Results
+from reliable_mq.app.judging import DONE, HandlerExit, Results
+from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.outbox.trace import handling
@@ -96,9 +97,9 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
     with attempts.database.handler_session() as session:
         try:
             begun = attempts.begin(session, attempt, results)
-        except Exception as error:  # noqa: BLE001 - told by `unhandled`
+        except Exception as error:  # noqa: BLE001 - told by `unwritten`
             session.rollback()
-            results[attempt.entry.token] = attempts.unhandled(error)
+            results[attempt.entry.token] = attempts.unwritten(attempt, error)
             return []
         if begun in (Begun.RECEIVE, Begun.SETTLED):
             session.rollback()

@@ -7,11 +7,11 @@ compressed are unpacked here. Source: Apache RocketMQ `MessageDecoder`, `Message
 import zlib
 from collections.abc import Iterable
 
-from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_legal_name
 from reliable_mq.errors import RecordError
-from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
-from reliable_mq.wire.message_id import encode_offset_message_id
+from reliable_mq.wire.message_id import encode_offset_message_id, ledger_id
 from reliable_mq.wire.properties import (
     KEYS,
     ORIGIN_MESSAGE_ID,
@@ -31,7 +31,8 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
     """Return the delivery of `record`, which was read from `queue`; its body is as it is stored.
 
     A message without an id of its producer has that of the place where it was first stored, also
-    as a copy of a retry topic: it is one message, and its effect happens once.
+    as a copy of a retry topic: it is one message, and its effect happens once. An id that no ledger
+    can hold is known by its digest. A copy that names no topic as its own stays in the retry topic.
     """
     properties = record.property_map()
     host = record.store_host
@@ -44,14 +45,15 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
         # A copy: its place is new, but the broker that copied it noted the place of the first.
         message_id = properties.get(ORIGIN_MESSAGE_ID)
     if topic.startswith(RETRY_PREFIX):
-        topic = properties.get(RETRY_TOPIC, topic)
+        origin = properties.get(RETRY_TOPIC, "")
+        topic = origin if is_legal_name(origin, TOPIC_LENGTH_MAX) else topic
     keys = properties.get(KEYS)
     return ReceivedMessage(
         topic=topic,
         body=record.body,
         tag=properties.get(TAGS, ""),
         keys=tuple(keys.split()) if keys else (),
-        message_id=message_id or offset_id,
+        message_id=ledger_id(message_id or offset_id),
         ordering_key=properties.get(SHARDING_KEY, ""),
         properties=properties,
         queue=queue,

@@ -200,7 +200,7 @@ def _carried(message: ReceivedMessage, topic: str, extra: dict[str, str]) -> Mes
         body=message.body,
         tag=message.tag,
         keys=message.keys,
-        message_id=message.message_id,
+        message_id=message.properties.get(UNIQ_KEY) or message.message_id,
         ordering_key=message.ordering_key,
         properties={**properties, **extra},
     )

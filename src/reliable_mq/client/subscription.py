@@ -113,10 +113,15 @@ def check_name(what: str, name: str, length_max: int) -> None:
     Raises:
         ConfigurationError: when the name is empty, too long or holds an illegal character.
     """
-    if not name or len(name) > length_max or not _LEGAL_CHARACTERS.issuperset(name):
+    if not is_legal_name(name, length_max):
         raise ConfigurationError(
             f"{what} {name!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )
+
+
+def is_legal_name(name: str, length_max: int) -> bool:
+    """Say whether a topic or group may be called so."""
+    return 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
 
 
 def tags_of(expression: str) -> frozenset[str]:

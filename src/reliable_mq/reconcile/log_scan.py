@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import RECORD_SIZE_MAX
+from reliable_mq.wire.message_id import ledger_id
 from reliable_mq.wire.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -64,7 +65,7 @@ class LogRow(NamedTuple):
     """What a scan tells of one record. Times are milliseconds since the epoch, sizes bytes.
 
     `message_id` is what a consumer calls the message: the producer's UNIQ_KEY, or else the offset
-    message id of its first delivery.
+    message id of its first delivery; see `ledger_id`.
 
     `topic` is the topic the message was sent to, as far as the record says; `queue_topic` and
     `queue_id` are the queue that holds the record. `content_crc` is computed from the body as it
@@ -263,8 +264,10 @@ def _described(
         size,
         topic,
         group,
-        property_value(properties, UNIQ_KEY)
-        or _id_without_key(properties, role, store_host, log_offset),
+        ledger_id(
+            property_value(properties, UNIQ_KEY)
+            or _id_without_key(properties, role, store_host, log_offset)
+        ),
         property_value(properties, TAGS),
         queue_topic,
         queue_id,

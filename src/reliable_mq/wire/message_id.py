@@ -1,14 +1,19 @@
-"""Offset message ids: the broker's name for a stored message.
+"""What a message is called: offset message ids, and names that ledgers can hold.
 
-Upper-case hex of `ip (4 or 16 bytes) | port i32 | commit-log offset i64`. A client that has such an
+An offset message id is the broker's name for a stored message: upper-case hex of
+`ip (4 or 16 bytes) | port i32 | commit-log offset i64`. A client that has such an
 id knows which broker to ask for the message. Source: Apache RocketMQ `MessageDecoder`.
 """
 
+import hashlib
 import re
 import struct
 from typing import NamedTuple
 
 from reliable_mq.errors import RecordError
+
+LEDGER_ID_LENGTH_MAX = 64
+"""Characters of the longest message id that the tables of consumers hold."""
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
 _ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
@@ -39,3 +44,14 @@ def decode_offset_message_id(text: str) -> OffsetMessageId:
     ip_size = len(packed) - _PORT_AND_OFFSET.size
     port, commit_log_offset = _PORT_AND_OFFSET.unpack_from(packed, ip_size)
     return OffsetMessageId(packed[:ip_size], port, commit_log_offset)
+
+
+def ledger_id(message_id: str) -> str:
+    """Return what consumers and their ledgers call a message that its producer called so.
+
+    A foreign producer may have chosen what no table can hold; then it is the SHA-256 of that, in 64
+    hex digits: too long, or with characters that databases refuse (PostgreSQL a NUL).
+    """
+    if len(message_id) <= LEDGER_ID_LENGTH_MAX and message_id.isprintable():
+        return message_id
+    return hashlib.sha256(message_id.encode("utf-8", "surrogatepass")).hexdigest().upper()
