@@ -148,6 +148,31 @@ def test_a_key_is_free_again_when_the_message_that_had_it_failed(
     assert duplicates(ledger) == {A: B, B: None}
 
 
+@pytest.mark.parametrize("log_receipt", [False, True])
+def test_a_message_that_is_given_up_leaves_its_key_free_at_once_and_without_a_doubt(
+    database_url: str, ledger: Ledger, redis: str | None, log_receipt: bool
+) -> None:
+    doubts: list[tuple[str, bool]] = []
+
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        doubts.append((message.message_id, message.in_doubt))
+        write_effect(session, message)
+        if message.message_id == A:
+            raise ValueError("never")
+
+    async def scenario() -> None:
+        options = {**BY_ORDER, "log_receipt": log_receipt, "handler": handler, "max_attempts": 1}
+        async with Life(database_url, redis, **options) as life:
+            for _ in range(2):  # its dead letter was not stored, so it came again
+                (outcome,) = await life.handle(delivery(A, ORDER_7))
+                assert isinstance(outcome, Dead)
+            assert await life.handle(delivery(B, ORDER_7)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert doubts == [(A, False), (B, False)]
+
+
 def test_the_key_of_an_owner_that_vanished_is_taken_over_by_another_message_in_doubt(
     database_url: str, ledger: Ledger, redis: str | None
 ) -> None:

@@ -307,13 +307,35 @@ def test_rows_are_found_by_their_index_however_many_there_are(postgres_url: str)
     event.listen(database.engine, "before_cursor_execute", note)
     assert ledgers.retention(batch=50).run_once(9000.0) == RetentionCounts(50, 50, is_full=True)
 
-    stubs, logs, left, calls = (plan for plan in plans if "rmq_retention" not in plan)
+    stubs, logs, left, keys, calls = (plan for plan in plans if "rmq_retention" not in plan)
     assert "rmq_message_stub_settled" in stubs
     assert "rmq_consume_log_consumed" in logs
     assert "message_id_key" in left
-    assert "rmq_idempotent_call_expired" in calls or "rows=1 " in calls  # an empty table
+    assert "rmq_business_key_free" in keys or "rows=1 " in keys  # an empty table
+    assert "rmq_idempotent_call_expired" in calls or "rows=1 " in calls
     assert not any("Seq Scan" in plan for plan in (stubs, logs, left))
     database.close()
+
+
+def test_a_key_that_no_message_had_an_effect_under_goes_when_a_log_would(ledgers: Ledgers) -> None:
+    at, keys = utc_datetime(1000.0), ledgers.database.keys
+    row = {"consumer_group": "g", "business_key": "7", "message_id": "m", "attempt": 1}
+    row |= {"create_date": at, "state": 0, "owner": None, "lease_until": at}
+    rows = {
+        "free": row,
+        "free later": row | {"lease_until": utc_datetime(1100.0)},
+        "running, or in doubt": row | {"owner": "o"},
+        "had an effect": row | {"state": 1, "lease_until": None},
+    }
+    with ledgers.database.engine.begin() as connection:
+        for name, values in rows.items():
+            connection.execute(insert(keys), values | {"key_digest": name})
+
+    assert ledgers.retention().run_once(1000.0 + LOGGED) == RetentionCounts()
+    assert ledgers.retention().run_once(1000.1 + LOGGED) == RetentionCounts(keys=1)
+
+    with ledgers.database.engine.begin() as connection:
+        assert set(connection.execute(select(keys.c.key_digest)).scalars()) == {*rows} - {"free"}
 
 
 def test_a_wait_follows_the_work_so_that_senders_do_not_notice() -> None:

@@ -266,6 +266,8 @@ class Attempts:
             with self.database.engine.begin() as connection:
                 now = self._clock()
                 found = self.log.receive(connection, [entry], now, self.consumer.lease)
+                if attempt.key is not None:  # if it is ours: others of this key need not wait
+                    self.keys.release(connection, attempt.key, now)
                 step = found[entry.message_id].step
                 if step is Step.RECEIVE_FIRST:
                     return self._fail(connection, entry, Settled(Dead(reason), "fail"), now)

@@ -189,6 +189,9 @@ class SqlConsumeLog:
             if found.step is Step.RECEIVE_FIRST:
                 values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}
                 connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
+        gone = [entry for entry in there if entry.message_id not in answers]
+        if gone:  # retention removed them at this moment
+            answers |= self.receive(connection, gone, now, lease)
         return answers
 
     def consume(self, connection: Connection, entry: Entry, now: float) -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.business_key import SHOWN_LENGTH_MAX
+from reliable_mq.idempotency.sql_tables import free_keys
 from reliable_mq.sql_types import Body, UtcDateTime
 
 RESULT_SIZE_MAX = 1024 * 1024
@@ -48,6 +49,8 @@ def business_key_table(metadata: MetaData, prefix: str) -> Table:
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
     )
     Index(f"{name}_message", table.c.message_id)  # a message's timeline names its key
+    free = free_keys(table)
+    Index(f"{name}_free", table.c.lease_until, postgresql_where=free, sqlite_where=free)
     return table
 
 

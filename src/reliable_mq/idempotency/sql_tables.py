@@ -11,6 +11,7 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
+    and_,
     false,
     literal_column,
 )
@@ -18,7 +19,7 @@ from sqlalchemy import (
 from reliable_mq.idempotency.claim import LogState
 from reliable_mq.sql_types import UtcDateTime
 
-__all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows"]
+__all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows", "free_keys"]
 
 DEFAULT_PREFIX = "rmq_"
 NOTE_LENGTH_MAX = 1000
@@ -86,3 +87,12 @@ def consumed_rows(table: Table) -> ColumnElement[bool]:
     A literal: a partial index is used only when its condition is in the statement's text.
     """
     return table.c.state == literal_column(str(LogState.CONSUMED.value))
+
+
+def free_keys(table: Table) -> ColumnElement[bool]:
+    """Return what the rows of business keys have in common that no message had an effect under.
+
+    Their attempts failed; what remains of the key is that, and whether there is a doubt.
+    """
+    received: ColumnElement[int] = literal_column(str(LogState.RECEIVED.value))
+    return and_(table.c.state == received, table.c.owner.is_(None))

@@ -37,6 +37,10 @@ class Ledgers(Protocol):
         self, before: float, owner: str, until: float, limit: int
     ) -> Removed | None: ...
 
+    def remove_free_keys(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None: ...
+
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None: ...
 
 
@@ -64,6 +68,7 @@ class RetentionCounts(msgspec.Struct, frozen=True):
     logs: int = 0
     calls: int = 0
     days: int = 0
+    keys: int = 0
     has_duty: bool = True
     is_full: bool = False
 
@@ -112,7 +117,7 @@ class Retention:
         self._looked_at = -math.inf
 
     def run_once(self, now: float) -> RetentionCounts:
-        """Remove one batch of each: stubs, logs, results of calls; if the duty is to be had.
+        """Remove one batch of each: stubs, logs, free keys, results of calls; if it has the duty.
 
         Raises whatever the database raises; nothing is half done then.
         """
@@ -124,14 +129,16 @@ class Retention:
         stubs = self._ledgers.remove_stubs(
             now - stub_window - self._spared, self._owner, until, self._batch
         )
-        logs = self._ledgers.remove_logs(
-            now - log_window - self._spared, self._owner, until, self._batch
-        )
+        logged_before = now - log_window - self._spared
+        logs = self._ledgers.remove_logs(logged_before, self._owner, until, self._batch)
+        keys = self._ledgers.remove_free_keys(logged_before, self._owner, until, self._batch)
         calls = self._ledgers.remove_calls(now, self._owner, until, self._batch)
-        if days is None or stubs is None or logs is None or calls is None:
+        if days is None or stubs is None or logs is None or keys is None or calls is None:
             return RetentionCounts(has_duty=False)
-        is_full = any(each.is_full for each in (days, stubs, logs, calls))
-        return RetentionCounts(stubs.rows, logs.rows, calls.rows, days.rows, is_full=is_full)
+        is_full = any(each.is_full for each in (days, stubs, logs, keys, calls))
+        return RetentionCounts(
+            stubs.rows, logs.rows, calls.rows, days.rows, keys.rows, is_full=is_full
+        )
 
     def _whole_days(self, now: float, until: float) -> Removed | None:
         """Make partitions ahead and drop old ones, where there are some; now and then is enough."""

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from reliable_mq.idempotency.sql_tables import consumed_rows
+from reliable_mq.idempotency.sql_tables import consumed_rows, free_keys
 from reliable_mq.outbox.sql_tables import settled_rows
 from reliable_mq.resend.retention import Removed
 from reliable_mq.sql_types import is_among, utc_datetime
@@ -141,6 +141,19 @@ class SqlRetention:
         self._remove_keys = delete(keys).where(
             key.consumer_group == bindparam("group"), is_among(key.message_id, "ids", dialect)
         )
+        old_and_free = (free_keys(keys), key.lease_until < bindparam("before"))
+        self._old_free_keys = (
+            select(key.consumer_group, key.key_digest)
+            .where(*old_and_free)
+            .order_by(key.lease_until)
+            .limit(bindparam("limit"))
+        )
+        # A message may take a key at this moment; then it is no longer free.
+        self._remove_free_keys = delete(keys).where(
+            key.consumer_group == bindparam("group"),
+            is_among(key.key_digest, "digests", dialect),
+            *old_and_free,
+        )
 
     def take(self, now: float, owner: str, lease: float) -> bool:
         """Take the duty, or keep it; False: another instance has it."""
@@ -206,6 +219,26 @@ class SqlRetention:
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
         return Removed(sum(map(len, removable.values())), is_full)
+
+    def remove_free_keys(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Remove business keys whose last attempt failed before a time; None: as above.
+
+        Those that a message had its effect under go with its log.
+        """
+        with self._engine.begin() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            old = {"before": utc_datetime(before)}
+            rows = connection.execute(self._old_free_keys, old | {"limit": limit}).all()
+            digests: dict[str, list[str]] = defaultdict(list)
+            for row in rows:
+                digests[row.consumer_group].append(row.key_digest)
+            for name, gone in sorted(digests.items()):
+                values = old | {"group": name, "digests": sorted(gone)}
+                connection.execute(self._remove_free_keys, values)
+        return Removed(len(rows), len(rows) == limit)
 
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove results of idempotent calls whose own window is over; None: as above."""

@@ -104,6 +104,7 @@ def _business_key(metadata: MetaData, name: str) -> None:
         Column("in_doubt", Boolean, nullable=False, server_default=false()),
     )
     column = table.c
+    Index(f"{name}_free", column.lease_until, **partial("state = 0", "owner IS NULL"))
     Index(f"{name}_message", column.message_id)
 
 
