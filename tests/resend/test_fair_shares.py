@@ -4,15 +4,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app.sql_resending import book_of
 from reliable_mq.errors import ConnectionLost
+from reliable_mq.outbox.relay import SendOutcome
+from reliable_mq.outbox.stub import Position
 from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
 from reliable_mq.resend.intake import Intake
 from reliable_mq.resend.scheduler import ResendCounts
-from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, closes, gate_of, probe_wait
+from reliable_mq.resend.topic_gate import (
+    PROBE_STUBS,
+    Gate,
+    TopicRow,
+    Verdict,
+    after_failures,
+    gate_of,
+    probe_wait,
+    verdict_of,
+)
 from reliable_mq.sql_types import utc_datetime
 
 
@@ -192,7 +204,9 @@ def test_a_topic_to_which_nothing_arrives_closes_for_all_and_keeps_its_sends(wor
     assert [each.failed for each in probes] == [PROBE_STUBS, 0]
     assert world.scheduler.run_once(107.0) == ResendCounts()
     assert world.scheduler.next_time == 108.0
-    assert sum(world.row(stub)["count"] for stub in stubs) == 2 * PROBE_STUBS
+    assert (
+        sum(world.row(stub)["count"] for stub in stubs) == PROBE_STUBS
+    )  # probes are none of theirs
 
     # When the broker is back, Then the first probe opens the topic
     world.broker.failure = None
@@ -202,12 +216,70 @@ def test_a_topic_to_which_nothing_arrives_closes_for_all_and_keeps_its_sends(wor
 
 
 def test_of_two_schedulers_that_want_to_probe_at_one_moment_one_does(world: World) -> None:
-    world.topics.failed("orders", 1, 100.0, "gone")
+    world.topics.failed("orders", PROBE_STUBS, 100.0, "gone")
 
     assert not world.topics.take_probe("orders", 100.9)
     assert world.topics.take_probe("orders", 101.0)
     assert not world.topics.take_probe("orders", 101.0)
     assert world.topics.take_probe("orders", 131.0)  # the first one was never heard of again
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_stubs_of_a_topic_with_little_traffic_outlive_a_broker_that_is_away_for_long(
+    world: World, number: int
+) -> None:
+    # Given few stubs, and two schedulers that cannot send them, for longer than all waits together
+    stubs = [world.write(f"s{each}x") for each in range(number)]
+    schedulers = [world.new_scheduler(name, count_max=16) for name in ("a", "b")]
+    world.broker.failure = ConnectionLost("gone")
+    now, turns = 105.0, 0
+    while now < 105.0 + 2 * 16 * 20.0:
+        scheduler = schedulers[turns % 2]
+        scheduler.run_once(now)
+        now, turns = max(scheduler.next_time or 0.0, now + 1.0), turns + 1
+
+    # Then the topic has closed on the sum of what failed, and they keep the sends they had then
+    assert world.topics.rows()["orders"].is_closed
+    assert sum(world.row(stub)["count"] for stub in stubs) < PROBE_STUBS + number
+    assert world.open_escalations() == []
+
+    # When the broker is back, Then all are sent, and nobody was told of any
+    world.broker.failure = None
+    for _ in range(2):
+        now += 60.0
+        schedulers[0].run_once(now)
+    assert sorted(world.broker.sent) == [f"s{each}x" for each in range(number)]
+    assert (world.topics.rows(), world.open_escalations()) == ({}, [])
+
+
+def test_one_that_arrives_makes_up_for_all_that_failed_before_it(world: World) -> None:
+    for number in range(PROBE_STUBS - 1):
+        world.write(f"s{number}x")
+    scheduler = world.new_scheduler("a", count_max=16)
+    world.broker.failure = ConnectionLost("gone")
+    scheduler.run_once(105.0)
+    assert not world.topics.rows()["orders"].is_closed
+    due_at(world, "arrives", 106.0)
+    world.broker.failure = None
+    assert scheduler.run_once(106.0).sent == 1
+    world.broker.failure = ConnectionLost("gone")
+
+    assert scheduler.run_once(115.0).failed == PROBE_STUBS - 1
+    assert not world.topics.rows()["orders"].is_closed
+
+
+def test_a_message_that_is_refused_for_what_it_is_closes_no_topic_and_uses_up_its_sends(
+    world: World,
+) -> None:
+    world.write("odd")
+    world.broker.refused = {"odd"}
+    scheduler = world.new_scheduler("a", count_max=PROBE_STUBS + 2)
+
+    for turn in range(PROBE_STUBS + 3):
+        scheduler.run_once(105.0 + 30.0 * turn)
+
+    assert world.topics.rows() == {}
+    assert world.open_escalations() == [("sends used up", "odd")]
 
 
 def test_one_message_that_nobody_can_send_does_not_close_its_topic(world: World) -> None:
@@ -280,16 +352,27 @@ def test_shares_are_equal_and_at_least_one() -> None:
 
 
 def test_a_topics_gate_follows_from_its_row() -> None:
-    closed = TopicRow(topic="t", failures=3, probe_time=50.0)
+    failing = TopicRow(topic="t", failures=PROBE_STUBS - 1)
+    closed = TopicRow(topic="t", failures=PROBE_STUBS, probes=1, probe_time=50.0)
 
     assert gate_of(None, 1.0) is Gate.OPEN
+    assert gate_of(failing, 1.0) is Gate.OPEN
     assert gate_of(closed, 49.0) is Gate.CLOSED
     assert gate_of(closed, 50.0) is Gate.PROBE
     assert gate_of(TopicRow(topic="t", is_paused=True), 1e12) is Gate.PAUSED
     assert gate_of(TopicRow(topic="t", is_paused=True, paused_until=5.0), 5.0) is Gate.OPEN
-    assert [probe_wait(failures) for failures in (1, 2, 3, 6, 99)] == [1.0, 2.0, 4.0, 30.0, 30.0]
-    assert closes(PROBE_STUBS, PROBE_STUBS, Gate.OPEN)
-    assert not closes(PROBE_STUBS - 1, PROBE_STUBS - 1, Gate.OPEN)
-    assert closes(1, 1, Gate.PROBE)
-    assert not closes(PROBE_STUBS, PROBE_STUBS - 1, Gate.PROBE)
-    assert not closes(0, 0, Gate.PROBE)
+    assert [probe_wait(probes) for probes in (1, 2, 3, 6, 99)] == [1.0, 2.0, 4.0, 30.0, 30.0]
+    assert after_failures(failing, 1, 49.0) == closed
+    assert after_failures(TopicRow(topic="t"), PROBE_STUBS - 1, 49.0) == failing
+    later = after_failures(closed, 1, 50.0)
+    assert (later.failures, later.probes, later.probe_time) == (PROBE_STUBS + 1, 2, 52.0)
+
+
+def test_what_sends_say_of_their_topic() -> None:
+    arrived = SendOutcome("a", 1, 9.0, position=Position("b", 0, 1))
+    failed, refused = SendOutcome("b", 1, 9.0, error="gone"), SendOutcome("c", 1, 9.0, error="odd")
+    refused = structs.replace(refused, is_refused=True)
+
+    assert verdict_of([failed, refused]) == Verdict(failures=1, error="gone")
+    assert verdict_of([failed, arrived]) == Verdict(arrived=True)
+    assert verdict_of([refused]) == verdict_of([]) == Verdict()

@@ -213,7 +213,14 @@ class ResendControl:
 
     def topics(self) -> dict[str, dict[str, TopicRow]]:
         """Return, by database, the topics that are paused, or closed because nothing arrives."""
-        return {name: topics_of(each).rows() for name, each in self._databases.items()}
+        return {
+            name: {
+                topic: row
+                for topic, row in topics_of(each).rows().items()
+                if row.is_paused or row.is_closed
+            }
+            for name, each in self._databases.items()
+        }
 
 
 def check_upkeep(

@@ -41,13 +41,23 @@ class Sender(Protocol):
 
 
 class SendOutcome(msgspec.Struct, frozen=True):
-    """What one send of a stub came to; `error` is None when the broker acknowledged it."""
+    """What one send of a stub came to.
+
+    Attributes:
+        message_id: the stub's.
+        count: its sends, this one included.
+        next_time: when the next one is due, seconds since the epoch.
+        position: where the broker stored it.
+        error: why it did not; None: it acknowledged it.
+        is_refused: it failed for what the message itself is, and would anywhere and at any time.
+    """
 
     message_id: str
     count: int
     next_time: float
     position: Position | None = None
     error: str | None = None
+    is_refused: bool = False
 
 
 class StubBook(Protocol):
@@ -152,7 +162,9 @@ def _outcome(
     else:
         why = f"{type(result).__name__}: {result}"
     # What is not stored is missed at once, also when the message itself is a delayed one.
-    return SendOutcome(stub.message_id, count, next_time(count, now, None), error=why)
+    due = next_time(count, now, None)
+    is_refused = isinstance(result, MessageRefused)
+    return SendOutcome(stub.message_id, count, due, error=why, is_refused=is_refused)
 
 
 class _Held(NamedTuple):

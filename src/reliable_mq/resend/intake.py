@@ -5,7 +5,7 @@ of their sends. No topic's stubs, however many or however poisoned, keep another
 """
 
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -23,7 +23,7 @@ from reliable_mq.resend.due import (
     next_time,
     share,
 )
-from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, closes, gate_of
+from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, gate_of, verdict_of
 
 log = logging.getLogger(__name__)
 
@@ -110,23 +110,38 @@ class Intake:
             claims = claims.plus(self._due.claim(last))
         return claims
 
-    def judge(self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome], now: float) -> None:
-        """Close topics to which nothing could be sent, open those where something arrived."""
+    def judge(
+        self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome], now: float
+    ) -> list[SendOutcome]:
+        """Close topics to which nothing could be sent, open those where something arrived.
+
+        Returns what is to be recorded: a send that failed because its topic is closed is none of
+        its stub's, which has as many left as before.
+        """
+        of_topic: dict[str, list[SendOutcome]] = defaultdict(list)
         topic_of = {stub.message_id: stub.topic for stub in stubs}
-        tried = Counter(topic_of[each.message_id] for each in outcomes)
-        errors = {topic_of[o.message_id]: o.error for o in outcomes if o.error is not None}
-        failed = Counter(topic_of[o.message_id] for o in outcomes if o.error is not None)
-        for topic, number in tried.items():
-            row = self._rows.get(topic)
-            failures = row.failures if row else 0
-            if closes(number, failed[topic], gate_of(row, now)):
-                if not failures:
+        for outcome in outcomes:
+            of_topic[topic_of[outcome.message_id]].append(outcome)
+        forgiven: set[str] = set()
+        for topic, ended in of_topic.items():
+            known, verdict = self._rows.get(topic), verdict_of(ended)
+            if verdict.failures:
+                row = self._topics.failed(topic, verdict.failures, now, verdict.error)
+                if known is not None and known.is_closed:
+                    forgiven |= {each.message_id for each in ended if not each.is_refused}
+                elif row.is_closed:
                     said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
-                    log.warning(said, topic, number, errors[topic])
-                self._topics.failed(topic, failures + 1, now, errors[topic])
-            elif failures and failed[topic] < number:
-                log.warning("topic %s: sends arrive again", topic)
+                    log.warning(said, topic, row.failures, verdict.error)
+            elif verdict.arrived and known is not None and known.failures:
+                if known.is_closed:
+                    log.warning("topic %s: sends arrive again", topic)
                 self._topics.sent(topic, now)
+        return [
+            msgspec.structs.replace(each, count=each.count - 1)
+            if each.message_id in forgiven
+            else each
+            for each in outcomes
+        ]
 
     def fit(self, sent: int, took: float) -> None:
         """Take fewer at once where sending takes long (seconds), so that claims outlast it.

@@ -181,12 +181,12 @@ class Scheduler:
         )
         now = self._now()
         self._intake.fit(len(going), now - began)
-        self._book.sends.record(outcomes, self._owner, now)
+        judged = self._intake.judge(going, outcomes, now)
+        self._book.sends.record(judged, self._owner, now)
         tried = {outcome.message_id for outcome in outcomes}
         untried = [stub.message_id for stub in going if stub.message_id not in tried]
         if untried:
             self._due.rest(untried, self._owner, now, untried=True)
-        self._intake.judge(going, outcomes, now)
         failed = sum(outcome.error is not None for outcome in outcomes)
         return ResendCounts(sent=len(outcomes) - failed, failed=failed, rested=len(untried))
 

@@ -6,11 +6,11 @@ from reliable_mq.sql_types import LongText, UtcDateTime
 
 
 def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>resend_topic`: a row for each topic that is, or was, paused or closed.
+    """Return `<prefix>resend_topic`: a row for each topic that was paused, or that sends failed to.
 
     `paused_until` null with `is_paused` is a pause that only a person ends. `failures` counts the
-    batches in a row of which nothing arrived; while it is not 0, one scheduler probes at
-    `probe_time`. See `topic_gate`.
+    sends in a row that failed; while `probe_time` is not null the topic is closed, and one
+    scheduler probes then, for the `probes`-th time. See `topic_gate`.
     """
     name = f"{prefix}resend_topic"
     if name in metadata.tables:
@@ -22,6 +22,7 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
         Column("is_paused", Boolean, nullable=False, server_default=false()),
         Column("paused_until", UtcDateTime),
         Column("failures", Integer, nullable=False, server_default="0"),
+        Column("probes", Integer, nullable=False, server_default="0"),
         Column("probe_time", UtcDateTime),
         Column("actor", String(127), nullable=False, server_default=""),
         Column("note", LongText),

@@ -4,6 +4,7 @@ Table `<prefix>resend_topic`, see `sql_scheduling_tables`; what a row means is `
 say. Every method is one transaction or two, and safe while any number of schedulers does the same.
 """
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.resend.sql_audit import Act, SqlAudit
-from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, probe_wait
+from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
 from reliable_mq.sql_types import utc_datetime
 
 NOTE_LENGTH_MAX = 1000
@@ -45,11 +46,14 @@ class SqlTopics:
         topic = table.c
         this = topic.topic == bindparam("this")
         self._known = select(table).where(or_(topic.is_paused, topic.failures > 0))
+        self._is_there = select(topic.topic).where(this)
+        self._lock = select(table).where(this).with_for_update()
         self._failed = (
             update(table)
             .where(this)
             .values(
                 failures=bindparam("new_failures"),
+                probes=bindparam("new_probes"),
                 probe_time=bindparam("at"),
                 note=bindparam("why"),
                 update_date=bindparam("now"),
@@ -58,11 +62,11 @@ class SqlTopics:
         self._sent = (
             update(table)
             .where(this, topic.failures > 0)
-            .values(failures=0, probe_time=null(), update_date=bindparam("now"))
+            .values(failures=0, probes=0, probe_time=null(), update_date=bindparam("now"))
         )
         self._take_probe = (
             update(table)
-            .where(this, topic.failures > 0, topic.probe_time <= bindparam("now"))
+            .where(this, topic.probe_time <= bindparam("now"))
             .values(probe_time=bindparam("at"))
         )
         self._pause = (
@@ -89,17 +93,28 @@ class SqlTopics:
         )
 
     def rows(self) -> dict[str, TopicRow]:
-        """Return the topics that are paused or closed, by name."""
+        """Return the topics that are paused, or of which the last sends failed, by name."""
         with self._engine.begin() as connection:
             return {row.topic: _row(row) for row in connection.execute(self._known)}
 
-    def failed(self, topic: str, failures: int, now: float, error: str) -> None:
-        """Close a topic after the `failures`-th batch in a row of which nothing arrived."""
-        values = {"new_failures": failures, "at": utc_datetime(now + probe_wait(failures))}
-        self._write(self._failed, topic, values | _why(error), now)
+    def failed(self, topic: str, failures: int, now: float, error: str) -> TopicRow:
+        """Add sends that failed, of which none arrived; return the row: it may have closed."""
+        self._make(topic, now)
+        with self._engine.begin() as connection:
+            row = _row(connection.execute(self._lock, {"this": topic}).one())
+            row = after_failures(row, failures, now)
+            values = {
+                "this": topic,
+                "new_failures": row.failures,
+                "new_probes": row.probes,
+                "at": None if row.probe_time is None else utc_datetime(row.probe_time),
+                "now": utc_datetime(now),
+            }
+            connection.execute(self._failed, values | _why(error))
+        return row
 
     def sent(self, topic: str, now: float) -> None:
-        """Open a topic: something has arrived."""
+        """Forget the failures of a topic, and open it: something has arrived."""
         with self._engine.begin() as connection:
             connection.execute(self._sent, {"this": topic, "now": utc_datetime(now)})
 
@@ -136,20 +151,20 @@ class SqlTopics:
     ) -> None:
         """Change a topic's row, which is made first where there is none."""
         values = values | {"this": topic, "now": utc_datetime(now)}
+        self._make(topic, now)
         with self._engine.begin() as connection:
-            if connection.execute(statement, values).rowcount:
-                self._note(connection, act, values, now)
+            connection.execute(statement, values)
+            self._note(connection, act, values, now)
+
+    def _make(self, topic: str, now: float) -> None:
+        """Make a topic's row where there is none; such a row says nothing yet."""
+        with self._engine.begin() as connection:
+            if connection.execute(self._is_there, {"this": topic}).first() is not None:
                 return
-        try:
-            with self._engine.begin() as connection:
-                row = {"topic": topic, "update_date": utc_datetime(now)}
-                connection.execute(insert(self._table), row)
-                connection.execute(statement, values)
-                self._note(connection, act, values, now)
-        except IntegrityError:  # another one made it at this moment
-            with self._engine.begin() as connection:
-                connection.execute(statement, values)
-                self._note(connection, act, values, now)
+        with suppress(IntegrityError), self._engine.begin() as connection:
+            # else another one made it at this moment
+            row = {"topic": topic, "update_date": utc_datetime(now)}
+            connection.execute(insert(self._table), row)
 
 
 def _why(text: str) -> dict[str, str]:
@@ -162,6 +177,7 @@ def _row(row: Any) -> TopicRow:
         is_paused=row.is_paused,
         paused_until=_seconds(row.paused_until),
         failures=row.failures,
+        probes=row.probes,
         probe_time=_seconds(row.probe_time),
         actor=row.actor,
         note=row.note or "",

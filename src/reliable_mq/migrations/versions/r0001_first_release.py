@@ -419,6 +419,7 @@ def _resend_topic(metadata: MetaData, name: str) -> None:
         Column("is_paused", Boolean, nullable=False, server_default=false()),
         Column("paused_until", UtcDateTime),
         Column("failures", Integer, nullable=False, server_default="0"),
+        Column("probes", Integer, nullable=False, server_default="0"),
         Column("probe_time", UtcDateTime),
         Column("actor", String(127), nullable=False, server_default=""),
         Column("note", LongText),
