@@ -39,7 +39,9 @@ MACHINES = (
         half.HALF_TRANSITIONS,
     ),
     Machine("A consume-log row", claim.__name__, claim.Row.ABSENT, claim.ROW_TRANSITIONS),
-    Machine("An alert", escalation.__name__, escalation.AlertState.WAITING, escalation.TRANSITIONS),
+    Machine(
+        "An alert", escalation.__name__, escalation.AlertState.GATHERED, escalation.TRANSITIONS
+    ),
     Machine(
         "The circuit before Redis", breaker.__name__, breaker.Circuit.CLOSED, breaker.TRANSITIONS
     ),

@@ -10,7 +10,7 @@ from tests.app.kill_switch import Killed, KillSwitch
 from tests.resend.worlds import KEPT, MAX, QUEUE, MemoryNotifier, World
 
 from reliable_mq.resend import sql_escalations
-from reliable_mq.resend.alerts import AlertCounts, LogNotifier
+from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
 from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind, Standing
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.sql_types import utc_datetime
@@ -149,7 +149,6 @@ def test_who_lost_its_lease_writes_nothing(world: World) -> None:
     book = SqlAlerts(
         database.engine, database.escalations, database.alerts, database.notifiers, "shop"
     )
-    book.hand_out(["mail"])
 
     late = book.claim("mail", 100.0, "late", 60.0, "d1")
     assert late is not None
@@ -161,17 +160,60 @@ def test_who_lost_its_lease_writes_nothing(world: World) -> None:
     assert book.told("mail", taken, "other", 161.0, 0.0)
 
 
-def test_the_alerts_of_a_notifier_that_is_gone_wait_for_it(world: World) -> None:
+def test_a_notifier_that_is_gone_for_a_while_tells_what_it_missed(world: World) -> None:
     escalate(world, "a")
     mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
     mail.is_down = True
     world.alerts(mail, hook).run_once(100.0)
 
+    escalate(world, "b")
     world.alerts(hook).run_once(200.0)
     mail.is_down = False
-    world.alerts(mail).run_once(300.0)
+    for now in (300.0, 301.0):
+        world.alerts(mail).run_once(now)
 
-    assert (mail.told, hook.told) == ([["a"]], [["a"]])
+    assert (mail.told, hook.told) == ([["a"], ["b"]], [["a"], ["b"]])
+
+
+def test_what_was_first_seen_by_a_process_without_the_mail_is_mailed_all_the_same(
+    world: World,
+) -> None:
+    """The old half of a rolling deploy, `resend --db` without variables, another application."""
+    escalate(world, "a", "settled.")
+    hook, mail = MemoryNotifier("log"), MemoryNotifier("mail")
+    old, new = world.alerts(hook, owner="old"), world.alerts(hook, mail, owner="new")
+
+    old.run_once(101.0)
+    with world.database.engine.begin() as connection:
+        world.escalations.close(connection, ["settled.".ljust(32, "0")], "void", 101.5)
+    new.run_once(102.0)
+    escalate(world, "b", now=103.0)
+    old.run_once(104.0)
+    new.run_once(105.0)
+
+    # Then each notifier told what was open, once, whoever saw it first
+    assert (mail.told, hook.told) == ([["a"], ["b"]], [["a", "settled."], ["b"]])
+
+
+def test_what_is_committed_behind_a_later_one_is_told(postgres_url: str) -> None:
+    world = World(postgres_url)
+    alerts = world.alerts()
+    early, late = (
+        Escalation(kind=Kind.USED_UP, message_id=each.ljust(32, "0"), topic="orders", reason="r")
+        for each in ("early", "late")
+    )
+    with world.database.engine.begin() as connection:
+        world.escalations.escalate(connection, [early], 100.0)  # its row has the smaller number
+        with world.database.engine.begin() as other:
+            world.escalations.escalate(other, [late], 100.0)
+        for now in (100.0, 101.0):
+            alerts.run_once(now)
+
+    for now in (102.0, 100.0 + CLOSED_LOOK_SECONDS):
+        alerts.run_once(now)
+
+    assert world.notifier.told == [["late"], ["early"]]
+    world.database.close()
 
 
 def test_the_same_thing_is_told_again_only_after_a_person_did_something(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Telling people: alerts become digests, and each notifier tells its own.
+"""Telling people: escalations become digests, and each notifier tells its own.
 
 Receives the time; hands on digests to notifiers, and what came of them to the database. Decides
 nothing by itself: what waits and when the next digest is due is `escalation`'s to say. Any number
@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.escalation import Digest, Standing, check_notifier
+from reliable_mq.resend.escalation import Digest, Look, Standing, check_notifier
 from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
@@ -68,16 +68,14 @@ class LogNotifier:
 class AlertBook(Protocol):
     """What telling needs of the database; see `sql_alerts`."""
 
-    def hand_out(self, notifiers: Sequence[str]) -> int: ...
-
     def forget(self, before: float) -> int: ...
 
-    def pending(self) -> Collection[str]: ...
+    def standings(self, notifiers: Collection[str]) -> dict[str, Standing]: ...
 
-    def standings(self) -> dict[str, Standing]: ...
+    def look(self, notifier: str, now: float, after: int) -> Look: ...
 
     def claim(
-        self, notifier: str, now: float, owner: str, lease: float, digest_id: str
+        self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int
     ) -> Digest | None: ...
 
     def told(
@@ -150,25 +148,33 @@ class Alerts:
         self._kept = kept
         self._new_id = new_id
         self._look_at = 0.0
+        #: Up to which escalation each notifier has told all; forgotten now and then, because rows
+        #: that were numbered earlier may be committed later.
+        self._seen: dict[str, int] = {}
 
     def run_once(self, now: float) -> AlertCounts:
-        """Look for the stuck when it is time, hand alerts out, tell what is due.
+        """Look for the stuck when it is time, tell what is due.
 
         Raises whatever the database raises; what was claimed is told when the lease ends.
         """
         stuck = self._look(now)
-        while self._book.hand_out(tuple(self._notifiers)):
-            pass
         told = failed = 0
-        for name in sorted(self._book.pending()):
-            notifier = self._notifiers.get(name)
-            if notifier is None:
-                continue  # no longer configured here: its alerts wait for it
-            digest = self._book.claim(name, now, self._owner, self._lease, self._new_id())
+        for name, notifier in sorted(self._notifiers.items()):
+            digest = self._claimed(name, now)
             if digest is not None:
                 done = self._tell(notifier, digest, now)
                 told, failed = told + done, failed + (not done)
         return AlertCounts(stuck, told, failed)
+
+    def _claimed(self, name: str, now: float) -> Digest | None:
+        """Return what a notifier shall tell now, if there is something."""
+        after = self._seen.get(name, 0)
+        look = self._book.look(name, now, after)
+        if not look.waits:
+            self._seen[name] = look.newest
+        if not look.waits or look.is_held:
+            return None
+        return self._book.claim(name, now, self._owner, self._lease, self._new_id(), after)
 
     def test(self, application: str, now: float) -> dict[str, str]:
         """Let every notifier tell a test; return what went wrong, by name; "": nothing."""
@@ -185,13 +191,13 @@ class Alerts:
 
     def standings(self) -> dict[str, Standing]:
         """Return how every notifier stands, by name: those of here, and those of the database."""
-        known = self._book.standings()
-        return {name: Standing(name=name) for name in self._notifiers} | known
+        return self._book.standings(self._notifiers)
 
     def _look(self, now: float) -> int:
         if now < self._look_at:
             return 0
         self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
+        self._seen.clear()
         self._escalations.close_settled(now)
         if self._kept is not None:
             self._book.forget(now - self._kept)

@@ -1,14 +1,14 @@
 """What a person must know, how it is gathered, and when it is told. Pure.
 
 An *escalation* is something that did not settle by itself: a stub that was sent as often as
-allowed, a dead letter, a stub that is stuck. Each *notifier* (mail, webhook, log) has a *alert* of
-each escalation, and tells of all that wait at once, in a *digest*:
+allowed, a dead letter, a stub that is stuck. Each *notifier* (mail, webhook, log) tells of all that
+are open and that it has no *alert* of, at once, in a *digest*; then it has one of each:
 
-    WAITING --gather--> GATHERED --tell--> TOLD
-    WAITING --close---> NEEDLESS            a retry, or the message itself, was faster
+    GATHERED --tell--> TOLD
 
 A digest is committed before it is told and stays as it is until it is told: when nobody knows
-whether it arrived, it goes out once more under the same id.
+whether it arrived, it goes out once more under the same id. What was closed before a notifier came
+to it (a retry, or the message itself, was faster) is not told.
 """
 
 from collections.abc import Mapping
@@ -38,23 +38,17 @@ class Kind(StrEnum):
 class AlertState(IntEnum):
     """What the column `state` of an alert holds."""
 
-    WAITING = 0
-    GATHERED = 1
-    TOLD = 2
-    NEEDLESS = 3
+    GATHERED = 0
+    TOLD = 1
 
 
 class AlertEvent(Enum):
     """What can happen to an alert."""
 
-    GATHER = "gather"  # it is part of a digest
     TELL = "tell"  # the digest was accepted
-    CLOSE = "close"  # its escalation was closed before
 
 
 TRANSITIONS: Mapping[tuple[AlertState, AlertEvent], AlertState] = {
-    (AlertState.WAITING, AlertEvent.GATHER): AlertState.GATHERED,
-    (AlertState.WAITING, AlertEvent.CLOSE): AlertState.NEEDLESS,
     (AlertState.GATHERED, AlertEvent.TELL): AlertState.TOLD,
 }
 
@@ -101,6 +95,20 @@ class Share(msgspec.Struct, frozen=True):
     consumer_group: str
     count: int
     oldest: datetime
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a notifier may have to do.
+
+    Attributes:
+        newest: the last escalation there was, whatever became of it.
+        waits: there is something that it has yet to tell.
+        is_held: but not now: its next digest may not go out yet, or another process tells it.
+    """
+
+    newest: int
+    waits: bool
+    is_held: bool
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """The statements on alerts: who was told of what, once each, by any number of processes.
 
-Tables `<prefix>alert` and `<prefix>notifier`, see `sql_tables`. A digest is committed before it is
-told, and one process at a time holds a notifier: by a lease, so that another goes on when it died,
-and by its name, so that one whose lease has passed writes nothing.
+Tables `<prefix>alert` and `<prefix>notifier`, see `sql_people_tables`. A notifier takes what is
+open and what it has not taken yet, whoever saw it first. A digest is committed before it is told,
+and one process at a time holds a notifier: by a lease, so that another goes on when it died, and by
+its name, so that one whose lease has passed writes nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
@@ -17,11 +18,11 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    false,
     func,
     insert,
+    literal,
+    or_,
     select,
-    true,
     update,
 )
 
@@ -31,6 +32,7 @@ from reliable_mq.resend.escalation import (
     AlertState,
     Digest,
     Escalation,
+    Look,
     Share,
     Standing,
     next_digest_time,
@@ -38,9 +40,8 @@ from reliable_mq.resend.escalation import (
     retry_wait,
 )
 from reliable_mq.resend.sql_escalations import insert_new
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
 
-HANDED_AT_ONCE = 1_000
 FORGOTTEN_AT_ONCE = 500
 SHARES_MAX = 100
 NOTE_LENGTH_MAX = 1000
@@ -62,45 +63,47 @@ class SqlAlerts:
     ) -> None:
         self._engine = engine
         self._application = application
-        self._insert_alerts = insert(alerts)
         self._insert_notifier = insert_new(engine.dialect.name, notifiers)
-        self._prepare_handing(escalations, alerts)
+        self._prepare_looking(escalations, alerts, notifiers)
+        self._prepare_forgetting(escalations, alerts, engine.dialect.name)
         self._prepare_holding(notifiers)
         self._prepare_digests(escalations, alerts)
 
-    def _prepare_handing(self, escalations: Table, alerts: Table) -> None:
+    def _prepare_looking(self, escalations: Table, alerts: Table, notifiers: Table) -> None:
+        this, alert, told = escalations.c, alerts.c, notifiers.c
+        who = bindparam("who", type_=alert.notifier.type)
+        has_alert = exists().where(alert.escalation_seq == this.seq, alert.notifier == who)
+        self._lacking = (this.close_date.is_(None), this.seq > bindparam("after"), ~has_alert)
+        lacks = select(this.seq).where(*self._lacking)
+        gathered = alert.state == AlertState.GATHERED.value
+        later = or_(told.next_time > bindparam("at"), told.lease_until > bindparam("at"))
+        self._look = select(
+            select(func.max(this.seq)).scalar_subquery().label("newest"),
+            or_(
+                lacks.exists(),
+                select(told.name).where(told.name == who, told.digest_id.is_not(None)).exists(),
+            ).label("waits"),
+            select(told.name).where(told.name == who, later).exists().label("is_held"),
+        )
+        self._waiting = select(
+            select(func.count()).select_from(lacks.subquery()).scalar_subquery()
+            + select(func.count()).where(alert.notifier == who, gathered).scalar_subquery()
+        )
+
+    def _prepare_forgetting(self, escalations: Table, alerts: Table, dialect: str) -> None:
         this, alert = escalations.c, alerts.c
-        self._unhanded = (
-            select(this.seq)
-            .where(this.is_handed == false())
-            .order_by(this.seq)
-            .limit(HANDED_AT_ONCE)
-            .with_for_update(skip_locked=True)
-        )
-        self._hand = (
-            update(escalations)
-            .where(is_among(this.seq, "seqs", self._engine.dialect.name))
-            .values(is_handed=true())
-        )
         untold = exists().where(
-            alert.escalation_seq == this.seq,
-            alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value)),
+            alert.escalation_seq == this.seq, alert.state == AlertState.GATHERED.value
         )
         self._old = (
             select(this.seq)
-            .where(this.close_date < bindparam("before"), this.is_handed == true(), ~untold)
-            .order_by(this.seq)
+            .where(this.close_date < bindparam("before"), ~untold)
+            .order_by(this.close_date)
             .limit(FORGOTTEN_AT_ONCE)
             .with_for_update(skip_locked=True)
         )
-        dialect = self._engine.dialect.name
         self._remove_alerts = delete(alerts).where(is_among(alert.escalation_seq, "seqs", dialect))
         self._remove = delete(escalations).where(is_among(this.seq, "seqs", dialect))
-        is_untold = alert.state.in_((AlertState.WAITING.value, AlertState.GATHERED.value))
-        self._pending = select(alert.notifier).where(is_untold).distinct()
-        self._waiting = (
-            select(alert.notifier, func.count()).where(is_untold).group_by(alert.notifier)
-        )
 
     def _prepare_holding(self, notifiers: Table) -> None:
         told = notifiers.c
@@ -133,17 +136,19 @@ class SqlAlerts:
 
     def _prepare_digests(self, escalations: Table, alerts: Table) -> None:
         this, alert = escalations.c, alerts.c
-        is_closed = exists().where(this.seq == alert.escalation_seq, this.close_date.is_not(None))
-        waiting = _in(alerts, AlertState.WAITING)
-        self._drop = _of(alerts, waiting, is_closed).values(
-            state=_after(AlertState.WAITING, AlertEvent.CLOSE)
+        row = (
+            this.seq,
+            bindparam("who", type_=alert.notifier.type),
+            literal(AlertState.GATHERED.value),
+            bindparam("digest", type_=alert.digest_id.type),
         )
-        self._gather = _of(alerts, waiting).values(
-            state=_after(AlertState.WAITING, AlertEvent.GATHER), digest_id=bindparam("digest")
+        self._gather = insert(alerts).from_select(
+            ["escalation_seq", "notifier", "state", "digest_id"], select(*row).where(*self._lacking)
         )
         in_digest = alert.digest_id == bindparam("digest")
-        self._tell = _of(alerts, _in(alerts, AlertState.GATHERED), in_digest).values(
-            state=_after(AlertState.GATHERED, AlertEvent.TELL), told_date=bindparam("at")
+        ours = (alert.notifier == bindparam("who"), alert.state == AlertState.GATHERED.value)
+        self._tell = _of(alerts, *ours, in_digest).values(
+            state=next_state(AlertState.GATHERED, AlertEvent.TELL).value, told_date=bindparam("at")
         )
         joined = escalations.join(alerts, this.seq == alert.escalation_seq)
         self._shares = (
@@ -175,42 +180,41 @@ class SqlAlerts:
                 connection.execute(statement, {"seqs": seqs})
         return len(seqs)
 
-    def hand_out(self, notifiers: Sequence[str]) -> int:
-        """Give every notifier an alert of the escalations that have none yet; return how many."""
-        with self._engine.begin() as connection:
-            seqs = list(connection.execute(self._unhanded).scalars())
-            if seqs:
-                rows = [
-                    {"escalation_seq": seq, "notifier": name} for seq in seqs for name in notifiers
-                ]
-                connection.execute(self._insert_alerts, rows)
-                connection.execute(self._hand, {"seqs": seqs})
-        return len(seqs)
+    def look(self, notifier: str, now: float, after: int) -> Look:
+        """Return what a notifier may have to do, without a lock.
 
-    def pending(self) -> Collection[str]:
-        """Return the notifiers that have something to tell, now or later."""
-        with self._engine.begin() as connection:
-            return set(connection.execute(self._pending).scalars())
+        Args:
+            notifier: its name.
+            now: the time, seconds since the epoch.
+            after: escalations up to this one need not be looked at.
+        """
+        values = {"who": notifier, "at": utc_datetime(now), "after": after}
+        with self._engine.execution_options(**READS_ONLY).begin() as connection:
+            row = connection.execute(self._look, values).one()
+        return Look(row.newest or 0, bool(row.waits), bool(row.is_held))
 
-    def standings(self) -> dict[str, Standing]:
-        """Return how every notifier stands that ever told or has something to tell, by name."""
-        with self._engine.begin() as connection:
-            waiting = {row[0]: row[1] for row in connection.execute(self._waiting)}
+    def standings(self, notifiers: Collection[str]) -> dict[str, Standing]:
+        """Return how notifiers stand: these, and those that ever ran, by name."""
+        with self._engine.execution_options(**READS_ONLY).begin() as connection:
             rows = {row.name: row for row in connection.execute(self._all_notifiers)}
+            waiting = {
+                name: connection.scalar(self._waiting, {"who": name, "after": 0})
+                for name in rows.keys() | set(notifiers)
+            }
         return {
             name: Standing(
                 name=name,
-                waiting=waiting.get(name, 0),
+                waiting=waiting[name],
                 failures=rows[name].failures if name in rows else 0,
                 next_time=rows[name].next_time if name in rows else None,
                 told_date=rows[name].told_date if name in rows else None,
                 note=rows[name].note if name in rows else None,
             )
-            for name in sorted(waiting.keys() | rows.keys())
+            for name in sorted(waiting)
         }
 
     def claim(
-        self, notifier: str, now: float, owner: str, lease: float, digest_id: str
+        self, notifier: str, now: float, owner: str, lease: float, digest_id: str, after: int = 0
     ) -> Digest | None:
         """Return what a notifier shall tell now; None: nothing, or not yet, or somebody else does.
 
@@ -220,6 +224,7 @@ class SqlAlerts:
             owner: who tells.
             lease: seconds for which nobody else will.
             digest_id: names the digest, unless there is one that was begun and not told.
+            after: escalations up to this one need not be looked at.
         """
         at = utc_datetime(now)
         with self._engine.begin() as connection:
@@ -230,12 +235,11 @@ class SqlAlerts:
             gathered = row.digest_time if row.digest_id else at
             chosen = row.digest_id or digest_id
             if not row.digest_id:
-                who = {"who": notifier}
-                connection.execute(self._drop, who)
-                if not connection.execute(self._gather, who | {"digest": chosen}).rowcount:
-                    return None
+                # Nobody else gathers for this notifier meanwhile: its row is locked.
+                lacking = {"who": notifier, "digest": chosen, "after": after}
+                connection.execute(self._gather, lacking)
             digest = self._digest(connection, chosen, gathered)
-            if digest.total == 0:  # somebody removed its rows
+            if digest.total == 0:  # there was nothing to gather, or somebody removed its rows
                 connection.execute(self._drop_digest, {"who": notifier})
                 return None
             holding = {"who": notifier, "me": owner, "until": utc_datetime(now + lease)}
@@ -298,11 +302,3 @@ class SqlAlerts:
 
 def _of(table: Table, *conditions: ColumnElement[bool]) -> Any:
     return update(table).where(*conditions)
-
-
-def _in(alerts: Table, state: AlertState) -> ColumnElement[bool]:
-    return and_(alerts.c.notifier == bindparam("who"), alerts.c.state == state.value)
-
-
-def _after(state: AlertState, event: AlertEvent) -> int:
-    return next_state(state, event).value

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sqlalchemy import Connection, Table, inspect, select
+from sqlalchemy import Connection, Table, and_, inspect, or_, select, true
 
 from reliable_mq.resend.stub_filter import status_text
 from reliable_mq.resend.timeline import History
@@ -76,17 +76,24 @@ class SqlHistory:
 
     def _alerts_of(self, connection: Connection, message_id: str) -> list[dict[str, Any]]:
         alert, notifier, escalation = self._alerts.c, self._notifiers.c, self._escalations.c
+        is_of_both = and_(alert.escalation_seq == escalation.seq, alert.notifier == notifier.name)
         wanted = (
             select(
-                self._alerts,
+                escalation.seq.label("escalation_seq"),
+                notifier.name.label("notifier"),
+                *(alert.state, alert.digest_id, alert.told_date),
                 notifier.failures,
                 notifier.note.label("notifier_note"),
                 notifier.next_time,
             )
-            .join(self._escalations, escalation.seq == alert.escalation_seq)
-            .outerjoin(self._notifiers, notifier.name == alert.notifier)
-            .where(escalation.message_id == message_id)
-            .order_by(alert.escalation_seq, alert.notifier)
+            .select_from(self._escalations)
+            .join(self._notifiers, true())
+            .outerjoin(self._alerts, is_of_both)
+            .where(
+                escalation.message_id == message_id,
+                or_(alert.state.is_not(None), escalation.close_date.is_(None)),
+            )
+            .order_by(escalation.seq, notifier.name)
         )
         return [dict(row._mapping) for row in connection.execute(wanted)]
 

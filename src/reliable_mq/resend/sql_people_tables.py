@@ -6,7 +6,6 @@ Statements are in `sql_escalations` (what a person must know), `sql_alerts` (who
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
     Index,
     Integer,
@@ -14,18 +13,10 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
-    false,
 )
 
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
-from reliable_mq.sql_types import (
-    MYSQL,
-    PARTIAL_INDEXES,
-    GrowingNumber,
-    LongText,
-    UtcDateTime,
-    only_on,
-)
+from reliable_mq.sql_types import GrowingNumber, LongText, UtcDateTime
 
 OPEN_KEY_LENGTH_MAX = 255
 
@@ -35,7 +26,7 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
 
     It is committed together with what it tells of. `open_key` (kind, consumer group, message id)
     is null as soon as it is closed: being unique, it lets the same thing be told once, and again
-    when it happens again after a retry. `is_handed`: every notifier has its alert.
+    when it happens again after a retry.
     """
     name = f"{prefix}escalation"
     if name in metadata.tables:
@@ -51,26 +42,19 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
         Column("message_key", String(255), nullable=False, server_default=""),
         Column("reason", LongText, nullable=False),
         Column("open_key", String(OPEN_KEY_LENGTH_MAX), unique=True),
-        Column("is_handed", Boolean, nullable=False, server_default=false()),
         Column("create_date", UtcDateTime, nullable=False),
         Column("close_date", UtcDateTime),
         Column("close_reason", String(32)),
     )
-    column = table.c
-    unhanded = column.is_handed == false()
-    Index(f"{name}_closed", column.close_date)
-    only_on(
-        PARTIAL_INDEXES,
-        Index(f"{name}_unhanded", column.seq, postgresql_where=unhanded, sqlite_where=unhanded),
-    )
-    only_on(MYSQL, Index(f"{name}_unhanded", column.is_handed, column.seq))
+    # Who tells looks for what is open in the order of rows, retention for what was closed long ago.
+    Index(f"{name}_closed", table.c.close_date, table.c.seq)
     return table
 
 
 def alert_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>alert`: one row for each escalation and notifier.
+    """Return `<prefix>alert`: a row is an escalation that a notifier has told, or is telling.
 
-    `state` is a `AlertState`. The rows of one `digest_id` are told together, and together again
+    `state` is an `AlertState`. The rows of one `digest_id` are told together, and together again
     when nobody knows whether they arrived.
     """
     name = f"{prefix}alert"

@@ -25,7 +25,9 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What the tables of one database know of a message; rows by column name.
 
-    `alerts` are joined with the row of their notifier: `failures`, `notifier_note`, `next_time`.
+    `alerts` has a row for each escalation that is open or was told and each notifier, with what is
+    known of the notifier: `failures`, `notifier_note`, `next_time`; without a `state` its telling
+    has not begun.
     """
 
     stub: Row | None = None
@@ -155,7 +157,7 @@ def _of_alert(alert: Row) -> Iterator[Moment]:
     name, state = alert["notifier"], alert["state"]
     if state == AlertState.TOLD:
         yield Moment(alert["told_date"], "alert", f"told by {name}, digest {alert['digest_id']}")
-    elif state != AlertState.NEEDLESS:
+    else:
         what = f"not told by {name} yet"
         if alert["failures"]:
             what += f", {alert['failures']} tries failed: {alert['notifier_note']}"

@@ -162,22 +162,13 @@ def _escalation(metadata: MetaData, name: str) -> None:
         Column("message_key", String(255), nullable=False, server_default=""),
         Column("reason", LongText, nullable=False),
         Column("open_key", String(255), unique=True),
-        Column("is_handed", Boolean, nullable=False, server_default=false()),
         Column("create_date", UtcDateTime, nullable=False),
         Column("close_date", UtcDateTime),
         Column("close_reason", String(32)),
     )
     column = table.c
     Index(f"ix_{name}_message_id", column.message_id)
-    Index(f"{name}_closed", column.close_date)
-    only_on(
-        PARTIAL_INDEXES,
-        Index(f"{name}_unhanded", column.seq, **partial(("is_handed = false", "is_handed = 0"))),
-    )
-    only_on(
-        MYSQL,
-        Index(f"{name}_unhanded", column.is_handed, column.seq),
-    )
+    Index(f"{name}_closed", column.close_date, column.seq)
 
 
 def _idempotent_call(metadata: MetaData, name: str) -> None:
