@@ -16,7 +16,6 @@ from sqlalchemy import (
     bindparam,
     exists,
     func,
-    insert,
     literal,
     null,
     or_,
@@ -24,13 +23,13 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_tables import waiting_kinds
 from reliable_mq.outbox.stub import Stub, StubStatus, groups_of
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_types import MYSQL, is_among, utc_datetime
 
 STUCK_OPEN_MAX = 1_000
 """Most escalations of stuck stubs that are open at once: a backlog of a million is one matter."""
@@ -289,8 +288,13 @@ def _stuck(row: Any, consumed: set[Any], now: float) -> Escalation:
 
 
 def insert_new(dialect: str, table: Table) -> Any:
-    """Return the insert that leaves a row alone that is there."""
-    if dialect in ("mysql", "mariadb"):
-        return insert(table).prefix_with("IGNORE")
+    """Return the insert that leaves a row alone that is there.
+
+    On MySQL by setting a column to what it is: INSERT IGNORE would also cut texts and take NULL for
+    nothing.
+    """
+    if dialect in MYSQL:
+        key = next(iter(table.primary_key))
+        return mysql.insert(table).on_duplicate_key_update({key.name: key})
     known: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
     return known[dialect](table).on_conflict_do_nothing()
