@@ -2,14 +2,11 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-from sqlalchemy import event, text
-from tests.app.kill_switch import Killed, KillSwitch
-from tests.resend.worlds import KEPT, MAX, QUEUE, MemoryNotifier, World
+from tests.app.kill_switch import KillSwitch
+from tests.resend.worlds import KEPT, MAX, MemoryNotifier, World
 
-from reliable_mq.resend import sql_escalations
 from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
 from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind, Standing
 from reliable_mq.resend.sql_alerts import SqlAlerts
@@ -231,47 +228,6 @@ def test_the_same_thing_is_told_again_only_after_a_person_did_something(world: W
     assert world.notifier.told == [["a"], ["a"]]
 
 
-def test_a_stub_that_is_stuck_is_told_once_and_forgotten_when_it_settles(world: World) -> None:
-    # Given a message for a group that nobody runs, one that waits behind a stub of its key that
-    # waits for a person, a delayed one, and one that is young
-    waiting = world.sent("a", groups=("typo",))
-    first, blocked = world.write("b", key="k"), world.write("c", key="k")
-    world.change(first, resend_time=None, count=MAX)
-    world.change(blocked, note="an earlier one")
-    world.sent("d", deliver_time=100.0 + DAY)
-    world.broker.progress["typo"] = world.broker.progress["g"] = {QUEUE: (-1, 9)}
-    alerts = world.alerts()
-    assert alerts.run_once(100.0) == AlertCounts()
-
-    # When a day has passed
-    assert alerts.run_once(100.0 + DAY).stuck == 2
-    assert alerts.run_once(200.0 + DAY).stuck == 0
-
-    # Then a person is told of both, once, and why
-    assert world.notifier.told == [["a", "c"]]
-    assert [item.reason for item in world.notifier.digests[0].items] == [
-        "not consumed in 24.0 h by typo; sent 1 times",
-        "not sent in 24.0 h, after 0 tries",
-    ]
-    # When one of them is consumed after all, Then it is no longer open
-    world.change(waiting, status=1, resend_time=None)
-    alerts.run_once(300.0 + DAY)
-    assert world.open_escalations() == [("stuck", "c")]
-
-
-def test_a_backlog_of_many_is_one_matter(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_escalations, "STUCK_OPEN_MAX", 3)
-    for number in range(5):
-        world.sent(f"m{number}")
-    alerts = world.alerts()
-
-    assert alerts.run_once(100.0 + DAY).stuck == 3
-    assert alerts.run_once(200.0 + DAY).stuck == 0
-    for number in range(2):
-        world.change(f"m{number}".ljust(32, "0"), status=1, resend_time=None)
-    assert alerts.run_once(300.0 + DAY).stuck == 2
-
-
 def test_what_is_closed_and_told_is_forgotten_when_its_time_is_over(world: World) -> None:
     # Given one that was told, one that one notifier has yet to tell, and one that is open
     mail, hook = MemoryNotifier("mail"), MemoryNotifier("hook")
@@ -346,7 +302,7 @@ def test_rows_that_somebody_tampered_with_stop_nobody(world: World) -> None:
 
     alerts.run_once(110.0)
     assert world.notifier.digests[0].headline.endswith("1 nonsense")
-    # and when the rows of a digest are gone, the next one goes out
+    # and when somebody removed what was told, it is told once more with what came since
     world.notifier.is_down = True
     escalate(world, "b")
     alerts.run_once(120.0)
@@ -357,37 +313,7 @@ def test_rows_that_somebody_tampered_with_stop_nobody(world: World) -> None:
     for now in (200.0, 201.0):
         alerts.run_once(now)
 
-    assert world.notifier.told == [["a"], ["c"]]
-
-
-def test_looking_for_the_stuck_reads_no_settled_stubs(postgres_url: str) -> None:
-    world = World(postgres_url)
-    rows = "generate_series(1, 50000) i"
-    with world.database.engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO rmq_message_stub (message_id, topic, content, status, create_date,"
-                " update_date) SELECT lpad(i::text, 32, '0'), 't', '', 1, to_timestamp(100),"
-                f" to_timestamp(100) FROM {rows}"
-            )
-        )
-    world.sent("due")
-    with world.database.engine.begin() as connection:
-        connection.execute(text("ANALYZE rmq_message_stub"))
-    plans: list[str] = []
-
-    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT") and "rmq_escalation.open_key =" in statement:
-            cursor.execute(f"EXPLAIN {statement}", parameters)
-            plans.append("\n".join(row[0] for row in cursor.fetchall()))
-
-    event.listen(world.database.engine, "before_cursor_execute", explain)
-    assert world.escalations.stuck(100.0 + DAY, DAY) == 1
-
-    assert len(plans) == 3
-    assert not [plan for plan in plans if "Seq Scan on rmq_message_stub" in plan]
-    assert not [plan for plan in plans if "rmq_message_stub_pkey" in plan]
-    world.database.close()
+    assert world.notifier.told == [["a"], ["a", "b", "c"]]
 
 
 def test_the_log_has_a_line_for_each_and_says_what_to_do(
@@ -403,40 +329,39 @@ def test_the_log_has_a_line_for_each_and_says_what_to_do(
     assert "51 messages wait for a person" in caplog.messages[-1]
 
 
-class AfterSteps(KillSwitch):
-    """Counts only what has happened: before a step everything is as after the one before it."""
+class OfTelling(KillSwitch):
+    """Counts what has happened since something was escalated: before that nothing is to be told."""
 
     def step(self, name: str) -> None:
-        if self.dead or name.startswith("after"):
+        is_counted = name.startswith("after") and (self.names or "escalation" in name)
+        if self.dead or is_counted:
             super().step(name)
 
 
 def test_a_person_is_told_whichever_step_is_the_last(world: World) -> None:
     """Given a stub whose sends are used up, the n-th process dies at its n-th step."""
     died_at = []
-    for step in range(STEPS_MAX):
-        now = 105.0 + 1000.0 * step
-        stub = world.write(f"s{step:03}.")
-        world.change(stub, count=MAX, resend_time=utc_datetime(now))
-        switch = AfterSteps(step)
-        with world.another_life(switch) as life:
+    with world.mortal() as life:
+        for step in range(STEPS_MAX):
+            now = 105.0 + 1000.0 * step
+            stub = world.write(f"s{step:03}.")
+            world.change(stub, count=MAX, resend_time=utc_datetime(now))
+            switch = OfTelling(step)
             life.notifier.tell = switch.inside(world.notifier.tell)  # type: ignore[method-assign]
-            try:
+            with life.dying_of(switch):
                 life.new_scheduler(f"dead{step}").run_once(now)
                 life.alerts(owner=f"dead{step}").run_once(now + 1.0)
-            except Killed:
-                died_at.append(switch.names[-1])
+            world.new_scheduler(f"next{step}").run_once(now + 100.0)
+            world.alerts(owner=f"next{step}").run_once(now + 101.0)
 
-        world.new_scheduler(f"next{step}").run_once(now + 100.0)
-        world.alerts(owner=f"next{step}").run_once(now + 101.0)
-
-        # Then it is told, perhaps twice, but then it is the same mail
-        assert {stub} == {each.message_id for d in world.notifier.digests for each in d.items}
-        assert len({digest.digest_id for digest in world.notifier.digests}) == 1
-        assert world.row(stub)["resend_time"] is None
-        world.notifier.digests.clear()
-        if not switch.dead:
-            break
-        world.change(stub, status=1)
-    assert len(died_at) >= 20
+            # Then it is told, perhaps twice, but then it is the same mail
+            assert {stub} == {each.message_id for d in world.notifier.digests for each in d.items}
+            assert len({digest.digest_id for digest in world.notifier.digests}) == 1
+            assert world.row(stub)["resend_time"] is None
+            world.notifier.digests.clear()
+            if not switch.dead:
+                break
+            died_at.append(switch.names[-1])
+            world.change(stub, status=1)
+    assert len(died_at) >= 15, died_at
     assert "after tell" in died_at

@@ -156,11 +156,11 @@ def test_a_letter_is_closed_by_being_consumed_after_all_and_a_stub_by_another_gr
     world.sent("a", groups=("h",))
     give_up(world)
     world.change(A, status=1)
-    world.escalations.close_settled(120.0)
+    world.stuck.close_settled(120.0)
     assert world.open_escalations() == [("dead letter", "a")]  # of a group that is not waited for
 
     world.log(A, group="g")
-    world.escalations.close_settled(121.0)
+    world.stuck.close_settled(121.0)
     assert world.open_escalations() == []
     (row,) = world.rows(world.database.escalations)
     assert (row["close_reason"], row["close_date"]) == ("settled", utc_datetime(121.0))

@@ -1,14 +1,13 @@
 """A world for the resend scheduler: a real database, and a broker and notifiers in memory."""
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import Table, insert, select, update
-from tests.app.kill_switch import KillSwitch
+from sqlalchemy import Table, event, insert, select, update
+from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
@@ -114,6 +113,7 @@ class World:
         self.topics = SqlTopics(self.database.engine, self.database.resend_topics)
         self.broker = MemoryBroker()
         self.escalations = self.database.escalating()
+        self.stuck = self.database.stuck()
         self.audit = SqlAudit(self.database.audit)
         self.hands = self.database.hands()
         self.notifier = MemoryNotifier()
@@ -124,15 +124,11 @@ class World:
         return SqlDue(self.stubs, database.logs, database.confirmation())
 
     @contextmanager
-    def another_life(self, switch: KillSwitch) -> Iterator["World"]:
-        """Give another process's view of this world; what it leaves open is dropped in the end."""
-        life = World(self.database.url.render_as_string(hide_password=False), is_new=False)
-        switch.watch(life.database.engine)
+    def mortal(self) -> Iterator["MortalWorld"]:
+        """Give another process's view of this world, one that can die again and again."""
+        life = MortalWorld(self.database.url.render_as_string(hide_password=False), is_new=False)
         yield life
         life.database.close()
-        if self.database.dialect == "sqlite":
-            # a statement that died half read would hold its transaction open
-            gc.collect()
 
     def new_scheduler(
         self,
@@ -161,7 +157,7 @@ class World:
         )
         return Alerts(
             book,
-            self.escalations,
+            self.stuck,
             notifiers or (self.notifier,),
             owner=owner,
             lease=60.0,
@@ -247,3 +243,37 @@ class World:
                 .one()
                 ._mapping
             )
+
+
+class MortalWorld(World):
+    """Processes one after the other; what one leaves open the kernel closes.
+
+    They share what SQLAlchemy has compiled: a process that begins anew compiles for half a second.
+    """
+
+    def __init__(self, url: str, *, is_new: bool = True) -> None:
+        super().__init__(url, is_new=is_new)
+        self._connections: list[Any] = []
+        self._switch: KillSwitch | None = None
+        event.listen(
+            self.database.engine, "connect", lambda _, record: self._connections.append(record)
+        )
+        KillSwitch.watch(self, self.database.engine)  # type: ignore[arg-type]  # it has `step`
+
+    def step(self, name: str) -> None:
+        """Take a step of the process that lives, if one does."""
+        if self._switch is not None:
+            self._switch.step(name)
+
+    @contextmanager
+    def dying_of(self, switch: KillSwitch) -> Iterator[None]:
+        """Live until the switch says no, or to the end."""
+        self._switch = switch
+        with suppress(Killed):
+            yield
+        self._switch = None
+        for record in self._connections:
+            if record.dbapi_connection is not None:
+                record.dbapi_connection.rollback()
+                record.invalidate()
+        self._connections.clear()

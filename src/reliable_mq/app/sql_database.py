@@ -34,11 +34,13 @@ from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.sql_people_tables import (
     alert_table,
     audit_table,
+    duty_table,
     escalation_table,
     notifier_table,
 )
 from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retention_table
 from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
+from reliable_mq.resend.sql_stuck import SqlStuck
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
@@ -113,6 +115,7 @@ class Database:
         self.escalations = escalation_table(self.metadata, prefix)
         self.alerts = alert_table(self.metadata, prefix)
         self.notifiers = notifier_table(self.metadata, prefix)
+        self.duties = duty_table(self.metadata, prefix)
         self.audit = audit_table(self.metadata, prefix)
         run_table(self.metadata, prefix)
         finding_table(self.metadata, prefix)
@@ -204,8 +207,17 @@ class Database:
 
     def escalating(self) -> SqlEscalations:
         """Return what has a person told of what is in this database."""
-        return SqlEscalations(
-            self.engine, self.escalations, self.stubs, self.logs, self.confirmations
+        return SqlEscalations(self.engine, self.escalations, self.stubs)
+
+    def stuck(self) -> SqlStuck:
+        """Return what looks for stubs of this database that do not settle."""
+        return SqlStuck(
+            self.engine,
+            stubs=self.stubs,
+            logs=self.logs,
+            confirmation=self.confirmation(),
+            escalations=self.escalating(),
+            duties=self.duties,
         )
 
     def settlement(self) -> SqlSettlement:

@@ -94,7 +94,7 @@ class Upkeep:
         )
         return Alerts(
             book,
-            database.escalating(),
+            database.stuck(),
             self._notifiers,
             owner=self._connections.scheduler_owner(),
             lease=ALERT_LEASE_SECONDS,

@@ -96,6 +96,8 @@ def _make_indexes(table: Table) -> None:
     for kind, condition in waiting_kinds(table).items():
         columns = (column.topic, column.resend_time, column.seq)
         _index(f"{name}_{kind}", condition, *columns)
+    # What is stuck: of all that waits of a topic, what is old.
+    _index(f"{name}_waiting", waiting_rows(table), column.topic, column.create_date)
     # What retention removes, the oldest first.
     _index(f"{name}_settled", settled_rows(table), column.update_date)
     # What no relay owns and nobody has sent yet; rows that have an owner cost this index nothing.
@@ -117,9 +119,17 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     yield Index(f"{name}_unsent", *unsent, column.topic, *when)
     yield Index(f"{name}_sent", column.status, column.given_up, column.topic, *when)
     yield Index(f"{name}_unowned", *unsent, column.owner, *when)
+    yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
     key = (column.topic, column.ordering_key, column.status)
     yield Index(f"{name}_ordered", *key, column.broker_name, column.seq)
+
+
+def waiting_rows(table: Table) -> ColumnElement[bool]:
+    """Return what stubs have in common that are not settled and wait for no person."""
+    column = table.c
+    unsettled = column.status == literal_column("0")
+    return and_(unsettled, column.resend_time.is_not(None), not_(column.given_up))
 
 
 def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
@@ -129,7 +139,7 @@ def waiting_kinds(table: Table) -> dict[str, ColumnElement[bool]]:
     """
     column = table.c
     nought: ColumnElement[int] = literal_column("0")
-    waiting = and_(column.status == nought, column.resend_time.is_not(None), not_(column.given_up))
+    waiting = waiting_rows(table)
     unsent = and_(waiting, column.broker_name.is_(None))
     # The send of one was begun by an owner that has not told of its end.
     begun = and_(column.owner.is_not(None), column.count > nought)

@@ -12,13 +12,13 @@ from typing import Protocol
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.resend.escalation import Digest, Look, Standing, check_notifier
+from reliable_mq.resend.escalation import Digest, Kind, Look, Standing, check_notifier
 from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
 
 CLOSED_LOOK_SECONDS = 60.0
-"""How often it is looked for stubs that are stuck, and for what has settled since."""
+"""How often one instance looks for stubs that are stuck, and for what has settled since."""
 
 
 class Notifier(Protocol):
@@ -52,11 +52,16 @@ class LogNotifier:
     def tell(self, digest: Digest) -> None:
         """Write one line for each escalation that the digest names, and one for the others."""
         for each in digest.items:
+            group = f", group {each.consumer_group}" if each.consumer_group else ""
+            if each.kind == Kind.BACKLOG:
+                look = f"stub list --status unconfirmed --topic {each.topic}"
+                said = "%s: topic %s%s: %s; see `reliable-mq %s`"
+                log.error(said, each.kind, each.topic, group, each.reason, look)
+                continue
             log.error(
                 "%s: message %s of topic %s (key %r)%s: %s; see `reliable-mq stub show %s`, "
                 "then retry or void it",
-                *(each.kind, each.message_id, each.topic, each.message_key),
-                f", group {each.consumer_group}" if each.consumer_group else "",
+                *(each.kind, each.message_id, each.topic, each.message_key, group),
                 *(each.reason, each.message_id),
             )
         if not digest.total:
@@ -86,9 +91,11 @@ class AlertBook(Protocol):
 
 
 class StuckBook(Protocol):
-    """What looking for the stuck needs of the database; see `sql_escalations`."""
+    """What looking for the stuck needs of the database; see `sql_stuck`."""
 
-    def stuck(self, now: float, age: float) -> int: ...
+    def take_turn(self, now: float, next_time: float) -> bool: ...
+
+    def look(self, now: float, age: float) -> int: ...
 
     def close_settled(self, now: float) -> int: ...
 
@@ -109,7 +116,7 @@ class Alerts:
 
     Args:
         book: alerts.
-        escalations: looks for what is stuck or has settled.
+        stuck: looks for what is stuck or has settled.
         notifiers: who tells.
         owner: this process's name; no two may share it.
         lease: seconds after which another process may tell what this one claimed; longer than a
@@ -125,7 +132,7 @@ class Alerts:
     def __init__(
         self,
         book: AlertBook,
-        escalations: StuckBook,
+        stuck: StuckBook,
         notifiers: Sequence[Notifier],
         *,
         owner: str,
@@ -140,7 +147,7 @@ class Alerts:
         if len(set(names)) != len(names):
             raise ConfigurationError(f"two notifiers share a name: {', '.join(sorted(names))}")
         self._book = book
-        self._escalations = escalations
+        self._stuck = stuck
         self._notifiers = {each.name: each for each in notifiers}
         self._owner = owner
         self._lease = lease
@@ -198,10 +205,12 @@ class Alerts:
             return 0
         self._look_at = now + min(CLOSED_LOOK_SECONDS, self._stuck_after / 10)
         self._seen.clear()
-        self._escalations.close_settled(now)
+        if not self._stuck.take_turn(now, self._look_at):
+            return 0
+        self._stuck.close_settled(now)
         if self._kept is not None:
             self._book.forget(now - self._kept)
-        return self._escalations.stuck(now, self._stuck_after)
+        return self._stuck.look(now, self._stuck_after)
 
     def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:
         try:

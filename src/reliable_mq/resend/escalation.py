@@ -33,6 +33,7 @@ class Kind(StrEnum):
     USED_UP = "sends used up"
     DEAD_LETTER = "dead letter"
     STUCK = "stuck"
+    BACKLOG = "backlog"  # the stubs of a topic and group that are stuck, beyond those told already
 
 
 class AlertState(IntEnum):
@@ -65,7 +66,8 @@ def next_state(state: AlertState, event: AlertEvent) -> AlertState:
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a person must know. `consumer_group` is empty unless it is one group's.
 
-    `kind` is a `Kind`, unless somebody wrote another word into the table.
+    `kind` is a `Kind`, unless somebody wrote another word into the table. A backlog is of no one
+    message: its `message_id` is empty.
     """
 
     kind: str
@@ -78,13 +80,19 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_key(self) -> str:
-        """What may be open once at a time."""
-        return open_key(self.kind, self.message_id, self.consumer_group)
+        """What may be open once at a time: a stub is stuck once, whichever groups it waits for."""
+        if self.kind == Kind.BACKLOG:
+            return open_key(self.kind, self.topic, self.consumer_group)
+        group = "" if self.kind == Kind.STUCK else self.consumer_group
+        return open_key(self.kind, self.message_id, group)
 
 
-def open_key(kind: str, message_id: str, group: str = "") -> str:
-    """Return the value of the column `open_key` while an escalation is open."""
-    return f"{kind}/{group}/{message_id}"
+def open_key(kind: str, name: str, group: str = "") -> str:
+    """Return the value of the column `open_key` while an escalation is open.
+
+    `name` is what it is open of: a message's id, or the topic of a backlog.
+    """
+    return f"{kind}/{group}/{name}"
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -159,8 +167,11 @@ class Digest(msgspec.Struct, frozen=True):
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count
         parts = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        verb = "message waits" if self.total == 1 else "messages wait"
-        return f"[{self.application}] {self.total} {verb} for a person: {parts}"
+        backlogs = counts[Kind.BACKLOG]
+        sums = ((self.total - backlogs, "message"), (backlogs, "backlog"))
+        what = " and ".join(f"{count} {word}{'s'[: count > 1]}" for count, word in sums if count)
+        verb = "waits" if self.total == 1 else "wait"
+        return f"[{self.application}] {what} {verb} for a person: {parts}"
 
 
 def retry_wait(failures: int) -> float:

@@ -11,18 +11,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, func, literal, select, union_all
 
 
-def agenda_of(table: Table, kinds: Mapping[str, ColumnElement[bool]]) -> Any:
+def agenda_of(
+    table: Table, kinds: Mapping[str, ColumnElement[bool]], moment: ColumnElement[Any]
+) -> Any:
     """Return the statement; its rows are (`kind`, `topic`, `first_time`).
 
     Args:
         table: the message stubs.
         kinds: for each kind what its stubs have in common; the condition of a partial index on
-            (topic, resend_time).
+            (topic, moment).
+        moment: the column of whose values the first one is asked for.
     """
-    return union_all(*(_of_kind(table, name, kind) for name, kind in kinds.items()))
+    return union_all(*(_of_kind(table, name, kind, moment) for name, kind in kinds.items()))
 
 
-def _of_kind(table: Table, name: str, kind: ColumnElement[bool]) -> Any:
+def _of_kind(table: Table, name: str, kind: ColumnElement[bool], moment: ColumnElement[Any]) -> Any:
     stub = table.c
     known = (
         select(func.min(stub.topic).label("topic"))
@@ -34,7 +37,7 @@ def _of_kind(table: Table, name: str, kind: ColumnElement[bool]) -> Any:
         select(after.correlate(known).scalar_subquery()).where(known.c.topic.is_not(None))
     )
     first = (
-        select(func.min(stub.resend_time))
+        select(func.min(moment))
         .where(kind, stub.topic == known.c.topic)
         .correlate(known)
         .scalar_subquery()

@@ -198,7 +198,7 @@ class SqlAlerts:
         with self._engine.execution_options(**READS_ONLY).begin() as connection:
             rows = {row.name: row for row in connection.execute(self._all_notifiers)}
             waiting = {
-                name: connection.scalar(self._waiting, {"who": name, "after": 0})
+                name: connection.execute(self._waiting, {"who": name, "after": 0}).scalar_one()
                 for name in rows.keys() | set(notifiers)
             }
         return {

@@ -63,10 +63,10 @@ class SqlConfirmation:
         elsewhere = select(func.count()).where(*consumed_in(told), not_(here_too)).scalar_subquery()
         consumed = here + elsewhere
         wanted = func.length(required) - func.length(func.replace(required, ",", "")) - 1
-        self._one = _Statements(stubs, stub.message_id == bindparam("id"), consumed == wanted)
-        self._many = _Statements(
-            stubs, is_among(stub.message_id, "id", dialect), consumed == wanted
-        )
+        #: Every required group has consumed the message of the stub.
+        self.is_complete: ColumnElement[bool] = consumed == wanted
+        self._one = _Statements(stubs, stub.message_id == bindparam("id"), self.is_complete)
+        self._many = _Statements(stubs, is_among(stub.message_id, "id", dialect), self.is_complete)
         self._is_alone = True
         self._alone = Prepared(self._one.confirm_alone)
         self._told = select(

@@ -53,7 +53,7 @@ class SqlDue:
         table, dialect = stubs.table, stubs.engine.dialect.name
         stub = table.c
         kinds = waiting_kinds(table)
-        self._agenda = agenda_of(table, kinds)
+        self._agenda = agenda_of(table, kinds, stub.resend_time)
         self._due = {
             (DueKind(name), newest): self._due_first(table, kind, newest=newest)
             for name, kind in kinds.items()

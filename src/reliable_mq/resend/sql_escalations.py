@@ -12,27 +12,18 @@ from sqlalchemy import (
     Connection,
     Engine,
     Table,
-    and_,
     bindparam,
-    exists,
-    func,
     literal,
     null,
-    or_,
     select,
-    union_all,
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.sql_tables import waiting_kinds
-from reliable_mq.outbox.stub import Stub, StubStatus, groups_of
+from reliable_mq.outbox.stub import Stub, StubStatus
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
 from reliable_mq.sql_types import MYSQL, is_among, utc_datetime
 
-STUCK_OPEN_MAX = 1_000
-"""Most escalations of stuck stubs that are open at once: a backlog of a million is one matter."""
 REASON_LENGTH_MAX = 1000
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
@@ -40,16 +31,13 @@ _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 class SqlEscalations:
     """The escalations of one database. Methods that take a connection work in its transaction."""
 
-    def __init__(
-        self, engine: Engine, table: Table, stubs: Table, logs: Table, confirmations: Table
-    ) -> None:
+    def __init__(self, engine: Engine, table: Table, stubs: Table) -> None:
         self.table = table
         self._engine = engine
         dialect = engine.dialect.name
         self._raise = insert_new(dialect, table)
         self._prepare_handing(stubs, dialect)
-        self._prepare_closing(stubs, (logs, confirmations), dialect)
-        self._prepare_stuck(stubs, (logs, confirmations), dialect)
+        self._prepare_closing(dialect)
 
     def _prepare_handing(self, stubs: Table, dialect: str) -> None:
         stub = stubs.c
@@ -69,8 +57,8 @@ class SqlEscalations:
             )
         )
 
-    def _prepare_closing(self, stubs: Table, ledgers: Sequence[Table], dialect: str) -> None:
-        this, stub = self.table.c, stubs.c
+    def _prepare_closing(self, dialect: str) -> None:
+        this = self.table.c
         close = (
             update(self.table)
             .where(this.open_key.is_not(None))
@@ -88,53 +76,6 @@ class SqlEscalations:
             this.kind == Kind.DEAD_LETTER.value,
             this.consumer_group == bindparam("group"),
             this.open_key != normal,
-        )
-        settled = exists().where(stub.message_id == this.message_id, stub.status != _UNCONFIRMED)
-        voided = exists().where(
-            stub.message_id == this.message_id, stub.status == StubStatus.VOIDED.value
-        )
-        consumed = [
-            exists().where(
-                each.c.message_id == this.message_id,
-                each.c.consumer_group == this.consumer_group,
-                each.c.state == LogState.CONSUMED.value,
-            )
-            for each in ledgers
-        ]
-        is_letter = this.kind == Kind.DEAD_LETTER.value
-        self._close_settled = close.where(
-            or_(
-                and_(~is_letter, settled),
-                and_(is_letter, or_(voided, *consumed)),
-            )
-        )
-
-    def _prepare_stuck(self, stubs: Table, ledgers: Sequence[Table], dialect: str) -> None:
-        this, stub = self.table.c, stubs.c
-        self._count_stuck = select(func.count()).where(
-            this.open_key.is_not(None), this.kind == Kind.STUCK.value
-        )
-        is_open = this.open_key == literal(open_key(Kind.STUCK, "")) + stub.message_id
-        # By kind, because each kind of waiting has an index of its own.
-        self._stuck = [
-            select(stubs)
-            .where(
-                kind,
-                func.coalesce(stub.deliver_time, stub.create_date) <= bindparam("old"),
-                stub.create_date <= bindparam("old"),
-                ~exists().where(is_open),
-            )
-            .limit(bindparam("limit"))
-            for kind in waiting_kinds(stubs).values()
-        ]
-        self._consumed = union_all(
-            *(
-                select(each.c.message_id, each.c.consumer_group).where(
-                    is_among(each.c.message_id, "ids", dialect),
-                    each.c.state == LogState.CONSUMED.value,
-                )
-                for each in ledgers
-            )
         )
 
     def escalate(
@@ -210,32 +151,6 @@ class SqlEscalations:
         values = {"ids": list(message_ids), "group": group, "why": "retry"}
         connection.execute(self._close_letters, values | {"at": utc_datetime(now)})
 
-    def close_settled(self, now: float) -> int:
-        """Close what has settled by itself since; return how many."""
-        with self._engine.begin() as connection:
-            values = {"at": utc_datetime(now), "why": "settled"}
-            return connection.execute(self._close_settled, values).rowcount
-
-    def stuck(self, now: float, age: float) -> int:
-        """Escalate stubs that are neither settled nor with a person though they are so old.
-
-        Returns how many were looked at; at most `STUCK_OPEN_MAX` are open at once.
-        """
-        old = utc_datetime(now - age)
-        with self._engine.begin() as connection:
-            room = STUCK_OPEN_MAX - connection.execute(self._count_stuck).scalar_one()
-            if room <= 0:
-                return 0
-            values = {"old": old, "limit": room}
-            rows = [row for each in self._stuck for row in connection.execute(each, values)]
-            rows = sorted(rows, key=lambda row: row.seq)[:room]
-            if not rows:
-                return 0
-            ids = {"ids": [row.message_id for row in rows]}
-            consumed = {tuple(row) for row in connection.execute(self._consumed, ids)}
-            self.escalate(connection, [_stuck(row, consumed, now) for row in rows], now)
-        return len(rows)
-
 
 def _row(escalation: Escalation, at: datetime) -> dict[str, Any]:
     return {
@@ -260,29 +175,6 @@ def _used_up(stub: Stub, note: str | None) -> Escalation:
         message_id=stub.message_id,
         topic=stub.topic,
         message_key=stub.message_key,
-        reason=reason,
-    )
-
-
-def _stuck(row: Any, consumed: set[Any], now: float) -> Escalation:
-    since = row.deliver_time or row.create_date
-    count = row._mapping["count"]
-    missing = [
-        group for group in groups_of(row.required_groups) if (row.message_id, group) not in consumed
-    ]
-    hours = f"{(now - since.timestamp()) / 3600:.1f} h"
-    if row.broker_name is None:
-        reason = f"not sent in {hours}, after {count} tries"
-        reason += f"; the last one: {row.note}" if row.note and count else ""
-    elif missing:
-        reason = f"not consumed in {hours} by {', '.join(missing)}; sent {count} times"
-    else:
-        reason = f"consumed by every required group, and not confirmed in {hours}"
-    return Escalation(
-        kind=Kind.STUCK,
-        message_id=row.message_id,
-        topic=row.topic,
-        message_key=row.message_key,
         reason=reason,
     )
 

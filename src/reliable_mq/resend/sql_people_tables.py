@@ -1,7 +1,7 @@
 """The tables of whom a person was told of, and of what a person did. Only their shape.
 
-Statements are in `sql_escalations` (what a person must know), `sql_alerts` (who was told of it),
-`sql_audit` (what was changed by hand or by repair).
+Statements are in `sql_escalations` (what a person must know), `sql_stuck` (what is found by looking
+for it), `sql_alerts` (who was told of it), `sql_audit` (what was changed by hand or by repair).
 """
 
 from sqlalchemy import (
@@ -18,7 +18,8 @@ from sqlalchemy import (
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
 from reliable_mq.sql_types import GrowingNumber, LongText, UtcDateTime
 
-OPEN_KEY_LENGTH_MAX = 255
+OPEN_KEY_LENGTH_MAX = 300
+"""A kind, a consumer group of 127 characters, and a topic of 127."""
 
 
 def escalation_table(metadata: MetaData, prefix: str) -> Table:
@@ -96,6 +97,22 @@ def notifier_table(metadata: MetaData, prefix: str) -> Table:
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("told_date", UtcDateTime),
         Column("note", LongText),
+    )
+
+
+def duty_table(metadata: MetaData, prefix: str) -> Table:
+    """Return `<prefix>duty`: whose turn it is to do what one instance does, now and then.
+
+    Who moves `next_time`, when it has come, has the turn; who dies meanwhile has lost it.
+    """
+    name = f"{prefix}duty"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    return Table(
+        name,
+        metadata,
+        Column("duty", String(16), primary_key=True),
+        Column("next_time", UtcDateTime, nullable=False),
     )
 
 

@@ -42,6 +42,7 @@ def upgrade(prefix: str) -> None:
     _business_key(metadata, f"{prefix}business_key")
     _confirmation(metadata, f"{prefix}confirmation")
     _consume_log(metadata, f"{prefix}consume_log")
+    _duty(metadata, f"{prefix}duty")
     _escalation(metadata, f"{prefix}escalation")
     _idempotent_call(metadata, f"{prefix}idempotent_call")
     _identity(metadata, f"{prefix}identity")
@@ -150,6 +151,15 @@ def _consume_log(metadata: MetaData, name: str) -> None:
     Index(f"{name}_untold", column.confirm_time, **partial("confirm_time IS NOT NULL"))
 
 
+def _duty(metadata: MetaData, name: str) -> None:
+    Table(
+        name,
+        metadata,
+        Column("duty", String(16), primary_key=True),
+        Column("next_time", UtcDateTime, nullable=False),
+    )
+
+
 def _escalation(metadata: MetaData, name: str) -> None:
     table = Table(
         name,
@@ -161,7 +171,7 @@ def _escalation(metadata: MetaData, name: str) -> None:
         Column("topic", String(127), nullable=False),
         Column("message_key", String(255), nullable=False, server_default=""),
         Column("reason", LongText, nullable=False),
-        Column("open_key", String(255), unique=True),
+        Column("open_key", String(300), unique=True),
         Column("create_date", UtcDateTime, nullable=False),
         Column("close_date", UtcDateTime),
         Column("close_reason", String(32)),
@@ -297,6 +307,12 @@ def _message_stub(metadata: MetaData, name: str) -> None:
                 "NOT (owner IS NOT NULL AND count > 0)",
             ),
         ),
+        Index(
+            f"{name}_waiting",
+            column.topic,
+            column.create_date,
+            **partial("status = 0", "resend_time IS NOT NULL", ("NOT given_up", "given_up = 0")),
+        ),
     )
     only_on(
         MYSQL,
@@ -335,6 +351,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             column.resend_time,
             column.seq,
         ),
+        Index(f"{name}_waiting", column.status, column.topic, column.create_date),
     )
 
 

@@ -1,0 +1,315 @@
+"""Looks for stubs that are stuck: old, neither settled nor with a person. One instance at a time.
+
+A topic and a consumer group that has not consumed its messages are one *matter*; what was not sent,
+or is not confirmed though all have consumed it, is another. Of each matter the oldest stubs are
+told one by one and the rest by one row that counts them, so no matter hides another, however large.
+
+What is looked at is what is old, along an index by topic and time; what waits costs nothing.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.sql_tables import waiting_rows
+from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.resend.escalation import Escalation, Kind, open_key
+from reliable_mq.resend.sql_agenda import agenda_of
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
+
+TOLD_ONE_BY_ONE = 50
+"""Stubs of a matter that are told by themselves at once."""
+
+DUTY = "stuck"
+_UNCONFIRMED = StubStatus.UNCONFIRMED.value
+
+
+class _Matter(NamedTuple):
+    """What stubs have in common that wait for the same thing. `group` "": for none."""
+
+    topic: str
+    group: str
+    condition: ColumnElement[bool]
+
+
+class _Open(NamedTuple):
+    """What is open: how many stubs by topic and group, and of which of these also the rest."""
+
+    stubs: dict[tuple[str, str], int]
+    rests: set[tuple[str, str]]
+
+
+class SqlStuck:
+    """What a database knows of stubs that do not settle.
+
+    Args:
+        engine: the database.
+        stubs: the message stub table.
+        logs: the consume log beside it.
+        confirmation: what groups of other databases have told.
+        escalations: where what is found is written down.
+        duties: the table of whose turn it is.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        stubs: Table,
+        logs: Table,
+        confirmation: SqlConfirmation,
+        escalations: SqlEscalations,
+        duties: Table,
+    ) -> None:
+        self._engine = engine
+        self._reading = engine.execution_options(**READS_ONLY)
+        self._stubs = stubs
+        self._ledgers = (logs, confirmation.table)
+        self._confirmation = confirmation
+        self._escalations = escalations
+        self._duties = duties
+        self._prepare_turns(duties)
+        self._prepare_finding(stubs, escalations.table, engine.dialect.name)
+        self._prepare_closing(stubs, escalations.table, engine.dialect.name)
+
+    def _prepare_turns(self, duties: Table) -> None:
+        duty = duties.c
+        self._turn = select(duty.next_time).where(duty.duty == DUTY)
+        self._take = (
+            update(duties)
+            .where(duty.duty == DUTY, duty.next_time <= bindparam("at"))
+            .values(next_time=bindparam("next"))
+        )
+
+    def _prepare_finding(self, stubs: Table, escalations: Table, dialect: str) -> None:
+        stub, this = stubs.c, escalations.c
+        waiting, old = waiting_rows(stubs), bindparam("old", type_=stub.create_date.type)
+        self._topics = agenda_of(stubs, {"waiting": waiting}, stub.create_date)
+        self._old = (
+            waiting,
+            stub.topic == bindparam("topic"),
+            stub.create_date <= old,
+            func.coalesce(stub.deliver_time, stub.create_date) <= old,
+        )
+        self._waits_for = (
+            select(stub.required_groups)
+            .where(*self._old, stub.broker_name.is_not(None))
+            .group_by(stub.required_groups)
+        )
+        is_told = this.open_key == literal(open_key(Kind.STUCK, "")) + stub.message_id
+        self._untold = (*self._old, not_(exists().where(is_told)))
+        self._still = select(stub.message_id).where(
+            is_among(stub.message_id, "ids", dialect), waiting
+        )
+        self._consumed = union_all(
+            *(
+                select(each.c.message_id, each.c.consumer_group).where(
+                    is_among(each.c.message_id, "ids", dialect),
+                    each.c.state == LogState.CONSUMED.value,
+                )
+                for each in self._ledgers
+            )
+        )
+        self._open = (
+            select(this.kind, this.topic, this.consumer_group, func.count())
+            .where(this.close_date.is_(None), this.kind.in_((Kind.STUCK, Kind.BACKLOG)))
+            .group_by(this.kind, this.topic, this.consumer_group)
+        )
+
+    def _prepare_closing(self, stubs: Table, escalations: Table, dialect: str) -> None:
+        this, stub = escalations.c, stubs.c
+        close = (
+            update(escalations)
+            .where(this.close_date.is_(None))
+            .values(open_key=null(), close_date=bindparam("at"), close_reason=literal("settled"))
+        )
+        settled = exists().where(stub.message_id == this.message_id, stub.status != _UNCONFIRMED)
+        voided = exists().where(
+            stub.message_id == this.message_id, stub.status == StubStatus.VOIDED.value
+        )
+        consumed = [
+            exists().where(
+                each.c.message_id == this.message_id,
+                each.c.consumer_group == this.consumer_group,
+                each.c.state == LogState.CONSUMED.value,
+            )
+            for each in self._ledgers
+        ]
+        is_letter = this.kind == Kind.DEAD_LETTER.value
+        self._close_settled = close.where(
+            or_(and_(not_(is_letter), settled), and_(is_letter, or_(voided, *consumed)))
+        )
+        self._close_rests = close.where(is_among(this.open_key, "keys", dialect))
+
+    def take_turn(self, now: float, next_time: float) -> bool:
+        """Take the turn to look, until `next_time`; False: it is another instance's."""
+        values = {"at": utc_datetime(now), "next": utc_datetime(next_time)}
+        with self._engine.begin() as connection:
+            if connection.execute(self._take, values).rowcount == 1:
+                return True
+            if connection.scalar(self._turn) is not None:
+                return False
+        try:
+            with self._engine.begin() as connection:
+                row = {"duty": DUTY, "next_time": values["next"]}
+                connection.execute(insert(self._duties), row)
+        except IntegrityError:  # another one made it at this moment, to have the turn
+            return False
+        return True
+
+    def close_settled(self, now: float) -> int:
+        """Close what has settled by itself since; return how many."""
+        with self._engine.begin() as connection:
+            return connection.execute(self._close_settled, {"at": utc_datetime(now)}).rowcount
+
+    def look(self, now: float, age: float) -> int:
+        """Escalate stubs that wait though they are so old; return how many are told of now.
+
+        Killed in between, it has told of some matters; the next look tells of the others.
+        """
+        old = utc_datetime(now - age)
+        with self._reading.begin() as connection:
+            known = self._known(connection)
+            agenda = connection.execute(self._topics).all()
+        topics = [row.topic for row in agenda if row.first_time <= old]
+        found, lasting = 0, set()
+        for topic in topics:
+            for matter in self._matters(topic, old):
+                told, has_rest = self._tell(matter, known, old, now)
+                found += told
+                if has_rest:
+                    lasting.add((matter.topic, matter.group))
+        if over := known.rests - lasting:
+            keys = sorted(_rest_key(*each) for each in over)
+            with self._engine.begin() as connection:
+                connection.execute(self._close_rests, {"keys": keys, "at": utc_datetime(now)})
+        return found
+
+    def _known(self, connection: Connection) -> _Open:
+        known = _Open({}, set())
+        for kind, topic, group, count in connection.execute(self._open):
+            if kind == Kind.BACKLOG:
+                known.rests.add((topic, group))
+            else:
+                known.stubs[topic, group] = count
+        return known
+
+    def _matters(self, topic: str, old: datetime) -> Iterator[_Matter]:
+        """Yield what old stubs of a topic may wait for."""
+        stub = self._stubs.c
+        with self._reading.begin() as connection:
+            values = {"topic": topic, "old": old}
+            texts = list(connection.execute(self._waits_for, values).scalars())
+        yield _Matter(topic, "", or_(stub.broker_name.is_(None), self._confirmation.is_complete))
+        for group in sorted({group for text in texts for group in groups_of(text)}):
+            consumed = [
+                exists().where(
+                    each.c.message_id == stub.message_id,
+                    each.c.consumer_group == group,
+                    each.c.state == LogState.CONSUMED.value,
+                )
+                for each in self._ledgers
+            ]
+            waits = stub.required_groups.in_([each for each in texts if group in groups_of(each)])
+            sent = stub.broker_name.is_not(None)
+            yield _Matter(topic, group, and_(sent, waits, not_(or_(*consumed))))
+
+    def _tell(self, matter: _Matter, known: _Open, old: datetime, now: float) -> tuple[int, bool]:
+        """Escalate what is new of a matter; return how many stubs, and whether there is a rest."""
+        stub, place = self._stubs.c, (matter.topic, matter.group)
+        is_known = place in known.rests
+        room = 0 if is_known else max(0, TOLD_ONE_BY_ONE - known.stubs.get(place, 0))
+        values = {"topic": matter.topic, "old": old}
+        wanted = select(self._stubs).where(*self._untold, matter.condition)
+        oldest_first = wanted.order_by(stub.create_date, stub.seq)
+        with self._reading.begin() as connection:
+            rows = connection.execute(oldest_first.limit(room + 1), values).all()
+            has_rest = len(rows) > room
+            if is_known or not rows:
+                return 0, has_rest
+            count = len(rows)
+            if has_rest:
+                counting = select(func.count()).where(*self._untold, matter.condition)
+                count = connection.execute(counting, values).scalar_one()
+            ids = {"ids": [row.message_id for row in rows[:room]]}
+            consumed = {tuple(row) for row in connection.execute(self._consumed, ids)}
+        with self._engine.begin() as connection:
+            still = set(connection.execute(self._still, ids).scalars())
+            telling = [
+                _stuck(row, matter.group, consumed, now)
+                for row in rows[:room]
+                if row.message_id in still
+            ]
+            if has_rest:
+                telling.append(_rest(matter, count - room, rows[room], now))
+            self._escalations.escalate(connection, telling, now)
+        return count, has_rest
+
+
+def _stuck(row: Any, group: str, consumed: set[Any], now: float) -> Escalation:
+    count = row._mapping["count"]
+    missing = [
+        each for each in groups_of(row.required_groups) if (row.message_id, each) not in consumed
+    ]
+    hours = f"{_hours(row, now)} h"
+    if row.broker_name is None:
+        reason = f"not sent in {hours}, after {count} tries"
+        reason += f"; the last one: {row.note}" if row.note and count else ""
+    elif missing:
+        reason = f"not consumed in {hours} by {', '.join(missing)}; sent {count} times"
+    else:
+        reason = f"consumed by every required group, and not confirmed in {hours}"
+    return Escalation(
+        kind=Kind.STUCK,
+        message_id=row.message_id,
+        topic=row.topic,
+        message_key=row.message_key,
+        reason=reason,
+        consumer_group=group,
+    )
+
+
+def _rest(matter: _Matter, count: int, oldest: Any, now: float) -> Escalation:
+    what = f"not consumed by {matter.group}" if matter.group else "not sent, or not confirmed"
+    return Escalation(
+        kind=Kind.BACKLOG,
+        message_id="",
+        topic=matter.topic,
+        reason=f"{count} more messages are {what}, for up to {_hours(oldest, now)} h",
+        consumer_group=matter.group,
+    )
+
+
+def _rest_key(topic: str, group: str) -> str:
+    rest = Escalation(
+        kind=Kind.BACKLOG, message_id="", topic=topic, reason="", consumer_group=group
+    )
+    return rest.open_key
+
+
+def _hours(row: Any, now: float) -> str:
+    since = row.deliver_time or row.create_date
+    return f"{(now - since.timestamp()) / 3600:.1f}"
