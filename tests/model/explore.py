@@ -9,10 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.model.state import Copy, Pc, Sender, State, Stub, mirrored
-from tests.model.world import World, is_settled, violation
+from tests.model.state import Copy, Log, Pc, Sender, State, Stub, mirrored
+from tests.model.world import World, is_settled
 
 from reliable_mq.errors import UsageError
+from reliable_mq.idempotency.claim import Row
 
 START = State(misfortunes=1)
 """Nothing has happened; one thing will go wrong."""
@@ -23,6 +24,8 @@ SENT = State(
     relay=Sender(Pc.OVER),
 )
 """The message is at the broker, and the row says so; two things will go wrong."""
+FAILED = SENT._replace(misfortunes=2, log=Log(Row.FAILED, 1))
+"""Its first attempt failed, and Redis, told so, forgot it."""
 
 
 class Explored(NamedTuple):
@@ -62,7 +65,7 @@ class Explorer:
         while frontier:
             state, depth = frontier.popleft()
             number = self._numbers[state]
-            broken = violation(state)
+            broken = self._world.violation(state)
             if broken is not None:
                 return self._result(depth, False, broken, number)
             if is_settled(state):

@@ -69,6 +69,20 @@ class TellsRedisFirst(Consuming):
         return after._replace(key=redis_model.DONE)
 
 
+class RenewsWhatBeganWithAReceipt(Consuming):
+    """The lease of a row is renewed only where Redis's answer to the claim asked for it."""
+
+    def answered(self, state: State, i: int, claim: Claim) -> State:
+        after = super().answered(state, i, claim)
+        me = after.consumers[i]
+        return put(after, i, me._replace(has_receipt=me.pc is Pc.RECEIVE))
+
+    def received(self, state: State, i: int) -> State:
+        after = super().received(state, i)
+        has_receipt = state.consumers[i].has_receipt
+        return put(after, i, after.consumers[i]._replace(has_receipt=has_receipt))
+
+
 class GivesUpUnasked(Consuming):
     """A dead letter is written without a look at the row."""
 

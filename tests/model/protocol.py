@@ -35,6 +35,8 @@ from reliable_mq.idempotency.claim import (
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
 
 Move = tuple[str, State]
+HANDLING = (Pc.RUN, Pc.IN_TX)
+"""Where a consumer is while its handler runs."""
 
 
 class Consuming:
@@ -72,6 +74,7 @@ class Consuming:
                 yield f"{i} inserts", self.inserted(state, i)
             case Pc.RUN:
                 yield f"{i} runs", self.ran(state, i)
+                yield f"{i} renews its lease", self.renewed(state, i)
                 yield from self._fails(state, i)
             case Pc.IN_TX:
                 yield f"{i} commits", self.committed(state, i)
@@ -158,6 +161,21 @@ class Consuming:
         if self.is_ours(state.log, i):
             return put(state, i, state.consumers[i]._replace(pc=Pc.IN_TX))
         return self.later(state, i, "")  # the claim is lost: the effect is rolled back
+
+    def renewed(self, state: State, i: int) -> State:
+        """Let the row's lease end later, if it bears our token."""
+        log = state.log
+        if not (state.consumers[i].has_receipt and self.is_ours(log, i)):
+            return state
+        return state._replace(log=log._replace(row=next_row(log.row, RowEvent.RENEW)))
+
+    @staticmethod
+    def is_renewed(state: State) -> bool:
+        """Say whether somebody runs under the row's lease and renews it, so that it cannot pass."""
+        if state.log.owner not in CONSUMERS:
+            return False
+        owner = state.consumers[state.log.owner]
+        return owner.has_receipt and owner.pc in (*HANDLING, Pc.FAILING)
 
     def is_ours(self, log: Log, i: int) -> bool:
         """Say whether the row is RECEIVED and bears our token."""
@@ -287,4 +305,4 @@ def _with(copies: tuple[Copy, ...], at: int, copy: Copy) -> tuple[Copy, ...]:
     return (*copies[:at], copy, *copies[at + 1 :])
 
 
-__all__ = ["CONSUMERS", "Consuming", "Move", "confirmed", "crashed", "put", "worse"]
+__all__ = ["CONSUMERS", "HANDLING", "Consuming", "Move", "confirmed", "crashed", "put", "worse"]

@@ -81,7 +81,10 @@ class Copy(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """A consumer. `fate`: what Redis is to be told, empty: nothing."""
+    """A consumer. `fate`: what Redis is to be told, empty: nothing.
+
+    `has_receipt`: its RECEIVED row is committed, and known to whoever renews leases.
+    """
 
     pc: Pc = Pc.IDLE
     copy: int = -1

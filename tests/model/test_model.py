@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from sqlalchemy import Connection, insert, select
 from tests.model import redis_model
-from tests.model.explore import SENT, START, Explored, Explorer
-from tests.model.flaws import CONSUMING, SENDING
+from tests.model.explore import FAILED, SENT, START, Explored, Explorer
+from tests.model.flaws import CONSUMING, SENDING, RenewsWhatBeganWithAReceipt
 from tests.model.protocol import Consuming, put
 from tests.model.sending import Sending
 from tests.model.state import GONE, NOBODY, Consumer, Key, Log, Pc, State, Stub
@@ -43,6 +43,26 @@ def test_no_interleaving_breaks_a_promise(first: State, log_receipt: bool) -> No
 
     assert (explored.violation, explored.story) == (None, ())
     assert explored.states > 5_000
+
+
+@pytest.mark.parametrize("first", [SENT, FAILED], ids=["the first attempt", "a retry"])
+def test_where_leases_are_renewed_in_time_no_handler_runs_beside_another(first: State) -> None:
+    """Whatever becomes of Redis: that costs round trips, and no more."""
+    world = World(Consuming(attempts_max=3), Sending(), renews_in_time=True)
+
+    explored = Explorer(world, DEPTH - 3).explore(first)
+
+    assert (explored.violation, explored.story) == (None, ())
+    assert explored.states > 5_000
+
+
+def test_a_retry_whose_lease_nobody_renews_is_found() -> None:
+    flawed = RenewsWhatBeganWithAReceipt(attempts_max=3)
+    world = World(flawed, Sending(), renews_in_time=True)
+
+    explored = Explorer(world, DEPTH - 3).explore(FAILED)
+
+    assert explored.violation == "handled twice at once"
 
 
 @pytest.mark.parametrize("flaw", CONSUMING)
@@ -245,7 +265,22 @@ def _fail(
     return _known(after.log), _known(real.read(connection))
 
 
-MOVES = {"receive": _receive, "insert": _insert, "consume": _consume, "fail": _fail}
+def _renew(
+    model: Consuming, state: State, real: RealLog, connection: Connection, mine: Entry
+) -> tuple[object, object]:
+    me = state.consumers[0]._replace(pc=Pc.RUN, has_receipt=True)
+    after = model.renewed(put(state, 0, me), 0)
+    real.log.renew(connection, [mine], AHEAD)
+    return _known(after.log), _known(real.read(connection))
+
+
+MOVES = {
+    "receive": _receive,
+    "insert": _insert,
+    "consume": _consume,
+    "fail": _fail,
+    "renew": _renew,
+}
 
 
 def _known(log: Log) -> Log:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from tests.model import redis_model
-from tests.model.protocol import CONSUMERS, Consuming, Move, crashed, worse
+from tests.model.protocol import CONSUMERS, HANDLING, Consuming, Move, crashed, worse
 from tests.model.sending import COUNT_MAX, Sending
 from tests.model.state import GONE, NOBODY, SCHEDULER, Pc, Sender, State
 
 from reliable_mq.idempotency.claim import Row, RowEvent, next_row
 from reliable_mq.outbox.stub import StubStatus
+
+ROW_LEASE_PASSES = "the row's lease passes"
 
 
 class World:
@@ -17,11 +19,16 @@ class World:
     Args:
         consuming: what consumers do; a flaw is another one.
         sending: what relay and scheduler do.
+        renews_in_time: no lease of the row passes that somebody renews. Else any may, as when a
+            process stands still: then the promises hold, and a handler may run beside another.
     """
 
-    def __init__(self, consuming: Consuming, sending: Sending) -> None:
+    def __init__(
+        self, consuming: Consuming, sending: Sending, *, renews_in_time: bool = False
+    ) -> None:
         self._consuming = consuming
         self._sending = sending
+        self._renews_in_time = renews_in_time
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the processes and time can do next."""
@@ -29,7 +36,10 @@ class World:
         for i in CONSUMERS:
             yield from self._consuming.consumer_moves(state, i)
         yield from self._sending.scheduler_moves(state)
-        yield from _time(state)
+        for name, after in _time(state):
+            is_kept = self._renews_in_time and self._consuming.is_renewed(state)
+            if not (is_kept and name == ROW_LEASE_PASSES):
+                yield name, after
 
     def misfortunes(self, state: State) -> Iterator[Move]:
         """Yield which deaths and losses there can be next."""
@@ -46,6 +56,12 @@ class World:
         if state.scheduler.pc is not Pc.IDLE:
             yield "scheduler is killed", _scheduler_killed(less)
 
+    def violation(self, state: State) -> str | None:
+        """Return which promise this state breaks, None: none."""
+        if self._renews_in_time and all(each.pc in HANDLING for each in state.consumers):
+            return "handled twice at once"
+        return violation(state)
+
 
 def _scheduler_killed(state: State) -> State:
     stub = state.stub
@@ -60,7 +76,7 @@ def _time(state: State) -> Iterator[Move]:
         yield "the key's lease passes", state._replace(key=state.key._replace(is_alive=False))
     if state.log.row is Row.RUNNING:
         row = next_row(state.log.row, RowEvent.EXPIRE)
-        yield "the row's lease passes", state._replace(log=state.log._replace(row=row))
+        yield ROW_LEASE_PASSES, state._replace(log=state.log._replace(row=row))
     if state.stub is not None and state.stub.is_leased:
         stub = state.stub._replace(is_leased=False)
         yield "the stub's lease passes", state._replace(stub=stub)

@@ -13,6 +13,7 @@ Life of the row (the columns `state`, `owner`, `lease_until`):
     RUNNING  --fail-----> FAILED  --receive--> RUNNING  the next attempt
     RUNNING  --release--> FAILED                        the same attempt again: it did not count
     RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
+    RUNNING  --renew----> RUNNING                       the handler still runs
 
 FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
 anything outside the database (promise P5). That it may have is not forgotten by a later attempt
@@ -51,6 +52,7 @@ class RowEvent(Enum):
     CONSUME = "consume"  # committed with the effect
     FAIL = "fail"  # the attempt ended without an effect, and we know
     RELEASE = "release"  # the same, but it was nobody's fault: the attempt is taken back
+    RENEW = "renew"  # the handler still runs: its lease ends later
     EXPIRE = "expire"  # the lease passed
 
 
@@ -61,12 +63,14 @@ ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
     (Row.RUNNING, RowEvent.CONSUME): Row.CONSUMED,
     (Row.RUNNING, RowEvent.FAIL): Row.FAILED,
     (Row.RUNNING, RowEvent.RELEASE): Row.FAILED,
+    (Row.RUNNING, RowEvent.RENEW): Row.RUNNING,
     (Row.RUNNING, RowEvent.EXPIRE): Row.IN_DOUBT,
     (Row.IN_DOUBT, RowEvent.RECEIVE): Row.RUNNING,
     # Late but ours: the lease passed, nobody took over, the token still matches.
     (Row.IN_DOUBT, RowEvent.CONSUME): Row.CONSUMED,
     (Row.IN_DOUBT, RowEvent.FAIL): Row.FAILED,
     (Row.IN_DOUBT, RowEvent.RELEASE): Row.FAILED,
+    (Row.IN_DOUBT, RowEvent.RENEW): Row.RUNNING,
     (Row.FAILED, RowEvent.RECEIVE): Row.RUNNING,
     (Row.FAILED, RowEvent.FAIL): Row.FAILED,
 }
