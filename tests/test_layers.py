@@ -35,7 +35,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "migrations": VALUES | {"sql_schema", "sql_types"},
     "doctor": VALUES
     | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "app.sql_database", "client", "outbox"}
-    | {"idempotency.sql_tables"},
+    | {"idempotency.sql_tables", "idempotency.redis_servers"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

@@ -75,7 +75,7 @@ def patient(**values: Any) -> Patient:
         settings=Settings(redis="redis://there"),
         leases={"payments": 10.0},
         now=1_000.0,
-        redis=RedisFacts(role="master"),
+        redis=(RedisFacts(role="master"),),
         cluster=ClusterFacts((BROKER,), frozenset({"orders"}), frozenset({"payments"})),
     )
     return replace(made, **values)
@@ -93,19 +93,29 @@ def with_settings(**values: Any) -> Patient:
 VALUES = [
     (
         "clocks",
-        patient(clock_ahead=-3.0, redis=None, cluster=None),
+        patient(clock_ahead=-3.0, redis=(), cluster=None),
         "this machine is 3.0 s ahead",
         Level.WARNING,
     ),
-    ("clocks", patient(redis=RedisFacts(clock_ahead=-90.0)), "Redis is 90.0 s behind", Level.ERROR),
+    (
+        "clocks",
+        patient(redis=(RedisFacts(clock_ahead=-90.0),)),
+        "Redis is 90.0 s behind",
+        Level.ERROR,
+    ),
     ("clocks", with_broker(clock_ahead=90.0), "broker b is 90.0 s ahead of", Level.ERROR),
     ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
     ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),
     ("windows", with_settings(duplicate_window=60.0), "forgets after 60 s", Level.WARNING),
-    ("redis", patient(redis=RedisFacts(failure="refused")), "cannot be reached", Level.ERROR),
-    ("redis", patient(redis=RedisFacts(role="slave")), "is a slave", Level.ERROR),
-    ("redis", patient(redis=RedisFacts(answer_seconds=0.7)), "took 0.70 s", Level.WARNING),
+    ("redis", patient(redis=(RedisFacts(failure="refused"),)), "cannot be reached", Level.ERROR),
+    (
+        "redis",
+        patient(redis=(RedisFacts(), RedisFacts(name="b:1", role="slave"))),
+        "Redis b:1 is a slave",
+        Level.ERROR,
+    ),
+    ("redis", patient(redis=(RedisFacts(answer_seconds=0.7),)), "took 0.70 s", Level.WARNING),
     ("broker", patient(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
     ("broker", with_broker(failure="gone"), "broker b at b:1: gone", Level.ERROR),
     ("broker", with_broker(config={"flushDiskType": "ASYNC_FLUSH"}), "(ASYNC", Level.ERROR),

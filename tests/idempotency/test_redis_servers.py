@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from redis.asyncio.cluster import RedisCluster
 from redis.crc import key_slot
+from tests.doctor.worlds import World
 
+from reliable_mq.doctor.finding import Level
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import Claim, Lease
 from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
@@ -81,6 +83,33 @@ def test_a_cluster_that_lost_a_server_is_unreachable_and_found_again(
         asyncio.run(scenario())
     finally:
         cluster.stop()
+
+
+def test_the_doctor_finds_a_cluster_sound_and_names_none_of_its_primaries(
+    cluster: LocalValkeyCluster, tmp_path: Path
+) -> None:
+    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=cluster.url)
+
+    (redis,) = world.findings("redis")
+    (clocks,) = world.findings("clocks")
+
+    assert (redis.level, clocks.level) == (Level.OK, Level.OK)
+    assert redis.text.startswith("3 primaries of a cluster answer in ")
+    world.close()
+
+
+def test_the_doctor_asks_the_primary_that_a_sentinel_names_and_says_when_there_is_none(
+    sentinel: LocalValkeySentinel, tmp_path: Path
+) -> None:
+    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=sentinel.url, redis_timeout=0.5)
+    (sound,) = world.findings("redis")
+    for each in (sentinel.sentinel, sentinel.primary):
+        each.kill()
+    (told,) = world.findings("redis")
+
+    assert (sound.level, told.level) == (Level.OK, Level.ERROR)
+    assert told.text.startswith("Redis cannot be reached: ")
+    world.close()
 
 
 def test_leases_go_on_at_the_replica_that_a_sentinel_promotes(

@@ -13,11 +13,13 @@ from reliable_mq.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class RedisFacts:
-    """What Redis says: `role` master or slave, its clock, and how long an answer took (seconds).
+    """What a Redis says: `role` master or slave, its clock, and how long an answer took (seconds).
 
-    `failure`: why it did not answer, empty: it did.
+    `name`: its address, where there are several. `failure`: why it, or one of several, did not
+    answer; empty: it did.
     """
 
+    name: str = ""
     role: str = ""
     clock_ahead: float = 0.0
     answer_seconds: float = 0.0
@@ -38,7 +40,7 @@ class Patient:
         clock_error: how wrong that may be.
         processes: rows of the process table that were written within ten minutes.
         handling: the longest handling of each consumer group that they tell of, seconds.
-        redis: None: the application has none.
+        redis: of each server; empty: the application has none.
         cluster: None: it could not be asked; `cluster_failure` says why.
     """
 
@@ -51,6 +53,6 @@ class Patient:
     clock_error: float = 0.0
     processes: tuple[Any, ...] = ()
     handling: Mapping[str, float] = field(default_factory=dict)
-    redis: RedisFacts | None = None
+    redis: tuple[RedisFacts, ...] = ()
     cluster: ClusterFacts | None = None
     cluster_failure: str = ""

@@ -1,7 +1,7 @@
 """Redis and the broker: are they there, and do they keep what we rely on? Values only."""
 
 from reliable_mq.doctor.finding import Told
-from reliable_mq.doctor.patient import Patient
+from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.settings import EMBEDDED
 
@@ -11,29 +11,37 @@ _DISK_USED_MAX = 0.85
 
 def redis(patient: Patient, told: Told) -> None:
     """Redis answers in time and takes writes; without it everything costs one more commit."""
-    facts = patient.redis
-    if facts is None:
+    if not patient.redis:
         told.skip("no Redis is set: the database alone decides")
         return
+    for each in patient.redis:
+        _redis(each, patient.settings.redis_timeout, told)
+    if not told.findings:
+        slowest = max(each.answer_seconds for each in patient.redis)
+        count = len(patient.redis)
+        who = "it answers" if count == 1 else f"{count} primaries of a cluster answer"
+        told.ok(f"{who} in {slowest * 1000:.1f} ms")
+
+
+def _redis(facts: RedisFacts, timeout: float, told: Told) -> None:
+    who = f"Redis {facts.name}".rstrip()
     if facts.failure:
         told.error(
-            f"Redis cannot be reached: {facts.failure}",
+            f"{who} cannot be reached: {facts.failure}",
             "start it, or correct redis (RELIABLE_MQ_REDIS); until then the database alone decides",
         )
         return
     if facts.role not in ("master", ""):
         told.error(
-            f"Redis is a {facts.role} and refuses leases",
+            f"{who} is a {facts.role} and refuses leases",
             "give the address of the master, or of Sentinel",
         )
-    if facts.answer_seconds > patient.settings.redis_timeout / 2:
+    if facts.answer_seconds > timeout / 2:
         told.warn(
-            f"Redis took {facts.answer_seconds:.2f} s to answer, after "
-            f"{patient.settings.redis_timeout:g} s it counts as away",
+            f"{who} took {facts.answer_seconds:.2f} s to answer, after {timeout:g} s it counts as "
+            "away",
             "put it nearer, or raise redis_timeout",
         )
-    if not told.findings:
-        told.ok(f"it answers in {facts.answer_seconds * 1000:.1f} ms")
 
 
 def broker(patient: Patient, told: Told) -> None:

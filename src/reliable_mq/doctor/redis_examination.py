@@ -4,16 +4,16 @@ A check is a function of the literal table below. It never raises for what is wr
 patient; when the database does, the check says so.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
 from msgspec.structs import replace
-from redis import Redis
-from redis.exceptions import RedisError
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,7 +25,8 @@ from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import ConfigurationError, ReliableMQError
+from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.settings import Settings
 from reliable_mq.sql_clock import measure
@@ -136,7 +137,7 @@ def _patient(
             clock_error=error,
             processes=tuple(processes),
             handling=_handling(processes),
-            redis=_redis_facts(settings) if settings.redis else None,
+            redis=_redis_facts(settings),
             cluster=facts,
             cluster_failure=failure,
         )
@@ -186,18 +187,30 @@ def _cluster_facts(
         return None, str(error)
 
 
-def _redis_facts(settings: Settings) -> RedisFacts:
-    timeout = settings.redis_timeout
+def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
+    """Return what the servers say that leases are asked of: one, a primary, or a cluster's."""
+    if not settings.redis:
+        return ()
+    # In a thread of its own: the caller may be on an event loop.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            standings = thread.submit(asyncio.run, _standings(settings)).result()
+        except (*FAULTS, ConfigurationError) as error:
+            return (RedisFacts(failure=str(error)),)
+    return tuple(
+        RedisFacts(
+            name=each.name,
+            role=each.role,
+            clock_ahead=each.clock_ahead,
+            answer_seconds=each.answer_seconds,
+        )
+        for each in standings
+    )
+
+
+async def _standings(settings: Settings) -> list[ServerStanding]:
+    servers = servers_of(settings.redis, timeout=settings.redis_timeout)
     try:
-        with Redis.from_url(
-            settings.redis, socket_timeout=timeout, socket_connect_timeout=timeout
-        ) as redis:
-            redis.ping()  # the connection is made by it
-            before = time.time()
-            seconds, microseconds = redis.time()
-            after = time.time()
-            ahead = seconds + microseconds / 1e6 - (before + after) / 2
-            role = str(redis.info("replication").get("role", ""))
-        return RedisFacts(role=role, clock_ahead=ahead, answer_seconds=after - before)
-    except (RedisError, OSError, ValueError) as error:
-        return RedisFacts(failure=str(error))
+        return await servers.standings()
+    finally:
+        await servers.close()

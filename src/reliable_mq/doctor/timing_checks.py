@@ -23,9 +23,10 @@ def clocks(patient: Patient, told: Told) -> None:
     _compare(told, "this machine", ahead, patient.clock_error)
     for row in patient.processes:
         _compare(told, f"process {row.pid} on {row.host} ({row.application})", row.clock_ahead, 0.0)
-    if patient.redis is not None and not patient.redis.failure:
-        redis = patient.redis
-        _compare(told, "Redis", redis.clock_ahead + ahead, redis.answer_seconds)
+    for redis in patient.redis:
+        if not redis.failure:
+            who = f"Redis {redis.name}".rstrip()
+            _compare(told, who, redis.clock_ahead + ahead, redis.answer_seconds)
     for broker in patient.cluster.brokers if patient.cluster is not None else ():
         if broker.clock_ahead is not None:
             _compare(told, f"broker {broker.name}", broker.clock_ahead + ahead, broker.clock_error)

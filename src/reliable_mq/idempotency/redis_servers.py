@@ -13,7 +13,9 @@ What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `senti
 """
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -49,6 +51,19 @@ class ScriptCall(NamedTuple):
     parts: Sequence[tuple[Any, ...]]
 
 
+class ServerStanding(NamedTuple):
+    """What one server says of itself.
+
+    `name`: its address, where there are several. `role`: "master" or "slave". `clock_ahead`: of
+    this machine's, seconds. `answer_seconds`: how long it took to answer.
+    """
+
+    name: str
+    role: str
+    clock_ahead: float
+    answer_seconds: float
+
+
 class RedisServers(Protocol):
     """One or many servers that hold each key in one place."""
 
@@ -60,6 +75,13 @@ class RedisServers(Protocol):
         """Run scripts, in their order for each key; return the answers by call and key.
 
         Raises one of `FAULTS` when any of it may not have been done.
+        """
+        ...
+
+    async def standings(self) -> list[ServerStanding]:
+        """Ask every server that takes writes how it stands; in a cluster, all primaries.
+
+        Raises one of `FAULTS` when one of them does not answer.
         """
         ...
 
@@ -90,6 +112,9 @@ class _OneServer:
         for call in calls:
             pipeline.execute_command(*_evalsha(call))
         return [list(answers) for answers in await pipeline.execute()]
+
+    async def standings(self) -> list[ServerStanding]:
+        return [await _standing("", self._redis.execute_command)]
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -125,8 +150,26 @@ class _Cluster:
         flat = iter(await pipeline.execute())
         return [[next(flat)[0] for _ in call.keys] for call in calls]
 
+    async def standings(self) -> list[ServerStanding]:
+        await self._cluster.initialize()
+        return [
+            await _standing(node.name, partial(self._cluster.execute_command, target_nodes=node))
+            for node in self._cluster.get_primaries()
+        ]
+
     async def close(self) -> None:
         await self._cluster.aclose()
+
+
+async def _standing(name: str, ask: Callable[..., Awaitable[Any]]) -> ServerStanding:
+    await ask("PING")  # the connection is made by it
+    before = time.time()
+    seconds, microseconds = await ask("TIME")
+    after = time.time()
+    ahead = int(seconds) + int(microseconds) / 1e6 - (before + after) / 2
+    role, *_ = await ask("ROLE")
+    role = role.decode() if isinstance(role, bytes) else str(role)
+    return ServerStanding(name, role, ahead, after - before)
 
 
 class _Place(NamedTuple):
