@@ -13,6 +13,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    String,
     Text,
     any_,
     bindparam,
@@ -45,6 +46,33 @@ GrowingNumber = BigInteger().with_variant(Integer, "sqlite")
 Body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), *MYSQL)
 #: text of any length; MySQL's TEXT ends at 64 KiB
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), *MYSQL)
+
+
+NOTE_LENGTH_MAX = 1000
+"""Characters of a reason or a note, of what is kept for people to read."""
+
+
+def plain_text(text: str) -> str:
+    """Return what somebody said as every database takes it.
+
+    PostgreSQL takes no NUL, and a lone surrogate has no UTF-8: they come as escapes. An error may
+    quote whatever it met, and its text must not keep what happened from being written down.
+    """
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+class PlainText(TypeDecorator[str]):
+    """Text for people, whoever said it: made plain, and cut where it is too long."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
+
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
+        return None if value is None else plain_text(value)[: self.length]
 
 
 def utc_datetime(seconds: float) -> datetime:

@@ -21,6 +21,7 @@ from reliable_mq.sql_types import (
     Body,
     GrowingNumber,
     LongText,
+    PlainText,
     UtcDateTime,
 )
 
@@ -122,6 +123,8 @@ def _type(kind: TypeEngine[Any]) -> str:
             return name
     if isinstance(kind, UtcDateTime):
         return "UtcDateTime"
+    if isinstance(kind, PlainText):
+        return f"String({kind.length})"
     return (
         "Boolean"
         if isinstance(kind, Boolean)

@@ -147,6 +147,27 @@ def test_a_body_that_cannot_be_unpacked_is_a_dead_letter_that_a_person_is_told_o
     assert (told.kind, told.message_id, told.consumer_group) == ("dead letter", A, "payments")
 
 
+def test_a_reason_that_no_database_takes_as_it_is_holds_no_dead_letter_up(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    """An error may quote what a customer wrote; the outcome is the same at the first call."""
+    reason = "no customer \0 of \ud800" + "\udfff" * 2_000
+
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        raise Reject(reason)
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            assert await life.handle(delivery(A)) == [Dead(reason)]
+
+    asyncio.run(scenario())
+
+    with ledger.database.engine.begin() as connection:
+        told = connection.execute(select(ledger.database.escalations.c.reason)).scalar_one()
+    assert told.startswith("no customer \\x00 of \\ud800\\udfff")
+    assert ledger.stubs()[A].note.startswith("dead letter of payments: no customer \\x00")
+
+
 @pytest.mark.parametrize("log_receipt", [False, True])
 def test_one_poisonous_message_of_a_batch_does_not_take_its_neighbours_along(
     database_url: str, ledger: Ledger, redis: str | None, log_receipt: bool

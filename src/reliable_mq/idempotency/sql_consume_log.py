@@ -22,7 +22,6 @@ from reliable_mq.idempotency.claim import (
     row_of,
 )
 from reliable_mq.idempotency.sql_log_inserts import inserts_of
-from reliable_mq.idempotency.sql_tables import NOTE_LENGTH_MAX
 from reliable_mq.sql_types import is_among, utc_datetime
 
 NOTICE_LEASE_SECONDS = 5.0
@@ -208,7 +207,7 @@ class SqlConsumeLog:
         says why there is no next one.
         """
         row = self._row(entry, LogState.RECEIVED, now, owner=None) | _telling(entry, now)
-        row["note"] = note[:NOTE_LENGTH_MAX] or None
+        row["note"] = note or None
         row["lease_until"] = utc_datetime(retry_at)
         return self._inserts.failed(connection, row, entry.token)
 

@@ -17,12 +17,11 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.claim import LogState
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTime
 
 __all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows", "free_keys"]
 
 DEFAULT_PREFIX = "rmq_"
-NOTE_LENGTH_MAX = 1000
 
 
 def consume_log_table(
@@ -62,7 +61,7 @@ def consume_log_table(
         Column("consume_date", UtcDateTime),
         Column("confirm_to", String(64)),
         Column("confirm_time", UtcDateTime),
-        Column("note", String(NOTE_LENGTH_MAX)),
+        Column("note", PlainText(NOTE_LENGTH_MAX)),
         Column("in_doubt", Boolean, nullable=False, default=False, server_default=false()),
         Column("duplicate_of", String(64)),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,

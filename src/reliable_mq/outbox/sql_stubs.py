@@ -37,7 +37,6 @@ from reliable_mq.sql_types import is_among, utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
-_NOTE_LENGTH_MAX = 1000
 _properties = msgspec.json.Decoder(dict[str, str])
 _RENEWED_MAX = 1000
 
@@ -100,7 +99,7 @@ class SqlStubs:
             ),
         )
         self._record_failed = self._record().values(
-            note=case((given_up, stub.note), else_=bindparam("new_note")),
+            note=case((given_up, stub.note), else_=bindparam("new_note", type_=stub.note.type)),
             resend_time=case((settled, null()), else_=next_time),
         )
 
@@ -200,7 +199,7 @@ class SqlStubs:
                 row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
                 sent.append(row | {"new_offset": position.offset})
             else:
-                failed.append(row | {"new_note": (outcome.error or "")[:_NOTE_LENGTH_MAX]})
+                failed.append(row | {"new_note": outcome.error or ""})
         with self._short.begin() as connection:
             for statement, rows in ((self._record_sent, sent), (self._record_failed, failed)):
                 if rows:

@@ -24,10 +24,12 @@ from sqlalchemy import (
 from reliable_mq.outbox.stub import TEXT_LENGTH_MAX
 from reliable_mq.sql_types import (
     MYSQL,
+    NOTE_LENGTH_MAX,
     PARTIAL_INDEXES,
     Body,
     GrowingNumber,
     LongText,
+    PlainText,
     UtcDateTime,
     only_on,
 )
@@ -73,7 +75,7 @@ def message_stub_table(
         Column("deliver_time", UtcDateTime),
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
-        Column("note", LongText),
+        Column("note", PlainText(NOTE_LENGTH_MAX)),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
         postgresql_partition_by="RANGE (message_id)" if by_day else None,

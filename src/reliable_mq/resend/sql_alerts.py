@@ -44,7 +44,6 @@ from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
 
 FORGOTTEN_AT_ONCE = 500
 SHARES_MAX = 100
-NOTE_LENGTH_MAX = 1000
 
 
 class SqlAlerts:
@@ -295,7 +294,7 @@ class SqlAlerts:
         with self._engine.begin() as connection:
             row = connection.execute(self._find, {"who": notifier}).one()
             wait = retry_wait(row.failures + 1)
-            values = {"who": notifier, "me": owner, "text": why[:NOTE_LENGTH_MAX]}
+            values = {"who": notifier, "me": owner, "text": why}
             connection.execute(self._failed, values | {"next": utc_datetime(now + wait)})
         return wait
 

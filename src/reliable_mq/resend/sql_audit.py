@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Table, insert
 
-from reliable_mq.sql_types import utc_datetime
-
-ACTOR_LENGTH_MAX = 127
+from reliable_mq.sql_types import plain_text, utc_datetime
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +46,12 @@ class SqlAudit:
         rows = [
             {
                 "create_date": at,
-                "actor": act.actor[:ACTOR_LENGTH_MAX],
+                "actor": act.actor,
                 "action": act.action,
                 "message_id": act.message_id,
                 "run_id": act.run_id,
                 "changed": int(act.changed),
-                "detail": json.dumps(act.detail, default=str, ensure_ascii=False),
+                "detail": plain_text(json.dumps(act.detail, default=str, ensure_ascii=False)),
             }
             for act in acts
         ]

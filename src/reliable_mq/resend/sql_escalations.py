@@ -24,7 +24,6 @@ from reliable_mq.outbox.stub import Stub, StubStatus
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
 from reliable_mq.sql_types import MYSQL, is_among, utc_datetime
 
-REASON_LENGTH_MAX = 1000
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
@@ -159,7 +158,7 @@ def _row(escalation: Escalation, at: datetime) -> dict[str, Any]:
         "consumer_group": escalation.consumer_group,
         "topic": escalation.topic,
         "message_key": escalation.message_key,
-        "reason": escalation.reason[:REASON_LENGTH_MAX],
+        "reason": escalation.reason,
         "open_key": escalation.open_key,
         "create_date": at,
     }

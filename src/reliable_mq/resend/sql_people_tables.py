@@ -16,8 +16,15 @@ from sqlalchemy import (
 )
 
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
-from reliable_mq.sql_types import GrowingNumber, LongText, UtcDateTime
+from reliable_mq.sql_types import (
+    NOTE_LENGTH_MAX,
+    GrowingNumber,
+    LongText,
+    PlainText,
+    UtcDateTime,
+)
 
+ACTOR_LENGTH_MAX = 127
 OPEN_KEY_LENGTH_MAX = 300
 """A kind, a consumer group of 127 characters, and a topic of 127."""
 
@@ -41,7 +48,7 @@ def escalation_table(metadata: MetaData, prefix: str) -> Table:
         Column("consumer_group", String(127), nullable=False, server_default=""),
         Column("topic", String(127), nullable=False),
         Column("message_key", String(255), nullable=False, server_default=""),
-        Column("reason", LongText, nullable=False),
+        Column("reason", PlainText(NOTE_LENGTH_MAX), nullable=False),
         Column("open_key", String(OPEN_KEY_LENGTH_MAX), unique=True),
         Column("create_date", UtcDateTime, nullable=False),
         Column("close_date", UtcDateTime),
@@ -96,7 +103,7 @@ def notifier_table(metadata: MetaData, prefix: str) -> Table:
         Column("lease_until", UtcDateTime),
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("told_date", UtcDateTime),
-        Column("note", LongText),
+        Column("note", PlainText(NOTE_LENGTH_MAX)),
     )
 
 
@@ -130,7 +137,7 @@ def audit_table(metadata: MetaData, prefix: str) -> Table:
         metadata,
         Column("seq", GrowingNumber, primary_key=True, autoincrement=True),
         Column("create_date", UtcDateTime, nullable=False),
-        Column("actor", String(127), nullable=False),
+        Column("actor", PlainText(ACTOR_LENGTH_MAX), nullable=False),
         Column("action", String(32), nullable=False),
         Column("message_id", String(64), nullable=False, index=True),
         Column("run_id", String(32)),

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, false
 
-from reliable_mq.sql_types import LongText, UtcDateTime
+from reliable_mq.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTime
 
 
 def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
@@ -24,8 +24,8 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("probes", Integer, nullable=False, server_default="0"),
         Column("probe_time", UtcDateTime),
-        Column("actor", String(127), nullable=False, server_default=""),
-        Column("note", LongText),
+        Column("actor", PlainText(127), nullable=False, server_default=""),
+        Column("note", PlainText(NOTE_LENGTH_MAX)),
         Column("update_date", UtcDateTime, nullable=False),
     )
 

@@ -15,7 +15,6 @@ from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.stub_filter import status_text
 from reliable_mq.sql_types import is_among, utc_datetime
 
-NOTE_LENGTH_MAX = 1000
 _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id", "offset", "note")
 
 
@@ -53,7 +52,7 @@ class SqlSettlement:
         it due again, and `count` goes on to tell how often it was sent. A message without a stub
         here is told of too; `topic` is where it was sent to.
         """
-        note = f"dead letter of {group}: {reason}"[:NOTE_LENGTH_MAX]
+        note = f"dead letter of {group}: {reason}"
         values = {"id": message_id, "text": note, "at": utc_datetime(now)}
         connection.execute(self._exhaust, values)
         self._escalations.dead_letter(
@@ -161,7 +160,7 @@ class SqlHands:
             and (event is not StubEvent.RETRY or seen[each]["size"])
         ]
         if legal:
-            note = f"{verb} by hand{': ' if why else ''}{why}"[:NOTE_LENGTH_MAX]
+            note = f"{verb} by hand{': ' if why else ''}{why}"
             connection.execute(statement, {"ids": legal, "text": note, "at": utc_datetime(now)})
             self._escalations.close(connection, legal, verb, now)
         done = dict.fromkeys(message_ids, False) | dict.fromkeys(legal, True)

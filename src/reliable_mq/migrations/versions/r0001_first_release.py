@@ -170,7 +170,7 @@ def _escalation(metadata: MetaData, name: str) -> None:
         Column("consumer_group", String(127), nullable=False, server_default=""),
         Column("topic", String(127), nullable=False),
         Column("message_key", String(255), nullable=False, server_default=""),
-        Column("reason", LongText, nullable=False),
+        Column("reason", String(1000), nullable=False),
         Column("open_key", String(300), unique=True),
         Column("create_date", UtcDateTime, nullable=False),
         Column("close_date", UtcDateTime),
@@ -237,7 +237,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
         Column("deliver_time", UtcDateTime),
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
-        Column("note", LongText),
+        Column("note", String(1000)),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
         postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
@@ -367,7 +367,7 @@ def _notifier(metadata: MetaData, name: str) -> None:
         Column("lease_until", UtcDateTime),
         Column("failures", Integer, nullable=False, server_default="0"),
         Column("told_date", UtcDateTime),
-        Column("note", LongText),
+        Column("note", String(1000)),
     )
 
 
@@ -430,7 +430,7 @@ def _resend_topic(metadata: MetaData, name: str) -> None:
         Column("probes", Integer, nullable=False, server_default="0"),
         Column("probe_time", UtcDateTime),
         Column("actor", String(127), nullable=False, server_default=""),
-        Column("note", LongText),
+        Column("note", String(1000)),
         Column("update_date", UtcDateTime, nullable=False),
     )
 
