@@ -6,6 +6,7 @@ difference to the database's clock is measured now and then, and added; no state
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -53,36 +54,60 @@ class DatabaseClock:
     Args:
         engine: the database. An SQLite file has the clock of its only machine.
         local: this machine's clock.
+        ticks: seconds that nobody sets, to know when a measurement is old.
     """
 
-    def __init__(self, engine: Engine, local: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        local: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engine = engine
         self._local = local
+        self._ticks = ticks
         self._ahead = 0.0
-        self._measured_at: float | None = None
-        #: told after every measurement: how far the local clock is ahead, and the time
+        self._measured_at = self._told_at = -math.inf  # by `ticks`
+        #: told once a minute by `measured_now`: how far the local clock is ahead, and the time
         self.on_measured: Callable[[float, float], None] | None = None
 
     def now(self) -> float:
         """Return the time by the last measurement; never waits."""
         return self._local() + self._ahead
 
+    def now_on(self, connection: Connection) -> float:
+        """Return the time; this connection asks first when that was a minute ago, or never.
+
+        For who has a connection in hand and perhaps a transaction on it: a second connection could
+        wait for its locks, or for a pool that is used up. Raises whatever the database raises.
+        """
+        at = self._ticks()
+        if at >= self._measured_at + MEASURED_SECONDS:
+            self._take(measure(connection, self._local), at)
+        return self.now()
+
     def measured_now(self) -> float:
         """Return the time; the database is asked first when that was a minute ago, or never.
 
         Raises whatever the database raises.
         """
-        at = time.monotonic()
-        if self._measured_at is None or at >= self._measured_at + MEASURED_SECONDS:
-            self._measure()
-            self._measured_at = at
+        at = self._ticks()
+        if at >= self._told_at + MEASURED_SECONDS:
+            ahead = self._take(self._asked(), at)
+            if self.on_measured is not None:
+                self.on_measured(-ahead, self.now())
+            self._told_at = at
         return self.now()
 
-    def _measure(self) -> None:
-        ahead = error = 0.0
-        if family_of(self._engine.dialect.name) in _QUESTIONS:
-            with self._engine.connect() as connection:
-                ahead, error = measure(connection, self._local)
+    def _asked(self) -> tuple[float, float]:
+        if family_of(self._engine.dialect.name) not in _QUESTIONS:
+            return 0.0, 0.0
+        with self._engine.connect() as connection:
+            return measure(connection, self._local)
+
+    def _take(self, measured: tuple[float, float], at: float) -> float:
+        """Go by a measurement that was begun at `at` (ticks); return what it says."""
+        ahead, error = measured
         is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
             log.warning(
@@ -90,5 +115,5 @@ class DatabaseClock:
                 *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
             )
         self._ahead = 0.0 if is_within else ahead
-        if self.on_measured is not None:
-            self.on_measured(-ahead, self.now())
+        self._measured_at = at
+        return ahead

@@ -157,7 +157,7 @@ class Life:
             owner=name,
             lease=5.0,
             groups_of_topic=lambda _topic, _tag: (),
-            clock=lambda: self.now,
+            clock=lambda _connection: self.now,
         )
         self.check_backs = CheckBacks(
             SqlHalves(stubs),

@@ -42,7 +42,7 @@ class Shop:
             owner=None,
             lease=LEASE,
             groups_of_topic=lambda _topic, _tag: (),
-            clock=lambda: 0.0,
+            clock=lambda _connection: 0.0,
         )
         with database.engine.begin() as connection:
             connection.execute(text(f"DELETE FROM {database.stubs.name}"))

@@ -61,7 +61,7 @@ class Outboxes:
             owner=None if is_shared else self._connections.owner,
             lease=self._relay_lease,
             groups_of_topic=self._groups_of_topic,
-            clock=database.clock.now,
+            clock=database.clock.now_on,
         )
         return outbox
 

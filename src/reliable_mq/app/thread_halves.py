@@ -89,7 +89,7 @@ class Halves:
             next_time,
             owner=f"{link.owner}-h",
             lease=lease,
-            clock=database.clock.now,
+            clock=database.clock.measured_now,
         )
 
     @property

@@ -16,8 +16,8 @@ _RENEWALS = 3
 def clocks(patient: Patient, told: Told) -> None:
     """All machines agree about the time, to half a second.
 
-    Leases and due times go by the database's clock, so a machine that is wrong takes nothing from
-    anybody; but delays, message ids and every list by time go by the clock of who writes them.
+    Rows are dated and judged by the database's clock, so a machine that is wrong takes nothing from
+    anybody; but what brokers say of messages, and every log, goes by the clock of who writes it.
     """
     ahead = -patient.clock_ahead  # of this machine's, by the database's
     _compare(told, "this machine", ahead, patient.clock_error)

@@ -35,7 +35,8 @@ class SqlOutbox:
         lease: seconds for which a stub is the relay's alone, or the relays'.
         groups_of_topic: the consumer groups a message of a topic and tag must reach, when not
             told.
-        clock: tells the time by which the rows are judged, seconds since the epoch.
+        clock: tells the time by which the rows are judged, seconds since the epoch; may ask the
+            database on the connection that a stub is about to be written on.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SqlOutbox:
         owner: str | None,
         lease: float,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[Connection], float] = lambda _connection: time.time(),
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._stubs = stubs
@@ -66,9 +67,10 @@ class SqlOutbox:
         **options: Unpack[StubOptions],
     ) -> str:
         """Write one stub into the transaction and return its message id."""
-        now = self._clock()
+        connection = self._connection_of(source)
+        now = self._clock(connection)
         stub = self._composer.stub(now, topic, payload, **options)
-        self._insert(source, [stub], now)
+        self._insert(source, connection, [stub], now)
         return stub.message_id
 
     def write_many(
@@ -82,17 +84,16 @@ class SqlOutbox:
 
         All are refused when one is: nothing was written then.
         """
-        now = self._clock()
+        connection = self._connection_of(source)
+        now = self._clock(connection)
         stubs = self._composer.stubs(now, topic, payloads, options)
         if stubs:
-            self._insert(source, stubs, now)
+            self._insert(source, connection, stubs, now)
         return [stub.message_id for stub in stubs]
 
-    def _insert(self, source: Session | Connection, stubs: list[Stub], now: float) -> None:
-        connection = self._connection_of(source)
-        if self._same_database.check(connection):
-            watch(connection.engine)
-        _check_transaction(connection)
+    def _insert(
+        self, source: Session | Connection, connection: Connection, stubs: list[Stub], now: float
+    ) -> None:
         self._before_insert(connection, stubs)
         try:
             written = self._stubs.write(connection, stubs, self._owner, now, self._lease)
@@ -113,13 +114,21 @@ class SqlOutbox:
             raise ConfigurationError(missing_table_text(self._stubs.table.name)) from error
 
     def _connection_of(self, source: Session | Connection) -> Connection:
-        """Return the connection that the stubs are written on, with the caller's changes on it.
+        """Return the connection that stubs are written on, with the caller's changes on it.
 
         Whoever waits for a row of theirs gets a later stub, too, so that stubs of one ordering
         key have the order of the business.
+
+        Raises:
+            UsageError: when it leads to another database, or to no transaction.
         """
-        if isinstance(source, Connection):
-            return source
+        connection = source if isinstance(source, Connection) else self._flushed(source)
+        if self._same_database.check(connection):
+            watch(connection.engine)
+        _check_transaction(connection)
+        return connection
+
+    def _flushed(self, source: Session) -> Connection:
         source.flush()
         try:
             return source.connection(bind_arguments={"clause": self._stubs.table})
