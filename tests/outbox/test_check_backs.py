@@ -64,6 +64,21 @@ def test_a_committed_stub_is_sent_by_whoever_is_asked_and_that_is_written_down(
     assert row.owner is None
 
 
+def test_a_half_whose_stub_somebody_wants_sent_again_is_left_to_the_scheduler(
+    world: HalfWorld, producer: Life, other: Life
+) -> None:
+    """The half cannot say that its message comes again, nor who has consumed it."""
+    stub = commit_one(producer, required_groups=("payments",))
+    with other.database.engine.begin() as connection:
+        other.database.hands().retry(connection, [stub], "ann", "", LATER)
+
+    assert other.answer(FIRST) is Decision.UNKNOWN
+    other.scheduler.run_once(LATER)
+    assert other.answer(FIRST) is Decision.ROLLBACK
+
+    assert bodies(world) == ["order"]
+
+
 def test_without_a_stub_a_tombstone_is_written_before_the_half_is_rolled_back(
     world: HalfWorld, producer: Life, other: Life
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, insert, or_, select, text, update
+from sqlalchemy import Connection, Engine, bindparam, insert, not_, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
@@ -52,6 +52,8 @@ class SqlHalves:
                 this,
                 stub.status == UNCONFIRMED,
                 stub.broker_name.is_(None),
+                # What a scheduler sends says more than the half does: that it was missed.
+                not_(stub.missed),
                 or_(stub.lease_until.is_(None), stub.lease_until <= bindparam("at")),
             )
             .values(

@@ -45,8 +45,9 @@ def message_stub_table(
     `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
     escalated and waits for a person. `given_up` says that a consumer group made a dead letter of
     it: nothing is sent any more, however many sends are left, and a person was told in the same
-    commit. `content` is byte for byte the body
-    that is sent. `by_day` partitions it by the time in the message id (PostgreSQL).
+    commit. `missed` says that no relay sends it any more: a scheduler has taken it over, or
+    somebody asked for it to be sent again. `content` is byte for byte the body that is sent.
+    `by_day` partitions it by the time in the message id (PostgreSQL).
     """
     name = f"{prefix}message_stub"
     if name in metadata.tables:
@@ -68,6 +69,7 @@ def message_stub_table(
         Column("count", Integer, nullable=False, server_default="0"),
         Column("resend_time", UtcDateTime),
         Column("given_up", Boolean, nullable=False, server_default=false()),
+        Column("missed", Boolean, nullable=False, server_default=false()),
         Column("broker_name", String(127)),
         Column("queue_id", Integer),
         Column("offset", BigInteger),
@@ -102,7 +104,7 @@ def _make_indexes(table: Table) -> None:
     _index(f"{name}_waiting", waiting_rows(table), column.topic, column.create_date)
     # What retention removes, the oldest first.
     _index(f"{name}_settled", settled_rows(table), column.update_date)
-    # What no relay owns and nobody has sent yet; rows that have an owner cost this index nothing.
+    # What no relay owns and nobody has sent or missed; what has an owner costs this index nothing.
     _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
@@ -120,7 +122,7 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     unsent = (column.status, column.given_up, column.broker_name)
     yield Index(f"{name}_unsent", *unsent, column.topic, *when)
     yield Index(f"{name}_sent", column.status, column.given_up, column.topic, *when)
-    yield Index(f"{name}_unowned", *unsent, column.owner, *when)
+    yield Index(f"{name}_unowned", *unsent, column.missed, column.owner, *when)
     yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
     key = (column.topic, column.ordering_key, column.status)
@@ -156,7 +158,8 @@ def unowned_rows(table: Table) -> ColumnElement[bool]:
     """Return what stubs have in common that any relay may send: see `sql_unowned`."""
     column = table.c
     waiting = waiting_kinds(table)["unsent"]
-    return and_(waiting, column.owner.is_(None), column.count == literal_column("0"))
+    never_sent = column.count == literal_column("0")
+    return and_(waiting, not_(column.missed), column.owner.is_(None), never_sent)
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:

@@ -3,8 +3,10 @@
 Receives the time; hands on stubs that are this relay's until a lease ends. A stub without an owner
 that was never sent is offered to every relay; rows that another one is claiming at this moment are
 skipped. Whatever stays is due for the resend scheduler when the lease has passed that it was
-written with. On PostgreSQL a commit tells relays of other processes by NOTIFY, see
-`thread_listener`; that it is lost changes nothing but the moment.
+written with, and from then on the scheduler's alone, as is what somebody asked to be sent again
+(`missed`): a relay knows neither pauses nor which groups have consumed it. On PostgreSQL a commit
+tells relays of other processes by NOTIFY, see `thread_listener`; that it is lost changes nothing
+but the moment.
 """
 
 from typing import Any

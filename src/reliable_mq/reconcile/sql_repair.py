@@ -115,11 +115,13 @@ class SqlRepair:
         if repair.action is Action.CONFIRM:
             return {"status": CONFIRMED, "resend_time": None, "update_date": now}, ""
         if repair.action is Action.RESEND:
-            # As new: unsent, all its sends before it, and due at once.
+            # Unsent, all its sends before it, due at once; and a scheduler's, which tells consumers
+            # that it was missed and who has consumed it.
             return {
                 "status": UNCONFIRMED,
                 "count": 0,
                 "given_up": False,
+                "missed": True,
                 "resend_time": now,
                 **dict.fromkeys(("broker_name", "queue_id", "offset", "owner", "lease_until")),
                 "update_date": now,

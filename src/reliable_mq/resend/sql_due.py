@@ -26,6 +26,7 @@ from sqlalchemy import (
     not_,
     null,
     select,
+    true,
     update,
 )
 
@@ -70,6 +71,7 @@ class SqlDue:
                 owner=bindparam("me"),
                 lease_until=bindparam("until"),
                 resend_time=bindparam("until"),
+                missed=true(),
             )
         )
         self._claim, self._claim_to_send = claim, claim.values(count=stub.count + 1)

@@ -104,6 +104,7 @@ class SqlHands:
             status=next_status(StubStatus.VOIDED, StubEvent.RETRY).value,
             count=0,
             given_up=false(),
+            missed=true(),
             broker_name=null(),
             queue_id=null(),
             offset=null(),
