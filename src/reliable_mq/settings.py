@@ -13,7 +13,7 @@ from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
 log = logging.getLogger(__name__)
 
-OutsidePolicy = Literal["warn", "raise", "allow"]
+Strictness = Literal["warn", "raise", "allow"]
 RetentionMode = Literal["rows", "partitions", "off"]
 
 MAIN_DATABASE = "main"
@@ -112,7 +112,10 @@ class Settings(BaseSettings):
     )
 
     #: what happens when a managed topic is sent to outside of a transaction
-    send_outside_transaction: OutsidePolicy = "warn"
+    send_outside_transaction: Strictness = "warn"
+    #: what happens when a transaction sends a message for which no consumer group is known: the
+    #: broker's acknowledgement confirms it; `mq.topic(…, groups=[])` says that this is meant
+    send_without_group: Strictness = "warn"
     #: how long a stopping worker waits for its handlers
     shutdown_timeout: float = Field(30.0, gt=0)
 

@@ -117,7 +117,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             self._half_messages,
             relay_lease=self.settings.relay_lease,
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
-            groups_of_topic=self.groups_of,
+            groups_of_topic=self._declared.required_groups,
         )
         self._producer: Producer | None = None
         self._upkeep = Upkeep(

@@ -22,7 +22,7 @@ from reliable_mq.outbox.composing import (
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import check_texts
-from reliable_mq.settings import OutsidePolicy
+from reliable_mq.settings import Strictness
 
 
 class SentOutsideTransaction(UserWarning):
@@ -43,7 +43,7 @@ class Producer:
         self,
         connections: Connections,
         is_managed: Callable[[str], bool],
-        policy: OutsidePolicy,
+        policy: Strictness,
         listeners: Listeners,
     ) -> None:
         self._connections = connections

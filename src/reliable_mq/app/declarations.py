@@ -1,5 +1,6 @@
 """What an application declares: its managed topics and its consumers. Values only."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from reliable_mq.client.subscription import check_name, tags_of
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class Declarations:
@@ -20,6 +23,8 @@ class Declarations:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._topics: dict[str, tuple[str, ...]] = {}
+        self._with_named_groups: set[str] = set()
+        self._warned_of: set[str] = set()
         self._consumers: dict[str, Consumer] = {}
 
     @property
@@ -34,14 +39,16 @@ class Declarations:
             for name in databases
         }
 
-    def topic(self, name: str, groups: Sequence[str]) -> None:
+    def topic(self, name: str, groups: Sequence[str] | None) -> None:
         """See `ReliableMQ.topic`."""
         check_name("topic", name, TOPIC_LENGTH_MAX)
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
-        for group in groups:
+        for group in groups or ():
             check_name("consumer group", group, GROUP_LENGTH_MAX)
-        self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *groups}))
+        if groups is not None:
+            self._with_named_groups.add(name)
+        self._topics[name] = tuple(sorted({*self._topics.get(name, ()), *(groups or ())}))
 
     def groups_of(self, topic: str, tag: str) -> tuple[str, ...]:
         """See `ReliableMQ.groups_of`."""
@@ -52,6 +59,35 @@ class Declarations:
             if each.topic == topic and (not (tags := tags_of(each.tag)) or tag in tags)
         }
         return tuple(sorted(own.union(self._topics.get(topic, ()))))
+
+    def required_groups(self, topic: str, tag: str) -> tuple[str, ...]:
+        """Return the groups that a message has to reach which a transaction sends.
+
+        Which are known depends on what this process has imported. One that knows none and was not
+        told that there need be none is warned, once for each topic, or refused.
+
+        Raises:
+            UsageError: when no group is known and `send_without_group` says so.
+        """
+        groups = self.groups_of(topic, tag)
+        if not groups and topic not in self._with_named_groups:
+            self._miss_groups(topic, tag)
+        return groups
+
+    def _miss_groups(self, topic: str, tag: str) -> None:
+        policy = self._settings.send_without_group
+        if policy == "allow" or (policy == "warn" and topic in self._warned_of):
+            return
+        said = (
+            f"topic {topic!r}{f', tag {tag!r}' if tag else ''}: this process knows no consumer "
+            "group, so a message counts as consumed when the broker has stored it. Import the "
+            f"module of its consumers, or name their groups: mq.topic({topic!r}, groups=[…]); "
+            "groups=[] says that none is meant"
+        )
+        if policy == "raise":
+            raise UsageError(said)
+        self._warned_of.add(topic)
+        log.warning("%s", said)
 
     def is_managed(self, topic: str) -> bool:
         """Say whether a topic is declared, sent to by a transaction, or read by a consumer."""

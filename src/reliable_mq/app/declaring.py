@@ -32,11 +32,13 @@ class Declaring:
     _declared: Declarations
     _calls: CallBook
 
-    def topic(self, name: str, *, groups: Sequence[str] = ()) -> str:
+    def topic(self, name: str, *, groups: Sequence[str] | None = None) -> str:
         """Declare a managed topic and the consumer groups its messages must reach.
 
-        Groups of consumers that other applications run are named here; those of this application
-        are known by themselves. Returns the name.
+        Groups of consumers that other applications run are named here, and those of this one whose
+        modules are not imported wherever the topic is sent to; the others are known by themselves.
+        An empty list says that none need be known: where there is none, a message is confirmed when
+        the broker has stored it. Returns the name.
 
         Raises:
             ConfigurationError: when a name is not legal.
