@@ -121,6 +121,24 @@ def flow_table(results: dict[str, Any]) -> str:
     return f"{_markdown(rows)}\n{_markdown(used)}{_origin(results)}"
 
 
+def rival_table(results: dict[str, Any]) -> str:
+    """Medians of the rounds of each side, and how many times the rival's speed ours is."""
+    rounds = results["rounds"]
+    rows = [("worker", "deferred/s", "worked/s", "of procrastinate's", "bar")]
+    theirs = [each["worked"] for each in rounds if each["side"] == "procrastinate"]
+    for side in dict.fromkeys(each["side"] for each in rounds):
+        these = [each for each in rounds if each["side"] == side]
+        worked = [each["worked"] for each in these]
+        # Each turn is compared with its own: the machine has moods.
+        ratio = median(ours / rival for ours, rival in zip(worked, theirs, strict=True))
+        is_ours = side != "procrastinate"
+        speeds = (_figure(_median(these, name), ",.0f") for name in ("deferred", "worked"))
+        label = f"reliable_mq, {side}" if is_ours else side
+        held = (_figure(ratio, ".2f"), ">= 2.5") if is_ours else ("", "")
+        rows.append((label, *speeds, *held))
+    return _markdown(rows) + _origin(results)
+
+
 def scale_table(results: dict[str, Any]) -> str:
     """One line per figure, Apache's beside ours where there is one."""
     rows = [("what", "Apache", "ours", "ratio", "unit")]
@@ -154,6 +172,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "resend": figures_table,
     "duplicates": figures_table,
     "flow": flow_table,
+    "rival": rival_table,
 }
 
 

@@ -1,20 +1,25 @@
 """Kill a real process at every step it takes: `python -m tests.crash_matrix`.
 
 Prints the matrix, and writes it to a page of the docs when told to. With `--point` one death is
-tried, again and again if wanted, with everything that was wrong after it.
+tried, again and again if wanted, with everything that was wrong after it. With `--journal` a run
+can be ended at any moment, and goes on where it was.
 """
 
 import argparse
+import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash_matrix.application import TABLES
+from tests.crash_matrix.flaws import FLAWS, deaths_of
+from tests.crash_matrix.journal import Death, Journal
 from tests.crash_matrix.lives import Lives
-from tests.crash_matrix.matrix import Death, Matrix
+from tests.crash_matrix.matrix import Matrix
 from tests.crash_matrix.modes import MODES, SOME, Mode, Role, modes_of
-from tests.crash_matrix.selection import all_of, each_once
-from tests.crash_matrix.table import put_into, summary
+from tests.crash_matrix.selection import Points, Wanted, in_turns, named
+from tests.crash_matrix.table import canaries, put_into, scope, summary
 from tests.crash_matrix.tables import our_tables
 from tests.crash_matrix.worlds import Servers
 
@@ -23,13 +28,17 @@ TELL_EVERY = 25  # deaths
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash_matrix", description=__doc__)
-    parser.add_argument("--hands", type=int, default=4, help="how many runs go on at once")
+    parser.add_argument("--hands", type=int, default=6, help="how many runs go on at once")
     parser.add_argument("--times", type=int, default=1, help="deaths at the first N of one name")
-    parser.add_argument("--once", action="store_true", help="what the tests try, in few modes")
+    parser.add_argument("--before", action="store_true", help="also before what has not left yet")
+    parser.add_argument("--some", action="store_true", help="only the modes of the tests")
+    parser.add_argument("--once", action="store_true", help="each point in one mode")
     parser.add_argument("--role", choices=[str(role) for role in Role], action="append")
     parser.add_argument("--mode", choices=[str(mode) for mode in MODES], action="append")
     parser.add_argument("--point", action="append", help="only these points, written NAME#1")
     parser.add_argument("--points", action="store_true", help="print the points and try none")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none afterwards")
+    parser.add_argument("--journal", type=Path, help="keep what was tried, and go on from there")
     parser.add_argument("--page", type=Path, help="write the matrix into this page")
     return parser.parse_args()
 
@@ -40,43 +49,86 @@ def _columns(given: argparse.Namespace) -> list[tuple[Role, Mode]]:
         for role in Role
         for mode in modes_of(role)
         if (not given.role or role in given.role) and (not given.mode or str(mode) in given.mode)
-        if mode in SOME or not given.once
+        if mode in SOME or not given.some
     ]
 
 
 def _tell(death: Death) -> None:
-    if death.wrong:
+    if death.wrong and not death.flaw:
         print(f"\nVIOLATION {death.role}, {death.mode}, {death.point}", flush=True)
         print(*(f"    {line}" for line in death.wrong), sep="\n", flush=True)
     elif not death.is_reached:
         print(f"not reached: {death.role}, {death.mode}, {death.point}", flush=True)
 
 
+class _Run:
+    """One run: what is found goes into the journal as soon as it is known."""
+
+    def __init__(self, matrix: Matrix, journal: Journal, minutes: float) -> None:
+        self._matrix = matrix
+        self._journal = journal
+        self._began = self._noted = time.monotonic()
+        self._until = self._began + minutes * 60
+
+    def derive(self, columns: Sequence[tuple[Role, Mode]]) -> None:
+        """Find the points of those columns that the journal does not know."""
+        unknown = [column for column in columns if column not in self._journal.points]
+        for column, points in self._matrix.points(unknown):
+            self._journal.note_points({column: points})
+        self._note_time()
+
+    def kill(self, wanted: Wanted, flaw: str = "") -> None:
+        """Try what was not tried yet."""
+        tried = {death.what for death in self._journal.deaths}
+        left = [each for each in wanted if (*each, flaw) not in tried]
+        for death in self._matrix.deaths(left, flaw, until=self._until):
+            self._journal.note(death)
+            _tell(death)
+            if len(self._journal.deaths) % TELL_EVERY == 0:
+                self._note_time()
+        self._note_time()
+
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        self._journal.note_seconds(now - self._noted)
+        self._noted = now
+        print(f"{len(self._journal.deaths)} in {self._journal.seconds:.0f} s", flush=True)
+
+
 def main() -> int:
     given = _arguments()
-    began = time.monotonic()
+    journal, columns = Journal(given.journal), _columns(given)
     with Servers([TABLES, our_tables()]) as servers, Lives() as lives:
-        matrix = Matrix(servers, lives, given.hands)
-        points = matrix.points(_columns(given))
+        run = _Run(Matrix(servers, lives, given.hands), journal, given.minutes)
+        run.derive(columns)
+        passed = {column: journal.points[column] for column in columns}
+        points = named(passed, given.times, before=given.before)
         if given.points:
             for (role, mode), these in sorted(points.items()):
                 print(*(f"{role}, {mode}: {point}" for point in these), sep="\n")
             return 0
-        wanted = each_once(points) if given.once else all_of(points, given.times)
         if given.point:
-            wanted = [(*column, point) for column in points for point in given.point]
-        print(f"{len(wanted)} deaths in {len(points)} modes of {len(Role)} processes", flush=True)
-        deaths: list[Death] = []
-        for death in matrix.deaths(wanted):
-            deaths.append(death)
-            _tell(death)
-            if len(deaths) % TELL_EVERY == 0:
-                print(f"{len(deaths)} in {time.monotonic() - began:.0f} s", flush=True)
-    print(f"\n{summary(deaths)}\n\n{time.monotonic() - began:.0f} s")
+            run.kill([(*column, point) for column in points for point in given.point])
+            return 1 if any(death.wrong for death in journal.deaths) else 0
+        turns = in_turns(points)[: 1 if given.once else None]
+        print(f"{sum(map(len, turns))} deaths in {len(points)} modes of {len(Role)} processes")
+        for number, turn in enumerate(turns):
+            run.kill(turn)
+            if number == 0:
+                for flaw in FLAWS:
+                    run.kill(deaths_of(flaw, passed), flaw)
+    return _told(given, points, journal)
+
+
+def _told(given: argparse.Namespace, points: Points, journal: Journal) -> int:
+    deaths = journal.deaths
+    print(f"\n{scope(points, deaths, journal.seconds)}\n\n{summary(points, deaths)}")
+    print(f"\n{canaries(deaths)}")
     if given.page:
-        scope = "Every named point once:" if given.once else "Every point in every mode:"
-        given.page.write_text(put_into(given.page.read_text(), deaths, scope))
-    return 1 if any(death.wrong for death in deaths) else 0
+        page = given.page.read_text()
+        given.page.write_text(put_into(page, points, deaths, journal.seconds))
+    # What was planted has to be found, and nothing else.
+    return 1 if any(bool(death.wrong) != bool(death.flaw) for death in deaths) else 0
 
 
 if __name__ == "__main__":

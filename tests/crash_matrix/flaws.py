@@ -1,13 +1,19 @@
 """Flaws that the matrix must find: the protocol that this project began with, and its relatives."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from tests.crash_matrix.modes import Mode, Redis, Role, modes_of
+from tests.crash_matrix.selection import Points, Wanted
 
 from reliable_mq.app.judging import Results
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.idempotency.claim import Claim
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
+
+SHOWS_AT = "take_payment: after INSERT effects#1"
+"""Where it shows: the effect is there and not committed."""
 
 
 def insert_then_handle() -> None:
@@ -37,13 +43,35 @@ def key_never_leased() -> None:
     RedisLeases.claim = claimed  # type: ignore[method-assign]
 
 
-FLAWS: Mapping[str, Callable[[], None]] = {
-    "insert then handle": insert_then_handle,
-    "key never leased": key_never_leased,
+class Flaw(NamedTuple):
+    """How a flaw is planted into a process, and in which modes a death shows it."""
+
+    plant: Callable[[], None]
+    modes: Sequence[Mode]
+
+
+_WORKERS = modes_of(Role.WORKER)
+FLAWS: Mapping[str, Flaw] = {
+    "insert then handle": Flaw(insert_then_handle, _WORKERS),
+    # Where Redis forgets, or is not asked, the key does no harm.
+    "key never leased": Flaw(
+        key_never_leased,
+        [mode for mode in _WORKERS if mode.redis in {Redis.UP, Redis.FAILING_OVER}],
+    ),
 }
 
 
 def plant(flaw: str) -> None:
     """Plant a flaw in this process; empty: none."""
     if flaw:
-        FLAWS[flaw]()
+        FLAWS[flaw].plant()
+
+
+def deaths_of(flaw: str, points: Points) -> Wanted:
+    """Return the deaths that show a flaw, one in each mode of these points where it applies."""
+    return [
+        (Role.WORKER, mode, point)
+        for mode in FLAWS[flaw].modes
+        for point in points.get((Role.WORKER, mode), ())
+        if point.endswith(SHOWS_AT)
+    ]

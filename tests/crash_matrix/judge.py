@@ -9,21 +9,34 @@ from collections.abc import Mapping
 
 from redis import Redis as RedisClient
 from redis.exceptions import RedisError
-from tests.crash_matrix.application import AFTER, FAILS_FIRST, GROUPS, LONELY, WANTED
-from tests.crash_matrix.modes import Redis, Role
-from tests.crash_matrix.worlds import Books, World
+from tests.crash_matrix.application import (
+    AFTER,
+    FAILS_FIRST,
+    GROUPS,
+    LONELY,
+    PAID_TWICE,
+    REFUSED,
+    WANTED,
+)
+from tests.crash_matrix.modes import Databases, Redis, Role
+from tests.crash_matrix.placing import BY_CALL
+from tests.crash_matrix.preparing import UNCONSUMED, YOUNG
+from tests.crash_matrix.roles import OLD
+from tests.crash_matrix.worlds import LONG_AGO, Books, World
 
 CONFIRMED, CONSUMED = 1, 1
 Attempts = Mapping[tuple[str, str], int]
 """The fewest attempts that a message must have had at last, by (consumer group, message id)."""
 
 
-def attempts_begun(world: World) -> Attempts:
+def attempts_begun(world: World, role: Role) -> Attempts:
     """Return what is known, right after a death, of attempts that began and came to no end.
 
     Whoever goes on must count them: what the consume log says, and what Redis says where Redis
-    survives.
+    survives. A person lets them begin anew.
     """
+    if role is Role.PERSON:
+        return {}
     begun: dict[tuple[str, str], int] = {}
     with Books(world) as books:
         logs = books.ask("SELECT consumer_group, message_id, state, attempt FROM rmq_consume_log")
@@ -53,28 +66,56 @@ def _leases(world: World) -> Attempts:
     return found
 
 
+def torn(world: World) -> list[str]:
+    """Return what retention may not leave behind at any moment, asked right after a death.
+
+    Wherever a row of a message is gone, the mark says so; a log is gone only after its stub.
+    """
+    found = []
+    with Books(world) as books:
+        for book in books.each():
+            stubs = {row[0] for row in book("SELECT message_id FROM rmq_message_stub")}
+            marks = book(f"SELECT 1 FROM rmq_retention WHERE removed_until >= '{LONG_AGO}'")
+            old = [bool(book(f"SELECT 1 {each}")) for each in OLD[:2]]
+            if not all(old) and not marks:
+                found.append("rows are gone, and no mark says it")
+            if world.mode.databases is Databases.ONE:
+                logs = {row[0] for row in book("SELECT message_id FROM rmq_consume_log")}
+                found += [f"the log of {each} went before its stub" for each in stubs - logs]
+    return found
+
+
 def wrongs(world: World, role: Role, begun: Attempts) -> list[str]:
     """Return what is wrong in a world that was drained; empty: every promise was kept."""
     wanted = [*WANTED, *([LONELY] if role is Role.SCHEDULER else [])]
     with Books(world) as books:
+        kept = [YOUNG] if role is Role.KEEPER else wanted
         return [
-            *_business_rows_and_stubs(books, world, wanted),
+            *_orders(books, wanted),
+            *_stubs(books, world, kept),
             *_effects(books, world),
-            *_order(books, world),
-            *_consume_logs(books, world, begun),
+            *_letters(books),
+            *(_order(books, world) if kept == wanted else []),
+            *_consume_logs(books, world, kept, begun),
             *_told(books, world, role),
         ]
 
 
-def _business_rows_and_stubs(books: Books, world: World, wanted: list[int]) -> list[str]:
+def _orders(books: Books, wanted: list[int]) -> list[str]:
+    orders = Counter(row[0] for row in books.ask("SELECT id FROM orders"))
+    if orders == Counter(wanted):
+        return []
+    return [f"orders are {sorted(orders.elements())}, wanted were {wanted}"]
+
+
+def _stubs(books: Books, world: World, kept: list[int]) -> list[str]:
     """P1 and P2: each order has one stub, no stub is without its order, all are confirmed."""
     found = []
-    orders = Counter(row[0] for row in books.ask("SELECT id FROM orders"))
-    if orders != Counter(wanted):
-        found.append(f"orders are {sorted(orders.elements())}, wanted were {wanted}")
-    paid = Counter(
-        row[0] for row in books.ask("SELECT order_id FROM effects WHERE consumer_group='payments'")
-    )
+    orders = Counter({row[0]: 1 for row in books.ask("SELECT id FROM orders") if row[0] in kept})
+    payments = "SELECT order_id FROM effects WHERE consumer_group='payments'"
+    paid = Counter(row[0] for row in books.ask(payments) if row[0] in kept)
+    if PAID_TWICE in paid:
+        paid[PAID_TWICE] += 1
     for rows, topics in (
         (orders, (world.topic("orders"), world.topic("lonely"))),
         (paid, (world.topic("paid"),)),
@@ -92,6 +133,13 @@ def _business_rows_and_stubs(books: Books, world: World, wanted: list[int]) -> l
         if open_:
             found.append(f"stubs of {topics[0]} that are not confirmed: {open_}")
     return found
+
+
+def _letters(books: Books) -> list[str]:
+    """P5: an effect elsewhere happened, and whoever had it again was told of the doubt."""
+    posted = f"FROM letters WHERE order_id = {BY_CALL} ORDER BY id"
+    doubts = [bool(row[0]) for row in books.ask(f"SELECT is_in_doubt {posted}")]
+    return [] if doubts and all(doubts[1:]) else [f"letters were posted in doubt: {doubts}"]
 
 
 def _effects(books: Books, world: World) -> list[str]:
@@ -129,12 +177,13 @@ def _order(books: Books, world: World) -> list[str]:
                         f"AND customer = '{customer}' ORDER BY id"
                     )
                 ]
-                if effects != [key for key in rows if WANTED.get(key) == customer]:
+                stubs = dict.fromkeys(key for key in rows if WANTED.get(key) == customer)
+                if effects != list(stubs):
                     found.append(f"{customer}'s effects of {group} came as {effects}")
     return found
 
 
-def _consume_logs(books: Books, world: World, begun: Attempts) -> list[str]:
+def _consume_logs(books: Books, world: World, kept: list[int], begun: Attempts) -> list[str]:
     """Every log says CONSUMED, and no attempt that began is forgotten."""
     ours = f"consumer_group LIKE '%-{world.run}'"  # the others' are of notices
     logs = books.ask(
@@ -145,7 +194,8 @@ def _consume_logs(books: Books, world: World, begun: Attempts) -> list[str]:
         for group, message, state, _ in logs
         if state != CONSUMED
     ]
-    if len(logs) != len(WANTED) * (len(GROUPS) + 1):
+    messages = len(WANTED.keys() & kept) * (len(GROUPS) + 1) + (PAID_TWICE in kept)
+    if len(logs) != messages:
         found.append(f"there are {len(logs)} consume logs")
     attempts = {(group, message): attempt for group, message, _, attempt in logs}
     found += [
@@ -168,10 +218,16 @@ def _consume_logs(books: Books, world: World, begun: Attempts) -> list[str]:
 
 
 def _told(books: Books, world: World, role: Role) -> list[str]:
-    """A person was told of the order whose message nobody consumes."""
-    if role is not Role.SCHEDULER:
-        return []
-    rows = books.ask(
-        f"SELECT status, resend_time FROM rmq_message_stub WHERE topic = '{world.topic('lonely')}'"
-    )
-    return [] if rows == [(0, None)] else [f"the lonely stub is {rows}"]
+    """A person was told of what nobody consumes, and what a person did is written down."""
+    if role is Role.SCHEDULER:
+        stub = f"FROM rmq_message_stub WHERE topic = '{world.topic('lonely')}'"
+        rows = books.ask(f"SELECT status, resend_time {stub}")
+        open_ = books.count("FROM rmq_escalation WHERE open_key IS NOT NULL")
+        return [] if (rows, open_) == ([(0, None)], 1) else [f"lonely: {rows}, {open_} escalations"]
+    if role is Role.PERSON:
+        done = {row[0] for row in books.ask("SELECT action FROM rmq_audit WHERE changed = 1")}
+        keys = f"SELECT count(*) FROM rmq_escalation WHERE message_key IN ('{UNCONSUMED}', "
+        told = sum(row[0] for row in books.ask(f"{keys}'{REFUSED}')"))
+        if done != {"dlq retry", "stub retry"} or told < 2:
+            return [f"a person was told of {told} and did {sorted(done)}"]
+    return []

@@ -4,35 +4,29 @@ Receives servers and lives; hands on what became of each death. The points are t
 passes which nobody kills, so they are as many as the code has.
 """
 
+import math
 import queue
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from tests.crash_matrix.judge import attempts_begun, wrongs
+from tests.crash_matrix.journal import Death
+from tests.crash_matrix.judge import attempts_begun, torn, wrongs
 from tests.crash_matrix.lives import Lives
 from tests.crash_matrix.modes import Mode, Role
-from tests.crash_matrix.roles import PREPARED_BY
-from tests.crash_matrix.worlds import Servers, World
+from tests.crash_matrix.preparing import PREPARED_BY
+from tests.crash_matrix.roles import DRAINED_BY
+from tests.crash_matrix.worlds import HANDS_MAX, Servers, World
 
 T = TypeVar("T")
 
 TAIL_LINES = 400
-TRIES = 3
+TRIES = 2
 """A point that depends on which of two threads is faster is not passed by every life."""
-
-
-class Death(msgspec.Struct, frozen=True):
-    """What became of one death; `wrong` is empty when every promise was kept."""
-
-    role: Role
-    mode: Mode
-    point: str
-    is_reached: bool
-    wrong: tuple[str, ...]
 
 
 class LifeFailed(Exception):
@@ -45,33 +39,51 @@ class Matrix:
     Args:
         servers: what all runs share.
         lives: the zygote.
-        hands: how many runs go on at once.
+        hands: how many runs go on at once, `HANDS_MAX` at most.
     """
 
     def __init__(self, servers: Servers, lives: Lives, hands: int) -> None:
         self._servers = servers
         self._lives = lives
         self._hands: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for hand in range(hands):
+        for hand in range(min(hands, HANDS_MAX)):
             self._hands.put(hand)
         self._pool = ThreadPoolExecutor(hands)
 
-    def points(self, asked: Iterable[tuple[Role, Mode]]) -> dict[tuple[Role, Mode], list[str]]:
-        """Return the points that a life passes which nobody kills, in their order."""
+    def points(
+        self, asked: Iterable[tuple[Role, Mode]]
+    ) -> Iterator[tuple[tuple[Role, Mode], list[str]]]:
+        """Yield the points that a life passes which nobody kills, in their order, by column."""
         waiting = {
             self._pool.submit(self._with_a_hand, self._points, role, mode): (role, mode)
             for role, mode in asked
         }
-        return {waiting[future]: future.result() for future in as_completed(waiting)}
-
-    def deaths(self, wanted: Sequence[tuple[Role, Mode, str]], flaw: str = "") -> Iterator[Death]:
-        """Yield what became of each death, in the order in which they end."""
-        waiting = [
-            self._pool.submit(self._with_a_hand, self._tried, role, mode, point, flaw)
-            for role, mode, point in wanted
-        ]
         for future in as_completed(waiting):
-            yield future.result()
+            yield waiting[future], future.result()
+
+    def deaths(
+        self,
+        wanted: Sequence[tuple[Role, Mode, str]],
+        flaw: str = "",
+        *,
+        until: float = math.inf,
+    ) -> Iterator[Death]:
+        """Yield what became of each death, in the order in which they end.
+
+        Args:
+            wanted: who dies where.
+            flaw: what is planted in all of them.
+            until: when no further one is begun, by the monotonic clock.
+        """
+
+        def tried(hand: int, role: Role, mode: Mode, point: str) -> Death | None:
+            return self._tried(hand, role, mode, point, flaw) if time.monotonic() < until else None
+
+        waiting = [self._pool.submit(self._with_a_hand, tried, *each) for each in wanted]
+        for future in as_completed(waiting):
+            death = future.result()
+            if death is not None:
+                yield death
 
     def _with_a_hand(self, work: Callable[..., T], *given: object) -> T:
         hand = self._hands.get()
@@ -95,7 +107,7 @@ class Matrix:
             try:
                 death = self._die(hand, role, mode, point, flaw)
             except LifeFailed as failed:
-                death = Death(role, mode, point, False, (str(failed),))
+                death = Death(role, mode, point, False, (str(failed),), flaw)
             if death.is_reached or death.wrong:
                 break
         return death
@@ -105,14 +117,16 @@ class Matrix:
         code = self._lives.live(role, world, at=point, steps=str(Path(world.directory, "steps")))
         if code not in (0, -signal.SIGKILL):
             wrong = [f"{role} ended with {code}\n{_tail(world, role)}"]
-            return Death(role, mode, point, False, tuple(wrong))
-        begun = attempts_begun(world)
+            return Death(role, mode, point, False, tuple(wrong), flaw)
+        begun = attempts_begun(world, role)
+        wrong = torn(world) if role is Role.KEEPER else []
         is_reached = code == -signal.SIGKILL
-        code = self._lives.live("drain", self._servers.after_death(world))
-        wrong = [] if code == 0 else [f"the drain ended with {code}\n{_tail(world, 'drain')}"]
+        drain = DRAINED_BY.get(role, "drain")
+        code = self._lives.live(drain, self._servers.after_death(world))
+        wrong += [] if code == 0 else [f"the drain ended with {code}\n{_tail(world, drain)}"]
         wrong += wrongs(world, role, begun)
         self._servers.remove(world)
-        return Death(role, mode, point, is_reached, tuple(wrong))
+        return Death(role, mode, point, is_reached, tuple(wrong), flaw)
 
     def _prepared(self, hand: int, role: Role, mode: Mode, flaw: str) -> World:
         world = self._servers.world(mode, hand)
@@ -128,8 +142,3 @@ class Matrix:
 def _tail(world: World, life: str) -> str:
     log = Path(world.directory, f"{life}.log")
     return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-
-
-def names_of(points: Iterable[str]) -> list[str]:
-    """Return the names of points without their numbers, each once, in their order."""
-    return list(dict.fromkeys(point.rpartition("#")[0] for point in points))

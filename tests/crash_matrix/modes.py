@@ -10,9 +10,11 @@ class Role(StrEnum):
     """Which process of the application dies."""
 
     PRODUCER = "producer"  # places orders; its relay sends them
-    WORKER = "worker"  # consumes as four groups: one commit, receipt first, batch, and what follows
+    WORKER = "worker"  # consumes: one commit, receipt first, batch, by a business key
     SCHEDULER = "scheduler"  # sends again, confirms what was left behind, escalates
     ANSWERER = "answerer"  # is asked what became of the halves of a process that died
+    KEEPER = "keeper"  # removes stubs, consume logs, keys and results that are old
+    PERSON = "person"  # retries a dead letter and a stub by hand
 
 
 class Kind(StrEnum):
@@ -33,6 +35,7 @@ class Form(StrEnum):
     """How messages leave."""
 
     OUTBOX = "outbox"
+    SHARED = "shared relay"  # a process that commits sends nothing; workers and schedulers do
     HALF = "half"
 
 
@@ -60,31 +63,39 @@ class Mode(msgspec.Struct, frozen=True, order=True):
 
 MODES = tuple(itertools.starmap(Mode, itertools.product(Kind, Databases, Form, Redis)))
 
+FORMS = {
+    Role.ANSWERER: {Form.HALF},  # nobody is asked about anything else
+    Role.KEEPER: {Form.OUTBOX},  # what is old has long left, in whatever way
+    Role.PERSON: {Form.OUTBOX, Form.SHARED},  # who sends what is retried: scheduler, or any relay
+}
+"""The forms that make a difference to a role; to those that are not named all of them do."""
+
 
 def modes_of(role: Role) -> tuple[Mode, ...]:
     """Return the modes that make a difference to a role.
 
-    Only workers talk to Redis, and only where there are halves is anybody asked about them.
+    Only workers talk to Redis, and who relays does not.
     """
     return tuple(
         mode
         for mode in MODES
-        if (role is Role.WORKER or mode.redis is Redis.UP)
-        and (role is not Role.ANSWERER or mode.form is Form.HALF)
+        if mode.form in FORMS.get(role, set(Form))
+        and (mode.redis is Redis.UP or (role is Role.WORKER and mode.form is not Form.SHARED))
     )
 
 
 _S, _P = Kind
 _1, _2 = Databases
-_OUTBOX, _HALF = Form
+_OUTBOX, _SHARED, _HALF = Form
 SOME = frozenset(
     {
         *(Mode(_S, _1, _OUTBOX, Redis.UP), Mode(_S, _2, _HALF, Redis.UP)),
         *(Mode(_P, _1, _HALF, Redis.UP), Mode(_P, _2, _OUTBOX, Redis.UP)),
+        *(Mode(_S, _2, _SHARED, Redis.UP), Mode(_P, _1, _SHARED, Redis.UP)),
         *(Mode(_S, _1, _OUTBOX, Redis.FLUSHED), Mode(_P, _2, _HALF, Redis.FLUSHED)),
         *(Mode(_S, _2, _OUTBOX, Redis.LOST), Mode(_P, _1, _HALF, Redis.LOST)),
         *(Mode(_S, _1, _HALF, Redis.DOWN), Mode(_P, _2, _OUTBOX, Redis.DOWN)),
         *(Mode(_S, _2, _HALF, Redis.FAILING_OVER), Mode(_P, _1, _OUTBOX, Redis.FAILING_OVER)),
     }
 )
-"""Modes among which any two values of two columns meet."""
+"""Modes among which any two values of two columns meet that can."""

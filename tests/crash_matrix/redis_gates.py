@@ -23,7 +23,7 @@ class RedisGates:
     def __init__(self, primary: int, replica: int) -> None:
         self._ports = (primary, replica)
         self._thread = LoopThread("redis-gates")
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[int, asyncio.Server] = {}
 
     def __enter__(self) -> "RedisGates":
         return self
@@ -38,9 +38,16 @@ class RedisGates:
     async def _open(self) -> int:
         gate = _Gate(*self._ports)
         server = await asyncio.start_server(gate.serve, "127.0.0.1", 0)
-        self._servers.append(server)
         port: int = server.sockets[0].getsockname()[1]
+        self._servers[port] = server
         return port
+
+    def close(self, port: int) -> None:
+        """Close a gate that nobody uses any more."""
+        self._thread.run(self._close(port))
+
+    async def _close(self, port: int) -> None:
+        self._servers.pop(port).close()
 
 
 class _Gate:

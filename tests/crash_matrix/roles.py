@@ -1,32 +1,24 @@
 """What a process of a run does: each function is the whole life of one, if nothing ends it before.
 
 Receives a world; returns when the process has done its work. Those of `Role` are the ones that
-die; the others prepare a world for them, and live on after them.
+die; what their worlds are prepared by is in `preparing`, and what goes on after them is `drain`.
 """
 
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-import msgspec
-from tests.crash_matrix.application import (
-    AFTER,
-    GROUPS,
-    LONELY,
-    WANTED,
-    build,
-    place_lonely,
-    place_missing,
-)
-from tests.crash_matrix.modes import Form, Role
-from tests.crash_matrix.worlds import CHECK_BACK, Books, World
+from tests.crash_matrix.application import AFTER, COUNT_MAX, GROUPS, WANTED, build
+from tests.crash_matrix.modes import Role
+from tests.crash_matrix.placing import BY_CALL, by_an_idempotent_call, order_of, place_missing
+from tests.crash_matrix.worlds import CHECK_BACK, LONG_AGO, Books, World
 
 from reliable_mq import ReliableMQ
-from reliable_mq.app.thread_halves import Halves
+from reliable_mq.cli.main import run as command
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import Unavailable
-from reliable_mq.testing.local_servers import free_port
 
 LIFE_SECONDS_MAX = 60.0
 RECEIPT_SECONDS_MAX = 2.0
@@ -35,14 +27,25 @@ LOOK_SECONDS = 0.01
 FAR = 1_000_000
 """An offset that no queue has: what is said to lie there was lost."""
 
+UNSETTLED = "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
+UNSENT = "FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
 _EFFECTS_OF_ORDERS = f"FROM effects WHERE consumer_group <> '{AFTER}'"
-_UNSETTLED = "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
-_UNSENT = "FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
 _TOMBSTONES = "FROM rmq_message_stub WHERE status = 2 AND length(content) = 0"
 _NOT_ASKED_FOR = (
     "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL "
-    f'AND (broker_name IS NULL OR "offset" >= {FAR} OR "count" >= 16 OR message_key = \'1\')'
+    f'AND (broker_name IS NULL OR "offset" >= {FAR} OR "count" >= {COUNT_MAX} '
+    "OR message_key = '1')"
 )
+OLD = tuple(
+    f"FROM rmq_{table} WHERE {column} < '{LONG_AGO} 01:00:00'"
+    for table, column in (
+        ("message_stub", "update_date"),
+        ("consume_log", "consume_date"),
+        ("business_key", "consume_date"),
+        ("idempotent_call", "expire_date"),
+    )
+)
+"""What retention finds to be old, in each of its tables."""
 
 
 def producer(world: World) -> None:
@@ -52,25 +55,12 @@ def producer(world: World) -> None:
     mq.close()
 
 
-def hanging(world: World) -> None:
-    """Prepare a world whose halves nobody has ended, neither those of stubs nor those without."""
-    mq = build(world)
-    lost = Unavailable("the way to the broker is cut")
-    mq._connections.commit_halves = lambda halves: [lost] * len(halves)  # type: ignore[method-assign]
-
-    async def post_none(_self: Halves, _halves: object) -> None: ...
-
-    Halves._post_all = post_none  # type: ignore[method-assign,assignment]
-    place_missing(mq, world)
-    mq.close()
-
-
 def answerer(world: World) -> None:
     """Answer for the halves of another process until none is left."""
     mq = build(world)
     mq._half_messages.join()
     with Books(world) as books:
-        _wait(lambda: books.count(_UNSENT) == 0 and books.count(_TOMBSTONES) >= 1)
+        wait(lambda: books.count(UNSENT) == 0 and books.count(_TOMBSTONES) >= 1)
     mq.close()
 
 
@@ -82,82 +72,94 @@ def worker(world: World) -> None:
     mq = build(world)
     wanted = len(WANTED) * len(GROUPS)
     with mq, Books(world) as books:
-        _wait(lambda: books.count(_EFFECTS_OF_ORDERS) >= wanted)
+        wait(lambda: books.count(_EFFECTS_OF_ORDERS) >= wanted)
         wanted += len(WANTED)
-        _wait(lambda: books.count("FROM effects") >= wanted, RECEIPT_SECONDS_MAX)
+        wait(lambda: books.count("FROM effects") >= wanted, RECEIPT_SECONDS_MAX)
 
 
 def scheduler(world: World) -> None:
     """Send what is due, confirm what was left behind, tell of what was sent often enough."""
     mq = build(world)
-    with _resending(mq), Books(world) as books:
-        _wait(lambda: books.count(_NOT_ASKED_FOR) == 0)
+    with resending(mq), Books(world) as books:
+        wait(lambda: books.count(_NOT_ASKED_FOR) == 0)
     mq.close()
 
 
-def sent(world: World) -> None:
-    """Prepare a world whose messages wait for a worker."""
-    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
-    place_missing(mq, world)
+def keeper(world: World) -> None:
+    """Remove what is old from all databases, and nothing else."""
+    mq = build(world)
+    keeping = [(mq.retention(database=name), each.clock) for name, each in mq.databases.items()]
     with Books(world) as books:
-        _wait(lambda: books.count(_UNSENT) == 0)
+
+        def is_all_gone() -> bool:
+            for retention, clock in keeping:
+                retention.run_once(clock.measured_now())
+            return not any(map(books.count, OLD))
+
+        wait(is_all_gone)
     mq.close()
 
 
-def overdue(world: World) -> None:
-    """Prepare a world in which a scheduler finds one of everything that it looks after.
+def person(world: World) -> None:
+    """Retry what waits for a person by hand: dead letters, and stubs of which too many were sent.
 
-    Orders 1 and 2 were consumed, and 1 was not confirmed. The broker was away when 3, 4 and 5 were
-    placed, and has lost 5 since. Nobody consumes the lonely one, which was sent often enough.
+    Whoever is not sure that it was done does it again.
     """
-    mq = build(world, relay_lease=LIFE_SECONDS_MAX)
-    place_missing(mq, world, up_to=2)
-    with _resending(mq), mq, Books(world) as books:
-        wanted = 2 * (len(GROUPS) + 1)
-        _wait(lambda: books.count("FROM effects") >= wanted)
-        _wait(lambda: books.count(_UNSETTLED) == 0)
-    outbox = msgspec.structs.replace(world.mode, form=Form.OUTBOX)  # a half needs its broker
-    nowhere = f"127.0.0.1:{free_port()}"
-    unheard = msgspec.structs.replace(world, broker=nowhere, mode=outbox)
-    away = build(unheard)
-    place_missing(away, unheard)
-    place_lonely(away, unheard)
-    away.close()
-    with Books(world) as books:
-        stub = "UPDATE rmq_message_stub SET resend_time = create_date"
-        orders = f"topic = '{world.topic('orders')}'"
-        books.run(f"{stub} WHERE {orders} AND status = 0")
-        books.run(f"{stub}, status = 0 WHERE message_key = '1' AND {orders}")
-        books.run(
-            f"{stub}, broker_name = 'shop-broker', queue_id = 0, \"offset\" = {FAR}, "
-            f"\"count\" = 1 WHERE message_key = '5'"
-        )
-        books.run(f"{stub}, \"count\" = 16 WHERE message_key = '{LONELY}'")
+    desk = types.ModuleType("desk")  # as `--app MODULE:OBJECT` finds it
+    desk.mq = mq = build(world)  # type: ignore[attr-defined]
+    sys.modules["desk"] = desk
+    _do("dlq", "retry", "--group", world.group("mails"))
+    for name in mq.databases:
+        _do("stub", "retry", "--escalated", "--topic", world.topic("orders"), "--database", name)
+    mq.close()
+
+
+def _do(*words: str) -> None:
+    try:
+        command([*words, "--app", "desk:mq", "--yes", "--note", "the counter is open again"])
+    except SystemExit as end:
+        if end.code:
+            raise
 
 
 def drain(world: World) -> None:
     """The application after the death: everything of it, until nothing is left to be done."""
     mq = build(world)
     place_missing(mq, world)
-    with _resending(mq), mq, Books(world) as books, Client(world.broker) as client:
-        _wait(lambda: books.count(_UNSETTLED) == 0)
-        _wait(lambda: _is_read_to_the_end(client, world))
+    by_an_idempotent_call(mq, world, order_of(BY_CALL))  # who was killed does not know: again
+    with resending(mq), mq, Books(world) as books, Client(world.broker) as client:
+        wait(lambda: books.count(UNSETTLED) == 0)
+        wait(lambda: _is_read_to_the_end(client, world))
         if world.is_half:  # a half that nobody ended is asked for, and nothing must come of it
             time.sleep(CHECKED_BACK_SECONDS)
-            _wait(lambda: _is_read_to_the_end(client, world))
+            wait(lambda: _is_read_to_the_end(client, world))
+
+
+def drain_by_hand(world: World) -> None:
+    """As `drain`, and a person begins by retrying what still waits."""
+    person(world)
+    drain(world)
+
+
+def drain_and_keep(world: World) -> None:
+    """As `drain`; then retention goes on where it ended, when the dead one's minute is over."""
+    drain(world)
+    with Books(world) as books:
+        books.run(f"UPDATE rmq_retention SET lease_until = '{LONG_AGO} 00:00:00'")
+    keeper(world)
 
 
 @contextmanager
-def _resending(mq: ReliableMQ) -> Iterator[None]:
+def resending(mq: ReliableMQ) -> Iterator[None]:
     """Run the resend scheduler of an application while the block runs."""
     stopped = threading.Event()
-    resending = threading.Thread(target=mq.resend_forever, args=(stopped,), daemon=True)
-    resending.start()
+    thread = threading.Thread(target=mq.resend_forever, args=(stopped,), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         stopped.set()
-        resending.join(LIFE_SECONDS_MAX)
+        thread.join(LIFE_SECONDS_MAX)
 
 
 def _is_read_to_the_end(client: Client, world: World) -> bool:
@@ -171,25 +173,23 @@ def _is_read_to_the_end(client: Client, world: World) -> bool:
     )
 
 
-LIVES: Mapping[str, Callable[[World], None]] = {
+DYING: Mapping[str, Callable[[World], None]] = {
     Role.PRODUCER: producer,
     Role.WORKER: worker,
     Role.SCHEDULER: scheduler,
     Role.ANSWERER: answerer,
-    "hanging": hanging,
-    "sent": sent,
-    "overdue": overdue,
+    Role.KEEPER: keeper,
+    Role.PERSON: person,
+}
+DRAINS: Mapping[str, Callable[[World], None]] = {
     "drain": drain,
+    "drain by hand": drain_by_hand,
+    "drain and keep": drain_and_keep,
 }
-
-PREPARED_BY: Mapping[Role, str] = {
-    Role.WORKER: "sent",
-    Role.SCHEDULER: "overdue",
-    Role.ANSWERER: "hanging",
-}
+DRAINED_BY = {Role.PERSON: "drain by hand", Role.KEEPER: "drain and keep"}
 
 
-def _wait(condition: Callable[[], bool], seconds_max: float | None = None) -> None:
+def wait(condition: Callable[[], bool], seconds_max: float | None = None) -> None:
     """Wait until a condition holds, or for `seconds_max` if it need not.
 
     Raises:

@@ -3,42 +3,90 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tests.crash_matrix.matrix import Death
+from tests.crash_matrix.journal import Death
 from tests.crash_matrix.modes import Mode, Role
+from tests.crash_matrix.selection import Points
 
 BEGIN, END = "<!-- matrix: written by `make crash` -->", "<!-- end of the matrix -->"
 
 
-def summary(deaths: Sequence[Death]) -> str:
+def scope(points: Points, deaths: Sequence[Death], seconds: float) -> str:
+    """Return a sentence that says which part of the whole was tried."""
+    whole = {(role, mode, point) for (role, mode), these in points.items() for point in these}
+    tried = {(each.role, each.mode, each.point) for each in deaths if not each.flaw} & whole
+    names = {(role, point) for role, _, point in whole}
+    done = {(role, point) for role, _, point in tried}
+    modes, minutes = f"{len(points)} modes of {len(Role)} processes", f"{seconds / 60:.0f} minutes"
+    if tried == whole:
+        return f"Every point in every mode: {len(whole):,} in {modes}, in {minutes}."
+    return (
+        f"{len(tried):,} of {len(whole):,} were tried in {minutes}: {len(done):,} of "
+        f"{len(names):,} points, each in as many of the {modes} as the table says. What remains: "
+        "the same points in the other modes."
+    )
+
+
+def summary(points: Points, deaths: Sequence[Death]) -> str:
     """Return deaths by role and mode, as Markdown."""
-    lines = ["| process | mode | crash points | died there | violations |", "|---|---|--:|--:|--:|"]
+    lines = [
+        "| process | mode | crash points | tried | died there | violations |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
     by_mode: dict[tuple[Role, Mode], list[Death]] = defaultdict(list)
     for death in deaths:
-        by_mode[death.role, death.mode].append(death)
-    for (role, mode), these in sorted(by_mode.items()):
-        died = sum(death.is_reached for death in these)
-        bad = sum(bool(death.wrong) for death in these)
-        lines.append(f"| {role} | {mode} | {len(these)} | {died} | {bad} |")
-    died, bad = sum(death.is_reached for death in deaths), sum(bool(d.wrong) for d in deaths)
-    lines.append(f"| **all** | | **{len(deaths)}** | **{died}** | **{bad}** |")
-    return "\n".join(lines)
+        if not death.flaw:
+            by_mode[death.role, death.mode].append(death)
+    for (role, mode), these in sorted(points.items()):
+        counts = _counts(by_mode[role, mode])
+        lines.append(f"| {role} | {mode} | {len(these)} | {counts} |")
+    whole = sum(map(len, points.values()))
+    counts = _counts([death for death in deaths if not death.flaw], mark="**")
+    return "\n".join([*lines, f"| **all** | | **{whole:,}** | {counts} |"])
 
 
-def by_point(deaths: Iterable[Death]) -> str:
-    """Return one row for each named point: where, in how many modes, how many deaths there."""
-    lines = ["| process | crash point | modes | deaths | violations |", "|---|---|--:|--:|--:|"]
-    named: dict[tuple[Role, str], list[Death]] = defaultdict(list)
+def _counts(deaths: Sequence[Death], mark: str = "") -> str:
+    died, bad = sum(each.is_reached for each in deaths), sum(bool(each.wrong) for each in deaths)
+    return " | ".join(f"{mark}{each:,}{mark}" for each in (len(deaths), died, bad))
+
+
+def by_point(points: Points, deaths: Iterable[Death]) -> str:
+    """Return one row for each named point: in how many modes it is, and was tried."""
+    lines = [
+        "| process | crash point | in modes | tried in | died in | violations |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    places: dict[tuple[Role, str], set[Mode]] = defaultdict(set)
+    for (role, mode), these in points.items():
+        for point in these:
+            places[role, _name(point)].add(mode)
+    tried: dict[tuple[Role, str], list[Death]] = defaultdict(list)
     for death in deaths:
-        named[death.role, death.point.rpartition("#")[0]].append(death)
-    for (role, name), these in sorted(named.items()):
-        modes = len({death.mode for death in these if death.is_reached})
-        died = sum(death.is_reached for death in these)
-        bad = sum(bool(death.wrong) for death in these)
-        lines.append(f"| {role} | `{name}` | {modes} | {died} | {bad} |")
+        if not death.flaw:
+            tried[death.role, _name(death.point)].append(death)
+    for (role, name), modes in sorted(places.items()):
+        these = tried[role, name]
+        in_, died = {each.mode for each in these}, {each.mode for each in these if each.is_reached}
+        bad = sum(bool(each.wrong) for each in these)
+        cells = (len(modes), len(in_), len(died), bad)
+        lines.append(f"| {role} | `{name}` | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
-def put_into(page: str, deaths: Sequence[Death], scope: str) -> str:
+def canaries(deaths: Iterable[Death]) -> str:
+    """Return one row for each planted flaw and mode: whether it was found, and by what."""
+    lines = ["| planted flaw | mode | found | by |", "|---|---|---|---|"]
+    rows = sorted((each.flaw, each.mode, each.wrong) for each in deaths if each.flaw)
+    for flaw, mode, wrong in rows:
+        by = next((line for line in wrong if line.startswith("effects of")), "")
+        lines.append(f"| {flaw} | {mode} | {'yes' if by else '**no**'} | {by} |")
+    return "\n".join(lines)
+
+
+def _name(point: str) -> str:
+    return point.rpartition("#")[0]
+
+
+def put_into(page: str, points: Points, deaths: Sequence[Death], seconds: float) -> str:
     """Return the page with the matrix in its place, and a line that says what was tried.
 
     Raises:
@@ -48,5 +96,10 @@ def put_into(page: str, deaths: Sequence[Death], scope: str) -> str:
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
-    tried = f"{scope}\n\n{summary(deaths)}\n\n{by_point(deaths)}"
-    return f"{before}{BEGIN}\n{tried}\n{END}{after}"
+    parts = (
+        scope(points, deaths, seconds),
+        summary(points, deaths),
+        canaries(deaths),
+        by_point(points, deaths),
+    )
+    return "\n\n".join((f"{before}{BEGIN}\n{parts[0]}", *parts[1:])) + f"\n{END}{after}"

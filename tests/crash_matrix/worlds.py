@@ -11,10 +11,10 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 import psycopg
@@ -26,14 +26,19 @@ from tests.crash_matrix.redis_gates import RedisGates
 
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
-__all__ = ["CHECK_BACK", "SECOND", "Books", "Servers", "World"]
+__all__ = ["CHECK_BACK", "LONG_AGO", "SECOND", "Books", "Servers", "World"]
 
 SECOND = "billing"
 """The name of the second database, where there is one."""
+LONG_AGO = "2020-01-01"
+"""A day that every window has passed."""
+SEARCH = "-csearch_path="
 CHECK_BACK = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
 """When the broker asks for a half message that nobody ends, milliseconds."""
 RUNS_OF_A_BROKER = 400
 """A broker that has known so many runs is replaced: their topics only make it slower."""
+HANDS_MAX = 16
+"""Each hand has a Redis database of its own, and there are so many."""
 
 
 class World(msgspec.Struct, frozen=True):
@@ -80,6 +85,11 @@ class Books:
         """Return all rows that answer a question, those of the first database first."""
         return [row for each in self._connections for row in each.execute(question).fetchall()]
 
+    def each(self) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+        """Yield for each database what answers a question to it alone."""
+        for connection in self._connections:
+            yield lambda question, asked=connection: list(asked.execute(question).fetchall())  # type: ignore[misc]
+
     def count(self, what: str) -> int:
         """Return how many rows there are "FROM …", in all databases."""
         return sum(int(row[0]) for row in self.ask(f"SELECT count(*) {what}"))
@@ -114,6 +124,8 @@ class Servers:
         self._numbers = itertools.count(1)
         self._brokers: list[ReliableMQBroker] = []
         self._lock = threading.Lock()
+        self._schemas = itertools.count(1)
+        self._free_schemas: list[str] = []
 
     def __enter__(self) -> "Servers":
         with contextlib.ExitStack() as stack:
@@ -135,6 +147,8 @@ class Servers:
                 metadata.create_all(engine)
             engine.dispose()
             self._definition = ";\n".join(map(_definition, self._tables))
+            names = [name for metadata in self._tables for name in metadata.tables]
+            self._clean = "; ".join(f"DELETE FROM {name}" for name in names)
             self._stack = stack.pop_all()
         return self
 
@@ -156,7 +170,7 @@ class Servers:
             run=run,
             mode=mode,
             databases=tuple(
-                self._new_database(mode.kind, run, name, directory) for name in _names(mode)
+                self._new_database(mode.kind, name, directory) for name in _names(mode)
             ),
             redis=self._redis_url(mode.redis, hand),
             broker=broker.name_server_address,
@@ -172,13 +186,21 @@ class Servers:
             self._brokers.append(broker)
         return self._brokers[-1]
 
-    def _new_database(self, kind: Kind, run: int, name: str, directory: Path) -> str:
+    def _new_database(self, kind: Kind, name: str, directory: Path) -> str:
         if kind is Kind.SQLITE:
             shutil.copy(self._template, directory / f"{name}.db")
             return f"sqlite:///{directory / name}.db"
-        schema = f"{name}_{run}"
+        schema = self._schema()
+        return f"{self._postgres.url}?options={quote(f'{SEARCH}{schema}')}"
+
+    def _schema(self) -> str:
+        """Return a schema with empty tables: one that a run has left behind, or a new one."""
+        with self._lock:
+            if self._free_schemas:
+                return self._free_schemas.pop()
+            schema = f"world_{next(self._schemas)}"
         self._define(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {self._definition}")
-        return f"{self._postgres.url}?options={quote(f'-csearch_path={schema}')}"
+        return schema
 
     def _define(self, statements: str) -> None:
         url = self._postgres.url.replace("+psycopg", "")
@@ -201,11 +223,18 @@ class Servers:
         return world
 
     def remove(self, world: World) -> None:
-        """Forget a world that was judged."""
+        """Forget a world that was judged. Nobody lives in it any more, so its tables are empty
+        when they are emptied, and another one may have them.
+        """
         shutil.rmtree(world.directory, ignore_errors=True)
+        if world.mode.redis is Redis.FAILING_OVER:
+            self._gates.close(int(world.redis.rpartition(":")[2].partition("/")[0]))
         if world.mode.kind is Kind.POSTGRESQL:
-            for name in _names(world.mode):
-                self._define(f"DROP SCHEMA {name}_{world.run} CASCADE")
+            for url in world.databases:
+                schema = unquote(url).rpartition(SEARCH)[2]
+                self._define(f"SET search_path = {schema}; {self._clean}")
+                with self._lock:
+                    self._free_schemas.append(schema)
 
 
 def _names(mode: Mode) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ a fork takes some milliseconds. It has no threads, or a fork could inherit a loc
 
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import select
@@ -14,7 +15,6 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import aiosqlite  # noqa: F401 - loaded here, so that no life has to
 import msgspec
@@ -22,13 +22,18 @@ import psycopg  # noqa: F401
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite  # noqa: F401
 from tests.crash_matrix.flaws import plant
-from tests.crash_matrix.roles import LIFE_SECONDS_MAX, LIVES
+from tests.crash_matrix.preparing import PREPARING
+from tests.crash_matrix.roles import DRAINS, DYING, LIFE_SECONDS_MAX
 from tests.crash_matrix.worlds import World
 
-from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.cli import dlq, stub  # noqa: F401
+from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.resend import windows
 from reliable_mq.testing import crash_watch  # noqa: F401
 from reliable_mq.testing.crash_points import CrashPoints, install
+
+LIVES = {**DYING, **PREPARING, **DRAINS}
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -54,6 +59,7 @@ class Ended(msgspec.Struct, frozen=True):
 def live(job: Job) -> int:
     """Live a life to its end; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    gc.disable()  # a life is short
     # What hangs says where. It looks at threads that run, so it may kill what is alive.
     faulthandler.dump_traceback_later(LIFE_SECONDS_MAX - 2)
     _hurry()
@@ -73,7 +79,9 @@ def _hurry() -> None:
     windows.SEND_SECONDS = 0.5  # on one machine; it lets leases be as short
     begin = AsyncClient.__init__
 
-    def begun(self: AsyncClient, name_servers: str, *, settings: Any) -> None:
+    def begun(
+        self: AsyncClient, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS
+    ) -> None:
         quick = msgspec.structs.replace(
             settings,
             new_topic_queues=2,
@@ -108,6 +116,8 @@ def _fork(job: Job) -> int:
 
 def main() -> None:
     """Serve jobs until the input ends."""
+    gc.collect()
+    gc.freeze()  # what is here stays, and need not be looked at (and so copied) in each life
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
