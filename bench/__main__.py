@@ -1,8 +1,10 @@
 """All measurements one after another: `python -m bench` or `make bench`, some forty minutes.
 
-What needs Java and Maven is left out, with a line that says so, where they are missing.
+What needs Java and Maven, or a rival's package, is left out with a line that says so where they are
+missing.
 """
 
+import importlib.util
 import subprocess
 import sys
 
@@ -15,20 +17,30 @@ MEASUREMENTS = (
     "order_flow",
     "resend",
     "duplicates",
+    "rival_procrastinate",
     "kill_broker",
     "send_throughput",
     "consume_throughput",
     "broker_scale",
 )
 NEED_JAVA = {"send_throughput", "consume_throughput"}
+NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}
+
+
+def _missing(name: str) -> str | None:
+    """Return what keeps a measurement from running, as one sentence, or None."""
+    package = NEED_PACKAGE.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return f"not installed: {package}"
+    return missing_tools() if name in NEED_JAVA else None
 
 
 def main() -> int:
     failures = 0
-    reason = missing_tools()
     for name in MEASUREMENTS:
         print(f"== {name}", flush=True)
-        if reason is not None and name in NEED_JAVA:
+        reason = _missing(name)
+        if reason is not None:
             print(f"left out, {reason}")
             continue
         failures += subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
