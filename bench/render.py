@@ -132,10 +132,10 @@ def rival_table(results: dict[str, Any]) -> str:
         # Each turn is compared with its own: the machine has moods.
         ratio = median(ours / rival for ours, rival in zip(worked, theirs, strict=True))
         is_ours = side != "procrastinate"
-        speeds = (_figure(_median(these, name), ",.0f") for name in ("deferred", "worked"))
+        deferred, speed = (_figure(_median(these, of), ",.0f") for of in ("deferred", "worked"))
         label = f"reliable_mq, {side}" if is_ours else side
-        held = (_figure(ratio, ".2f"), ">= 2.5") if is_ours else ("", "")
-        rows.append((label, *speeds, *held))
+        ratio_text, bar = (_figure(ratio, ".2f"), ">= 2.5") if is_ours else ("", "")
+        rows.append((label, deferred, speed, ratio_text, bar))
     return _markdown(rows) + _origin(results)
 
 

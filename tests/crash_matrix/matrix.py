@@ -4,6 +4,7 @@ Receives servers and lives; hands on what became of each death. The points are t
 passes which nobody kills, so they are as many as the code has.
 """
 
+import contextlib
 import math
 import queue
 import signal
@@ -79,7 +80,10 @@ class Matrix:
         def tried(hand: int, role: Role, mode: Mode, point: str) -> Death | None:
             return self._tried(hand, role, mode, point, flaw) if time.monotonic() < until else None
 
-        waiting = [self._pool.submit(self._with_a_hand, tried, *each) for each in wanted]
+        waiting = [
+            self._pool.submit(self._with_a_hand, tried, role, mode, point)
+            for role, mode, point in wanted
+        ]
         for future in as_completed(waiting):
             death = future.result()
             if death is not None:
@@ -93,6 +97,12 @@ class Matrix:
             self._hands.put(hand)
 
     def _points(self, hand: int, role: Role, mode: Mode) -> list[str]:
+        for _ in range(TRIES - 1):  # a busy machine may make a life too long
+            with contextlib.suppress(LifeFailed):
+                return self._passed(hand, role, mode)
+        return self._passed(hand, role, mode)
+
+    def _passed(self, hand: int, role: Role, mode: Mode) -> list[str]:
         world = self._prepared(hand, role, mode, "")
         steps = Path(world.directory, "steps")
         code = self._lives.live(role, world, steps=str(steps))

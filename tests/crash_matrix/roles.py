@@ -22,6 +22,7 @@ from reliable_mq.client.thread_client import Client
 
 LIFE_SECONDS_MAX = 60.0
 RECEIPT_SECONDS_MAX = 2.0
+TOMBSTONE_SECONDS_MAX = 20.0
 CHECKED_BACK_SECONDS = sum(map(int, CHECK_BACK.values())) / 1000 + 0.3
 LOOK_SECONDS = 0.01
 FAR = 1_000_000
@@ -60,7 +61,8 @@ def answerer(world: World) -> None:
     mq = build(world)
     mq._half_messages.join()
     with Books(world) as books:
-        wait(lambda: books.count(UNSENT) == 0 and books.count(_TOMBSTONES) >= 1)
+        wait(lambda: books.count(UNSENT) == 0)
+        wait(lambda: books.count(_TOMBSTONES) >= 1, TOMBSTONE_SECONDS_MAX)
     mq.close()
 
 

@@ -64,9 +64,9 @@ def by_point(points: Points, deaths: Iterable[Death]) -> str:
         if not death.flaw:
             tried[death.role, _name(death.point)].append(death)
     for (role, name), modes in sorted(places.items()):
-        these = tried[role, name]
-        in_, died = {each.mode for each in these}, {each.mode for each in these if each.is_reached}
-        bad = sum(bool(each.wrong) for each in these)
+        there = tried[role, name]
+        in_, died = {each.mode for each in there}, {each.mode for each in there if each.is_reached}
+        bad = sum(bool(each.wrong) for each in there)
         cells = (len(modes), len(in_), len(died), bad)
         lines.append(f"| {role} | `{name}` | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -181,7 +181,10 @@ class Servers:
         if run % RUNS_OF_A_BROKER == 1:
             if len(self._brokers) > 1:  # its last run has ended long ago
                 self._brokers[-2].stop()
-            broker = ReliableMQBroker(self.directory / f"broker-{run}", settings=CHECK_BACK)
+            broker = ReliableMQBroker(
+                self.directory / f"broker-{run}",
+                settings={**CHECK_BACK, "transactionCheckMax": "1000"},
+            )
             broker.start()
             self._brokers.append(broker)
         return self._brokers[-1]

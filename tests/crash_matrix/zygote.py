@@ -92,7 +92,7 @@ def _hurry() -> None:
         )
         begin(self, name_servers, settings=quick)
 
-    AsyncClient.__init__ = begun  # type: ignore[method-assign,assignment]
+    AsyncClient.__init__ = begun  # type: ignore[method-assign]
 
 
 def _fork(job: Job) -> int:
