@@ -112,11 +112,10 @@ def main() -> int:
             return 1 if any(death.wrong for death in journal.deaths) else 0
         turns = in_turns(points)[: 1 if given.once else None]
         print(f"{sum(map(len, turns))} deaths in {len(points)} modes of {len(Role)} processes")
-        for number, turn in enumerate(turns):
+        for flaw in FLAWS:
+            run.kill(deaths_of(flaw, passed), flaw)
+        for turn in turns:
             run.kill(turn)
-            if number == 0:
-                for flaw in FLAWS:
-                    run.kill(deaths_of(flaw, passed), flaw)
     return _told(given, points, journal)
 
 
