@@ -16,7 +16,7 @@ from tests.crash_matrix.application import TABLES
 from tests.crash_matrix.flaws import FLAWS, deaths_of
 from tests.crash_matrix.journal import Death, Journal
 from tests.crash_matrix.lives import Lives
-from tests.crash_matrix.matrix import Matrix
+from tests.crash_matrix.matrix import LifeFailed, Matrix
 from tests.crash_matrix.modes import MODES, SOME, Mode, Role, modes_of
 from tests.crash_matrix.selection import Points, Wanted, in_turns, named
 from tests.crash_matrix.table import canaries, put_into, scope, summary
@@ -74,7 +74,10 @@ class _Run:
         """Find the points of those columns that the journal does not know."""
         unknown = [column for column in columns if column not in self._journal.points]
         for column, points in self._matrix.points(unknown):
-            self._journal.note_points({column: points})
+            if isinstance(points, LifeFailed):
+                print(f"no points, {points}", flush=True)
+            else:
+                self._journal.note_points({column: points})
         self._note_time()
 
     def kill(self, wanted: Wanted, flaw: str = "") -> None:
@@ -101,7 +104,7 @@ def main() -> int:
     with Servers([TABLES, our_tables()]) as servers, Lives() as lives:
         run = _Run(Matrix(servers, lives, given.hands), journal, given.minutes)
         run.derive(columns)
-        passed = {column: journal.points[column] for column in columns}
+        passed = {each: journal.points[each] for each in columns if each in journal.points}
         points = named(passed, given.times, before=given.before)
         if given.points:
             for (role, mode), these in sorted(points.items()):

@@ -1,15 +1,17 @@
 """Flaws that the matrix must find: the protocol that this project began with, and its relatives."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tests.crash_matrix.modes import Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import Points, Wanted
 
+from reliable_mq.app import asyncio_delivery
 from reliable_mq.app.judging import Results
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.idempotency.claim import Claim
+from reliable_mq.idempotency.claim import Claim, Step, first_step
 from reliable_mq.idempotency.redis_leases import RedisLeases, _Ended
 
 SHOWS_AT = "take_payment: after INSERT effects#1"
@@ -30,8 +32,9 @@ def insert_then_handle() -> None:
 
 
 def key_never_leased() -> None:
-    """The seed's key: it says "done" from the first moment, not after the effect."""
+    """The seed's key: it says "done" from the first moment, and is believed whoever asks."""
     claim = RedisLeases.claim
+    asyncio_delivery.first_step = partial(_believing, first_step)  # type: ignore[attr-defined]
 
     async def claimed(
         self: RedisLeases, claims: Sequence[tuple[str, str]], lease: float
@@ -41,6 +44,10 @@ def key_never_leased() -> None:
         return answers
 
     RedisLeases.claim = claimed  # type: ignore[method-assign]
+
+
+def _believing(step: Callable[..., Step], claim: Claim, **given: Any) -> Step:
+    return step(claim, **(given | {"is_resent": False}))
 
 
 class Flaw(NamedTuple):

@@ -42,7 +42,11 @@ class Lives:
     def __exit__(self, *_: object) -> None:
         assert self._zygote.stdin is not None
         self._zygote.stdin.close()
-        self._zygote.wait(10)
+        try:
+            self._zygote.wait(10)
+        except subprocess.TimeoutExpired:
+            self._zygote.kill()
+            self._zygote.wait()
         self._reader.join(10)
 
     def live(self, life: str, world: World, *, at: str = "", steps: str = "") -> int:

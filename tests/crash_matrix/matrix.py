@@ -4,7 +4,6 @@ Receives servers and lives; hands on what became of each death. The points are t
 passes which nobody kills, so they are as many as the code has.
 """
 
-import contextlib
 import math
 import queue
 import signal
@@ -53,8 +52,11 @@ class Matrix:
 
     def points(
         self, asked: Iterable[tuple[Role, Mode]]
-    ) -> Iterator[tuple[tuple[Role, Mode], list[str]]]:
-        """Yield the points that a life passes which nobody kills, in their order, by column."""
+    ) -> Iterator[tuple[tuple[Role, Mode], list[str] | LifeFailed]]:
+        """Yield the points that a life passes which nobody kills, in their order, by column.
+
+        Instead of them, why there are none.
+        """
         waiting = {
             self._pool.submit(self._with_a_hand, self._points, role, mode): (role, mode)
             for role, mode in asked
@@ -96,11 +98,11 @@ class Matrix:
         finally:
             self._hands.put(hand)
 
-    def _points(self, hand: int, role: Role, mode: Mode) -> list[str]:
-        for _ in range(TRIES - 1):  # a busy machine may make a life too long
-            with contextlib.suppress(LifeFailed):
-                return self._passed(hand, role, mode)
-        return self._passed(hand, role, mode)
+    def _points(self, hand: int, role: Role, mode: Mode) -> list[str] | LifeFailed:
+        try:
+            return self._passed(hand, role, mode)
+        except LifeFailed as failed:
+            return failed
 
     def _passed(self, hand: int, role: Role, mode: Mode) -> list[str]:
         world = self._prepared(hand, role, mode, "")

@@ -9,7 +9,7 @@ import pytest
 from tests.crash_matrix.application import TABLES
 from tests.crash_matrix.flaws import FLAWS, deaths_of
 from tests.crash_matrix.lives import Lives
-from tests.crash_matrix.matrix import Matrix
+from tests.crash_matrix.matrix import LifeFailed, Matrix
 from tests.crash_matrix.modes import Databases, Form, Kind, Mode, Redis, Role
 from tests.crash_matrix.selection import Points, named
 from tests.crash_matrix.tables import our_tables
@@ -38,7 +38,11 @@ def matrix() -> Iterator[Matrix]:
 
 @pytest.fixture(scope="module")
 def points(matrix: Matrix) -> Points:
-    return dict(matrix.points([*SHORT.items(), (Role.WORKER, CANARY)]))
+    found: dict[tuple[Role, Mode], list[str]] = {}
+    for column, these in matrix.points([*SHORT.items(), (Role.WORKER, CANARY)]):
+        assert not isinstance(these, LifeFailed), these
+        found[column] = these
+    return found
 
 
 def test_every_promise_is_kept_whichever_step_is_the_last(matrix: Matrix, points: Points) -> None:
