@@ -25,7 +25,7 @@ SHORT: Mapping[Role, Mode] = {
     Role.KEEPER: Mode(Kind.POSTGRESQL, Databases.ONE, Form.OUTBOX, Redis.UP),
     Role.PERSON: Mode(Kind.SQLITE, Databases.ONE, Form.SHARED, Redis.UP),
 }
-DEATHS = 4
+DEATHS = 3
 """Of each role; the points lie evenly over its life."""
 CANARY = Mode(Kind.SQLITE, Databases.ONE, Form.OUTBOX, Redis.UP)
 
