@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from tests.resend.worlds import MAX, World
 
-from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.app import sql_by_hand
+from reliable_mq.app.sql_by_hand import ByHand
+from reliable_mq.errors import UsageError
+from reliable_mq.outbox.stub import StubEvent, StubStatus
 from reliable_mq.resend.sql_stub_list import SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 from reliable_mq.sql_types import utc_datetime
@@ -131,3 +134,31 @@ def test_times_of_a_stub_are_utc(world: World) -> None:
         (row,) = stubs.newest(connection, 1)
     assert row["create_date"] == utc_datetime(100.0)
     assert row["status"] == "UNCONFIRMED"
+
+
+def test_work_on_many_stubs_that_ends_in_the_middle_has_done_whole_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_by_hand, "PAGE_ROWS", 2)
+    stubs = [world.write(name) for name in NAMES]
+    for stub in stubs:
+        world.change(stub, count=MAX, resend_time=None)
+    hands = ByHand(world.database, StubEvent.VOID, actor="ann", why="cancelled")
+
+    first = next(hands.these(stubs))
+
+    assert first == dict.fromkeys(stubs[:2], True)
+    assert audits(world) == [("ann", "stub void", name, 1) for name in NAMES[:2]]
+    # When it is done again by what still waits, Then the rest is done, and nothing twice
+    chosen = hands.chosen(StubFilter(topic="orders"))
+    assert chosen.count() == 2
+    assert list(hands.each_of(chosen)) == [dict.fromkeys(stubs[2:], True)]
+    assert len(audits(world)) == 4
+
+
+def test_a_person_neither_confirms_stubs_nor_touches_what_is_confirmed(world: World) -> None:
+    with pytest.raises(UsageError, match="a person retries or voids"):
+        ByHand(world.database, StubEvent.CONFIRM, actor="ann", why="")
+    hands = ByHand(world.database, StubEvent.RETRY, actor="ann", why="")
+    with pytest.raises(UsageError, match="what is confirmed"):
+        hands.chosen(StubFilter(status=StubStatus.CONFIRMED))

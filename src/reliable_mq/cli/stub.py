@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Annotated
+from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.progress import Progress
 from sqlalchemy import MetaData
 
+from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
@@ -20,7 +20,7 @@ from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
-from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.outbox.stub import StubEvent, groups_of
 from reliable_mq.reconcile.sql_tables import finding_table
 from reliable_mq.resend.sql_history import SqlHistory, readable
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
@@ -160,8 +160,9 @@ def retry(
     in this status.
     """
     with opened(application, db, prefix, name=database) as (chosen, _, _):
-        hands = Hands(chosen, "retry", note, by or actor(), as_json)
-        hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
+        hands = ByHand(chosen, StubEvent.RETRY, actor=by or actor(), why=note)
+        terminal = Terminal("retry", yes=yes, as_json=as_json)
+        terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 
 
 @app.command()
@@ -182,32 +183,27 @@ def void(
 ) -> None:
     """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
     with opened(application, db, prefix, name=database) as (chosen, _, _):
-        hands = Hands(chosen, "void", note, by or actor(), as_json)
-        hands.settle(message_ids or [], wanted, dry_run=dry_run, yes=yes)
+        hands = ByHand(chosen, StubEvent.VOID, actor=by or actor(), why=note)
+        terminal = Terminal("void", yes=yes, as_json=as_json)
+        terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 
 
-class Hands:
-    """Does one thing to stubs, given by their ids or by a filter, a few hundred at a time.
+class Terminal:
+    """Asks the person at the terminal, shows how far it is, and tells what was done.
 
     Args:
-        database: where they are.
         verb: "retry" or "void".
-        note: why.
-        actor: who.
+        yes: do not ask.
         as_json: print JSON.
     """
 
-    def __init__(self, database: Database, verb: str, note: str, actor: str, as_json: bool) -> None:
-        self._database = database
+    def __init__(self, verb: str, *, yes: bool, as_json: bool) -> None:
         self._verb = verb
-        self._note = note
-        self._actor = actor
+        self._yes = yes
         self._as_json = as_json
-        hands = database.hands()
-        self._step = hands.retry if verb == "retry" else hands.void
 
     def settle(
-        self, message_ids: Sequence[str], wanted: StubFilter, *, dry_run: bool, yes: bool
+        self, hands: ByHand, message_ids: Sequence[str], wanted: StubFilter, *, dry_run: bool
     ) -> None:
         """Do it, or say to which it would be done.
 
@@ -219,29 +215,20 @@ class Hands:
         if message_ids:
             if dry_run:
                 raise UsageError("--dry-run goes with a filter")
-            count = len(message_ids)
-            parts = (message_ids[at : at + PAGE_ROWS] for at in range(0, count, PAGE_ROWS))
-            self._tell(self._do(parts, count))
+            self._tell(self._done(hands.these(message_ids), len(message_ids)))
             return
-        if wanted.status is StubStatus.CONFIRMED:
-            raise UsageError("what is confirmed is neither sent again nor voided")
-        if wanted.status is None:
-            wanted = msgspec.structs.replace(wanted, escalated=True)
-        stubs = SqlStubList(self._database.stubs, self._database.logs, wanted)
-        with self._database.engine.begin() as connection:
-            total = stubs.count(connection)
+        chosen = hands.chosen(wanted)
+        total = chosen.count()
         if dry_run:
-            self._preview(stubs, total)
-        elif total and options.agreed(f"{self._verb} {total} stub(s)?", yes=yes):
-            self._tell(self._do(self._pages(stubs), total))
+            self._preview(chosen.first(PREVIEW_ROWS), total)
+        elif total and options.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
+            self._tell(self._done(hands.each_of(chosen), total))
         elif self._as_json:
             typer.echo("{}")
         else:
             typer.echo(f"0 of {total} stub(s)")
 
-    def _preview(self, stubs: SqlStubList, total: int) -> None:
-        with self._database.engine.begin() as connection:
-            rows, _ = stubs.page(connection, 0, PREVIEW_ROWS)
+    def _preview(self, rows: Sequence[dict[str, Any]], total: int) -> None:
         if self._as_json:
             typer.echo(json.dumps({"total": total, "first": rows}, default=str))
             return
@@ -249,28 +236,16 @@ class Hands:
         what = "would be sent again" if self._verb == "retry" else "would be voided"
         typer.echo(f"{total} stub(s) {what}")
 
-    def _pages(self, stubs: SqlStubList) -> Iterator[Sequence[str]]:
-        """Yield the ids page by page; what was done no longer fits, or lies behind."""
-        at = 0
-        while True:
-            with self._database.engine.begin() as connection:
-                rows, at = stubs.page(connection, at)
-            if not rows:
-                return
-            yield [row["message_id"] for row in rows]
-
-    def _do(self, parts: Iterator[Sequence[str]], total: int) -> dict[str, bool]:
-        """Do it part by part, each in one transaction: nobody waits long for their rows."""
+    def _done(self, parts: Iterator[dict[str, bool]], total: int) -> dict[str, bool]:
+        """Return what was done to each; show how far it is, where that is worth a look."""
         done: dict[str, bool] = {}
         shown = sys.stderr.isatty() and total > PAGE_ROWS
         with Progress(transient=True) if shown else nullcontext() as progress:
             task = progress.add_task(self._verb, total=total) if progress else None
-            for ids in parts:
-                now = self._database.clock.measured_now()
-                with self._database.engine.begin() as connection:
-                    done |= self._step(connection, ids, self._actor, self._note, now)
+            for part in parts:
+                done |= part
                 if progress and task is not None:
-                    progress.advance(task, len(ids))
+                    progress.advance(task, len(part))
         return done
 
     def _tell(self, done: dict[str, bool]) -> None:
