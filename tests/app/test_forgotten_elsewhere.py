@@ -26,10 +26,15 @@ def there(database_url: str) -> Iterator[Ledger]:
     made.database.close()
 
 
-def forget(there: Ledger, until: float) -> None:
+def forget(there: Ledger, until: float, *, stubs_until: float = WRITTEN + 60.0) -> None:
+    """Have removed logs until a time; stubs go earlier, so more of them is gone."""
     duties = there.database.retention_duties
     with there.database.engine.begin() as connection:
-        row = {"duty": "rows", "removed_until": utc_datetime(until)}
+        row = {
+            "duty": "rows",
+            "logs_removed_until": utc_datetime(until),
+            "stubs_removed_until": utc_datetime(max(stubs_until, until)),
+        }
         connection.execute(insert(duties), row)
 
 
@@ -63,7 +68,7 @@ def test_what_was_consumed_before_the_log_forgot_it_has_no_second_effect(
     ("said", "forgotten_until"),
     [
         (f"{int(WRITTEN)}:payments", None),  # nothing was ever removed
-        (f"{int(WRITTEN)}:payments", WRITTEN - 7200.0),  # what was removed is older
+        (f"{int(WRITTEN)}:payments", WRITTEN - 7200.0),  # what was removed of logs is older
         (f"{int(WRITTEN)}:audit", WRITTEN + 60.0),  # another group has consumed it
         ("", WRITTEN + 60.0),
         ("soon:payments", WRITTEN + 60.0),

@@ -66,6 +66,10 @@ def _leases(world: World) -> Attempts:
     return found
 
 
+MARKED = " OR ".join(f"{each}_removed_until >= '{LONG_AGO}'" for each in ("stubs", "logs"))
+"""What a row says from which a message of the distant past may be gone."""
+
+
 def torn(world: World) -> list[str]:
     """Return what retention may not leave behind at any moment, asked right after a death.
 
@@ -75,7 +79,7 @@ def torn(world: World) -> list[str]:
     with Books(world) as books:
         for book in books.each():
             stubs = {row[0] for row in book("SELECT message_id FROM rmq_message_stub")}
-            marks = book(f"SELECT 1 FROM rmq_retention WHERE removed_until >= '{LONG_AGO}'")
+            marks = book(f"SELECT 1 FROM rmq_retention WHERE {MARKED}")
             old = [bool(book(f"SELECT 1 {each}")) for each in OLD[:2]]
             if not all(old) and not marks:
                 found.append("rows are gone, and no mark says it")

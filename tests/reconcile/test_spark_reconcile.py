@@ -195,7 +195,8 @@ def test_what_retention_may_have_removed_is_not_judged(tmp_path: Path) -> None:
     removed = f"{int(mark.timestamp() * 1000):012X}"
     with engine.begin() as connection:
         connection.execute(delete(stubs).where(stubs.c.message_id < removed))
-        connection.execute(insert(duties).values(duty="rows", removed_until=mark))
+        marks = {"stubs_removed_until": mark, "logs_removed_until": mark - GRACE}
+        connection.execute(insert(duties).values(duty="rows", **marks))
     engine.dispose()
 
     # When all is reconciled, Then only what came later is judged, and the summary says so

@@ -53,7 +53,7 @@ class Telling:
         self._database = database
         self._inbox = inbox
         self._debts = SqlNotices(database.engine, database.logs)
-        self._removed = select(func.max(database.retention_duties.c.removed_until))
+        self._removed = select(func.max(database.retention_duties.c.logs_removed_until))
 
     def address(self, message: ReceivedMessage) -> str:
         """Return where the database of a message's stub reads notices; "" when that is this one."""

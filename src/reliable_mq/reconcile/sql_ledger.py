@@ -201,7 +201,9 @@ def removed_until(url: str, prefix: str) -> datetime | None:
     with _connected(url) as connection:
         if not inspect(connection).has_table(duties.name):
             return None
-        mark: datetime | None = connection.scalar(select(func.max(duties.c.removed_until)))
+        of_ledgers = (duties.c.stubs_removed_until, duties.c.logs_removed_until)
+        marks = connection.execute(select(*map(func.max, of_ledgers))).one()
+    mark: datetime | None = max((each for each in marks if each is not None), default=None)
     return None if mark is None or mark.timestamp() <= 0 else mark
 
 

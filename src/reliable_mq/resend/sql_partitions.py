@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.days import Day, day_in, days_over, wanted_days
 from reliable_mq.resend.retention import Removed
-from reliable_mq.resend.sql_retention import SqlRetention
+from reliable_mq.resend.sql_retention import Ledger, SqlRetention
 from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class SqlPartitions:
         logs: the consume log, too.
         dependents: tables whose rows go with a day of stubs or of logs: what other databases told
             of the stubs, the business keys of the logs; each by `message_id`.
-        ledgers: keeps the duty and the mark.
+        ledgers: keeps the duty and the marks.
     """
 
     def __init__(
@@ -181,7 +181,8 @@ class SqlPartitions:
         connection.execute(text(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"))
         if self._has_rows_to_keep(connection, table, day, before):
             return False
-        self._ledgers.move_mark(connection, utc_datetime(min(before, day.ends)))
+        ledger: Ledger = "stubs" if table is self._stubs else "logs"
+        self._ledgers.move_mark(connection, ledger, utc_datetime(min(before, day.ends)))
         connection.execute(text(f"DROP TABLE {name}"))
         return True
 

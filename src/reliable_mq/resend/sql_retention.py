@@ -1,15 +1,18 @@
 """Removes settled stubs and consumed logs of one database, in small transactions.
 
-Table `<prefix>retention` has one row: who has the duty, and the mark before which messages may be
-gone from the ledgers, which is committed together with every removal. A log goes only when its stub
-is gone: as long as there is a stub, a person or a repair may send its message again.
+Table `<prefix>retention` has one row: who has the duty, and a mark for each ledger, before which
+messages may be gone from it, which is committed together with every removal. A log goes only when
+its stub is gone: as long as there is a stub, a person or a repair may send its message again.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Literal
 
 from sqlalchemy import (
+    Column,
+    ColumnElement,
     Connection,
     Engine,
     Table,
@@ -31,6 +34,7 @@ from reliable_mq.resend.retention import Removed
 from reliable_mq.sql_types import is_among, utc_datetime
 
 RemoveCalls = Callable[[Connection, float, int], int]
+Ledger = Literal["stubs", "logs"]
 
 DUTY = "rows"
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +44,7 @@ _START = (_BEGINNING, "", "")
 class SqlRetention:
     """What retention does in one database. Every method is one transaction, or two.
 
-    Invariant: `removed_until` never decreases, and nothing younger is removed of a message.
+    Invariant: a mark never decreases, and nothing younger is removed from its ledger.
 
     Args:
         engine: the database.
@@ -83,10 +87,12 @@ class SqlRetention:
         )
         ours = and_(this, duty.owner == bindparam("me"))
         self._keep = update(duties).where(ours).values(lease_until=bindparam("until"))
-        mark = bindparam("mark", type_=duty.removed_until.type)
-        later = case((duty.removed_until < mark, mark), else_=duty.removed_until)
-        self._move_mark = update(duties).where(this).values(removed_until=later)
-        self._mark = select(duty.removed_until).where(this)
+        marks = {"stubs": duty.stubs_removed_until, "logs": duty.logs_removed_until}
+        self._move_mark = {
+            ledger: update(duties).where(this).values({column: _later(column)})
+            for ledger, column in marks.items()
+        }
+        self._marks = select(*marks.values()).where(this)
         self._swept: tuple[datetime, str, str] = _START
         self._find_and_remove_stubs(stubs, told, dialect)
         self._find_and_remove_logs(stubs, logs, keys, dialect)
@@ -161,21 +167,24 @@ class SqlRetention:
         with self._engine.begin() as connection:
             if connection.execute(self._take, values).rowcount == 1:
                 return True
-            if connection.scalar(self._mark) is not None:
+            if connection.execute(self._marks).first() is not None:
                 return False
         try:
             with self._engine.begin() as connection:
-                row = {"duty": DUTY, "removed_until": _BEGINNING}
-                connection.execute(insert(self._duties), row)
+                marks = dict.fromkeys(("stubs_removed_until", "logs_removed_until"), _BEGINNING)
+                connection.execute(insert(self._duties), {"duty": DUTY, **marks})
                 return connection.execute(self._take, values).rowcount == 1
         except IntegrityError:  # another one made it at this moment, to have the duty
             return False
 
-    def removed_until(self) -> float | None:
-        """Return the time before which messages may be gone from the ledgers; None: nothing is."""
+    def removed_until(self) -> tuple[float | None, float | None]:
+        """Return the times before which messages may be gone: (from the stubs, from the logs).
+
+        None: nothing is.
+        """
         with self._engine.begin() as connection:
-            mark: datetime | None = connection.scalar(self._mark)
-        return None if mark is None or mark == _BEGINNING else mark.timestamp()
+            stubs, logs = connection.execute(self._marks).first() or (_BEGINNING, _BEGINNING)
+        return _seconds(stubs), _seconds(logs)
 
     def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove stubs that were settled before a time; None: the duty is another's by now."""
@@ -188,7 +197,7 @@ class SqlRetention:
                 connection.execute(self._remove_stubs, {"seqs": [row.seq for row in rows]})
                 # What other databases told of a stub is of no use without it.
                 connection.execute(self._remove_told, {"ids": [row.message_id for row in rows]})
-                self.move_mark(connection, rows[-1].update_date)
+                self.move_mark(connection, "stubs", rows[-1].update_date)
         return Removed(len(rows), len(rows) == limit)
 
     def remove_logs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
@@ -215,7 +224,7 @@ class SqlRetention:
                 for statement in (self._remove_keys, self._remove_logs):
                     connection.execute(statement, {"group": name, "ids": gone})
             if removable:
-                self.move_mark(connection, rows[-1].consume_date)
+                self.move_mark(connection, "logs", rows[-1].consume_date)
         is_full = len(rows) == limit
         self._swept = tuple(rows[-1])[:3] if is_full else _START
         return Removed(sum(map(len, removable.values())), is_full)
@@ -253,6 +262,16 @@ class SqlRetention:
         values = {"me": owner, "until": utc_datetime(until)}
         return connection.execute(self._keep, values).rowcount == 1
 
-    def move_mark(self, connection: Connection, moment: datetime) -> None:
-        """Note, in the transaction of a removal, from before when messages may be gone."""
-        connection.execute(self._move_mark, {"mark": moment})
+    def move_mark(self, connection: Connection, ledger: Ledger, moment: datetime) -> None:
+        """Note, in the transaction of a removal, from before when messages may be gone from it."""
+        connection.execute(self._move_mark[ledger], {"mark": moment})
+
+
+def _later(column: Column[datetime]) -> ColumnElement[datetime]:
+    """Return the parameter `mark`, or what is there when that is later."""
+    mark: ColumnElement[datetime] = bindparam("mark", type_=column.type)
+    return case((column < mark, mark), else_=column)
+
+
+def _seconds(mark: datetime) -> float | None:
+    return None if mark == _BEGINNING else mark.timestamp()

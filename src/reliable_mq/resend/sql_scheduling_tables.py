@@ -33,7 +33,9 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
 def retention_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>retention`: who removes old rows, and what may be gone.
 
-    A message from before `removed_until` may be gone from stubs and consume logs.
+    A message from before `stubs_removed_until` may be gone from the stubs, one from before
+    `logs_removed_until` from the consume logs; these are kept longer, and whether a row there was
+    removed or never was is a question of an effect.
     """
     name = f"{prefix}retention"
     if name in metadata.tables:
@@ -44,5 +46,6 @@ def retention_table(metadata: MetaData, prefix: str) -> Table:
         Column("duty", String(16), primary_key=True),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
-        Column("removed_until", UtcDateTime, nullable=False),
+        Column("stubs_removed_until", UtcDateTime, nullable=False),
+        Column("logs_removed_until", UtcDateTime, nullable=False),
     )

@@ -445,5 +445,6 @@ def _retention(metadata: MetaData, name: str) -> None:
         Column("duty", String(16), primary_key=True),
         Column("owner", String(64)),
         Column("lease_until", UtcDateTime),
-        Column("removed_until", UtcDateTime, nullable=False),
+        Column("stubs_removed_until", UtcDateTime, nullable=False),
+        Column("logs_removed_until", UtcDateTime, nullable=False),
     )
