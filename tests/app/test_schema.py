@@ -22,7 +22,7 @@ from reliable_mq.cli.main import run
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.migrations.sql_upgrade import script_text
 from reliable_mq.sql_schema import REVISION, differences, revision_of, version_table
-from reliable_mq.sql_types import is_on, table_options
+from reliable_mq.sql_types import PlainText, is_on, table_options
 
 DEATHS_MAX = 500
 KEY_SIZE_MAX = 3072
@@ -329,3 +329,14 @@ def test_a_mistake_at_the_command_is_one_line(
     assert line.startswith("error: ")
     assert says in line
     assert not Path("typo.db").exists()
+
+
+def test_what_others_said_in_free_words_is_written_down_whatever_it_holds() -> None:
+    tables = Database("sqlite:///unused.db", prefix="rmq_", connections=1).metadata.tables.values()
+
+    said = [
+        column for table in tables for column in table.columns if column.name in ("note", "reason")
+    ]
+
+    assert len(said) >= 5
+    assert [str(column) for column in said if not isinstance(column.type, PlainText)] == []

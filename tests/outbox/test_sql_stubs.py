@@ -109,6 +109,14 @@ def test_a_failed_send_is_recorded_with_its_reason(table: Table) -> None:
     assert (row.resend_time, row.owner) == (utc_datetime(110.0), None)
 
 
+def test_a_failed_send_is_recorded_whatever_the_broker_says(table: Table) -> None:
+    sent = table.write("a")
+
+    table.stubs.record([SendOutcome(sent, 1, 110.0, error="no \0\udcff room")], "me", 101.0)
+
+    assert table.row(sent).note == "no \\x00\\udcff room"
+
+
 def test_who_lost_the_stub_writes_nothing(table: Table) -> None:
     sent = table.write("a", owner="them")
 
