@@ -59,7 +59,7 @@ def test_of_many_that_wait_for_the_same_some_are_told_and_the_rest_is_counted(
     )
     rest = digest.items[0]
     assert (rest.kind, rest.topic, rest.consumer_group) == (Kind.BACKLOG, "orders", "g")
-    assert rest.reason == "3 more messages are not consumed by g, for up to 24.0 h"
+    assert rest.reason == "3 more messages are not consumed by g for 24.0 h"
     assert caplog.messages[0].endswith(
         "`reliable-mq stub list --status unconfirmed --topic orders`"
     )
@@ -133,6 +133,21 @@ def test_who_dies_between_two_matters_has_told_of_one_and_the_next_tells_of_the_
     assert world.open_escalations() == [("stuck", "a")]
     assert world.database.stuck().look(100.0 + DAY, DAY) == 1
     assert world.open_escalations() == [("stuck", "a"), ("stuck", "b")]
+
+
+@pytest.mark.parametrize("column", ["create_date", "deliver_time", "resend_time"])
+def test_a_time_that_does_not_read_hides_nothing_of_what_is_stuck(
+    world: World, column: str
+) -> None:
+    odd, _, _ = world.write("odd", topic="a"), world.write("b", topic="a"), world.write("c")
+    texts = {"sqlite": ["soon", "0"], "postgresql": ["-infinity", "infinity"]}
+    for value in texts.get(world.database.dialect, ["0001-01-01"]):
+        with world.database.engine.begin() as connection:
+            change = text(f"UPDATE rmq_message_stub SET {column} = :v WHERE message_id = :id")
+            connection.execute(change, {"v": value, "id": odd})
+        world.stuck.look(100.0 + DAY, DAY)
+
+    assert {"b", "c"} <= {name for _, name in world.open_escalations()}
 
 
 def test_looking_for_the_stuck_reads_what_is_old_and_nothing_that_waits(postgres_url: str) -> None:

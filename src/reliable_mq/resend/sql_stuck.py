@@ -44,6 +44,7 @@ TOLD_ONE_BY_ONE = 50
 """Stubs of a matter that are told by themselves at once."""
 
 DUTY = "stuck"
+_READ = ("message_id", "topic", "message_key", "required_groups", "count", "broker_name", "note")
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
@@ -107,7 +108,9 @@ class SqlStuck:
     def _prepare_finding(self, stubs: Table, escalations: Table, dialect: str) -> None:
         stub, this = stubs.c, escalations.c
         waiting, old = waiting_rows(stubs), bindparam("old", type_=stub.create_date.type)
-        self._topics = agenda_of(stubs, {"waiting": waiting}, stub.create_date)
+        # Times are compared there and never read here: one that does not read hides nothing.
+        agenda = agenda_of(stubs, {"waiting": waiting}, stub.create_date).subquery()
+        self._topics = select(agenda.c.topic).where(agenda.c.first_time <= old)
         self._old = (
             waiting,
             stub.topic == bindparam("topic"),
@@ -193,12 +196,11 @@ class SqlStuck:
         old = utc_datetime(now - age)
         with self._reading.begin() as connection:
             known = self._known(connection)
-            agenda = connection.execute(self._topics).all()
-        topics = [row.topic for row in agenda if row.first_time <= old]
+            topics = list(connection.execute(self._topics, {"old": old}).scalars())
         found, lasting = 0, set()
         for topic in topics:
             for matter in self._matters(topic, old):
-                told, has_rest = self._tell(matter, known, old, now)
+                told, has_rest = self._tell(matter, known, age, now)
                 found += told
                 if has_rest:
                     lasting.add((matter.topic, matter.group))
@@ -237,13 +239,13 @@ class SqlStuck:
             sent = stub.broker_name.is_not(None)
             yield _Matter(topic, group, and_(sent, waits, not_(or_(*consumed))))
 
-    def _tell(self, matter: _Matter, known: _Open, old: datetime, now: float) -> tuple[int, bool]:
+    def _tell(self, matter: _Matter, known: _Open, age: float, now: float) -> tuple[int, bool]:
         """Escalate what is new of a matter; return how many stubs, and whether there is a rest."""
         stub, place = self._stubs.c, (matter.topic, matter.group)
         is_known = place in known.rests
         room = 0 if is_known else max(0, TOLD_ONE_BY_ONE - known.stubs.get(place, 0))
-        values = {"topic": matter.topic, "old": old}
-        wanted = select(self._stubs).where(*self._untold, matter.condition)
+        values = {"topic": matter.topic, "old": utc_datetime(now - age)}
+        wanted = select(*(stub[name] for name in _READ)).where(*self._untold, matter.condition)
         oldest_first = wanted.order_by(stub.create_date, stub.seq)
         with self._reading.begin() as connection:
             rows = connection.execute(oldest_first.limit(room + 1), values).all()
@@ -259,22 +261,22 @@ class SqlStuck:
         with self._engine.begin() as connection:
             still = set(connection.execute(self._still, ids).scalars())
             telling = [
-                _stuck(row, matter.group, consumed, now)
+                _stuck(row, matter.group, consumed, age)
                 for row in rows[:room]
                 if row.message_id in still
             ]
             if has_rest:
-                telling.append(_rest(matter, count - room, rows[room], now))
+                telling.append(_rest(matter, count - room, age))
             self._escalations.escalate(connection, telling, now)
         return count, has_rest
 
 
-def _stuck(row: Any, group: str, consumed: set[Any], now: float) -> Escalation:
+def _stuck(row: Any, group: str, consumed: set[Any], age: float) -> Escalation:
     count = row._mapping["count"]
     missing = [
         each for each in groups_of(row.required_groups) if (row.message_id, each) not in consumed
     ]
-    hours = f"{_hours(row, now)} h"
+    hours = f"{age / 3600:.1f} h"
     if row.broker_name is None:
         reason = f"not sent in {hours}, after {count} tries"
         reason += f"; the last one: {row.note}" if row.note and count else ""
@@ -292,13 +294,13 @@ def _stuck(row: Any, group: str, consumed: set[Any], now: float) -> Escalation:
     )
 
 
-def _rest(matter: _Matter, count: int, oldest: Any, now: float) -> Escalation:
+def _rest(matter: _Matter, count: int, age: float) -> Escalation:
     what = f"not consumed by {matter.group}" if matter.group else "not sent, or not confirmed"
     return Escalation(
         kind=Kind.BACKLOG,
         message_id="",
         topic=matter.topic,
-        reason=f"{count} more messages are {what}, for up to {_hours(oldest, now)} h",
+        reason=f"{count} more messages are {what} for {age / 3600:.1f} h",
         consumer_group=matter.group,
     )
 
@@ -308,8 +310,3 @@ def _rest_key(topic: str, group: str) -> str:
         kind=Kind.BACKLOG, message_id="", topic=topic, reason="", consumer_group=group
     )
     return rest.open_key
-
-
-def _hours(row: Any, now: float) -> str:
-    since = row.deliver_time or row.create_date
-    return f"{(now - since.timestamp()) / 3600:.1f}"
