@@ -14,8 +14,8 @@ SECONDS_MAX = 120
 pytestmark = pytest.mark.processes
 
 
-def run(program: str, directory: Path) -> str:
-    """Run a program in an empty directory and return what it printed."""
+def run(program: str, directory: Path) -> tuple[str, str]:
+    """Run a program in an empty directory; return what it printed, and what was logged."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=directory,
@@ -25,7 +25,7 @@ def run(program: str, directory: Path) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def first_block(text: str, language: str) -> str:
@@ -37,14 +37,14 @@ def first_block(text: str, language: str) -> str:
 def test_the_first_program_of_the_readme_prints_what_the_readme_says(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
 
-    assert run(first_block(readme, "python"), tmp_path) == first_block(readme, "text")
+    assert run(first_block(readme, "python"), tmp_path) == (first_block(readme, "text"), "")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.parent.name)
 def test_an_example_prints_what_is_expected(program: Path, tmp_path: Path) -> None:
     expected = program.with_name("expected.txt").read_text()
 
-    assert run(program.read_text(), tmp_path) == expected
+    assert run(program.read_text(), tmp_path)[0] == expected
 
 
 def test_there_are_examples() -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank, Receipt, elsewhere
@@ -15,6 +15,7 @@ from tests.steps import last_steps
 
 from reliable_mq import IdempotentCall
 from reliable_mq.errors import CallRunning, KeyInvalid, KeyReused, UsageError
+from reliable_mq.sql_clock import DatabaseClock
 
 
 def test_a_second_call_gets_what_the_first_returned_and_has_no_effect(bank: Bank) -> None:
@@ -42,6 +43,21 @@ def test_an_async_function_keeps_the_same_promise(bank: Bank) -> None:
     asyncio.run(scenario())
 
     assert bank.effects() == ["7"]
+
+
+def test_a_call_in_its_callers_transaction_needs_no_second_connection(bank: Bank) -> None:
+    """It would wait for the caller's locks, in an SQLite file for its only one."""
+    pay, engine = bank.pay(), bank.mq.database.engine
+    bank.mq.database.clock = DatabaseClock(engine)
+    taken: list[object] = []
+
+    with bank.mq.database.session() as session, session.begin():
+        session.execute(text("INSERT INTO effects VALUES ('mine')"))
+        event.listen(engine, "checkout", lambda *args: taken.append(args))
+        pay("r-1", 5, session=session)
+
+    assert taken == []
+    assert bank.effects() == ["mine", "r-1"]
 
 
 def test_calls_at_once_have_one_effect_and_one_result(bank: Bank) -> None:

@@ -55,7 +55,8 @@ class AsyncioCalls:
         function = self._function
         given = kwargs.pop(function.session, None) if function.session is not None else None
         call, key = function.call_of(args, kwargs, self._book.token())
-        await asyncio.to_thread(self._book.database.clock.measured_now)
+        if given is None:  # else another connection would wait for what the caller's has locked
+            await asyncio.to_thread(self._book.database.clock.measured_now)
         if function.session is None:
             return await self._call_and_note(call, key, args, kwargs)
         if given is not None:

@@ -69,7 +69,7 @@ class CallBook:
 
     def begin(self, connection: Connection, call: Call) -> CallFound:
         """Make a call ours in the caller's transaction, or say why it is not."""
-        now = self.database.clock.now()
+        now = self.database.clock.now_on(connection)
         return self.table.begin(connection, call, now, self.lease)
 
     def finish(self, connection: Connection, call: Call, result: bytes | None) -> bool:
@@ -126,7 +126,8 @@ class ThreadCalls:
         function = self._function
         given = kwargs.pop(function.session, None) if function.session is not None else None
         call, key = function.call_of(args, kwargs, self._book.token())
-        self._book.database.clock.measured_now()
+        if given is None:  # else another connection would wait for what the caller's has locked
+            self._book.database.clock.measured_now()
         if function.session is None:
             return self._call_and_note(call, key, args, kwargs)
         if given is not None:
