@@ -113,6 +113,20 @@ def test_one_instance_looks_and_the_next_turn_is_anybodys(world: World) -> None:
     assert second.run_once(101.0 + DAY + LOOK).stuck == 1
 
 
+def test_looks_that_take_long_come_less_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 30.0])
+    monkeypatch.setattr(world.stuck, "_stopwatch", lambda: next(times))
+    assert world.stuck.take_turn(1000.0, 1000.0 + LOOK)
+
+    world.stuck.look(1000.0, DAY)
+
+    another = world.database.stuck()
+    assert not another.take_turn(1599.0, 1599.0 + LOOK)
+    assert another.take_turn(1600.0, 1600.0 + LOOK)
+
+
 def test_who_dies_between_two_matters_has_told_of_one_and_the_next_tells_of_the_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

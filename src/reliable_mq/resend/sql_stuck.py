@@ -7,7 +7,8 @@ told one by one and the rest by one row that counts them, so no matter hides ano
 What is looked at is what is old, along an index by topic and time; what waits costs nothing.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -43,6 +44,10 @@ from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
 TOLD_ONE_BY_ONE = 50
 """Stubs of a matter that are told by themselves at once."""
 
+PART = 20
+"""Looking takes at most one part in so many of the time of all instances together: after a look
+that took long, because very much is stuck, the next turn comes later."""
+
 DUTY = "stuck"
 _READ = ("message_id", "topic", "message_key", "required_groups", "count", "broker_name", "note")
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
@@ -73,6 +78,7 @@ class SqlStuck:
         confirmation: what groups of other databases have told.
         escalations: where what is found is written down.
         duties: the table of whose turn it is.
+        stopwatch: tells how long a look takes.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class SqlStuck:
         confirmation: SqlConfirmation,
         escalations: SqlEscalations,
         duties: Table,
+        stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._reading = engine.execution_options(**READS_ONLY)
@@ -92,6 +99,7 @@ class SqlStuck:
         self._confirmation = confirmation
         self._escalations = escalations
         self._duties = duties
+        self._stopwatch = stopwatch
         self._prepare_turns(duties)
         self._prepare_finding(stubs, escalations.table, engine.dialect.name)
         self._prepare_closing(stubs, escalations.table, engine.dialect.name)
@@ -102,6 +110,11 @@ class SqlStuck:
         self._take = (
             update(duties)
             .where(duty.duty == DUTY, duty.next_time <= bindparam("at"))
+            .values(next_time=bindparam("next"))
+        )
+        self._postpone = (
+            update(duties)
+            .where(duty.duty == DUTY, duty.next_time < bindparam("next"))
             .values(next_time=bindparam("next"))
         )
 
@@ -193,6 +206,14 @@ class SqlStuck:
 
         Killed in between, it has told of some matters; the next look tells of the others.
         """
+        began = self._stopwatch()
+        found = self._look(now, age)
+        next_time = utc_datetime(now + PART * (self._stopwatch() - began))
+        with self._engine.begin() as connection:
+            connection.execute(self._postpone, {"next": next_time})
+        return found
+
+    def _look(self, now: float, age: float) -> int:
         old = utc_datetime(now - age)
         with self._reading.begin() as connection:
             known = self._known(connection)
