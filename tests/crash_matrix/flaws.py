@@ -1,5 +1,6 @@
 """Flaws that the matrix must find: the protocol that this project began with, and its relatives."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,11 +25,17 @@ def insert_then_handle() -> None:
 
     def begun(self: Attempts, session: Any, attempt: Attempt, results: Results) -> Begun:
         answer = begin(self, session, attempt, results)
+        if attempt.receipt:
+            self.log.consume(session.connection(), attempt.entry, time.time())
         session.commit()
         session.connection()
         return answer
 
+    def finished(_self: Attempts, session: Any, _attempt: Attempt) -> None:
+        session.flush()
+
     Attempts.begin = begun  # type: ignore[method-assign]
+    Attempts.finish = finished  # type: ignore[method-assign]
 
 
 def key_never_leased() -> None:
