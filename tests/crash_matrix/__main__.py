@@ -7,6 +7,7 @@ can be ended at any moment, and goes on where it was.
 
 import argparse
 import math
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -101,8 +102,13 @@ class _Run:
 def main() -> int:
     given = _arguments()
     journal, columns = Journal(given.journal), _columns(given)
-    with Servers([TABLES, our_tables()]) as servers, Lives() as lives:
-        run = _Run(Matrix(servers, lives, given.hands), journal, given.minutes)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers are stopped on the way out
+    with (
+        Servers([TABLES, our_tables()]) as servers,
+        Lives() as lives,
+        Matrix(servers, lives, given.hands) as matrix,
+    ):
+        run = _Run(matrix, journal, given.minutes)
         run.derive(columns)
         passed = {each: journal.points[each] for each in columns if each in journal.points}
         points = named(passed, given.times, before=given.before)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 from tests.crash_matrix.journal import Death
@@ -34,7 +34,7 @@ class LifeFailed(Exception):
 
 
 class Matrix:
-    """Runs deaths, several at a time.
+    """Runs deaths, several at a time. A context manager: at its end none is begun any more.
 
     Args:
         servers: what all runs share.
@@ -49,6 +49,12 @@ class Matrix:
         for hand in range(min(hands, HANDS_MAX)):
             self._hands.put(hand)
         self._pool = ThreadPoolExecutor(hands)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def points(
         self, asked: Iterable[tuple[Role, Mode]]

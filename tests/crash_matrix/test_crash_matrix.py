@@ -32,8 +32,12 @@ CANARY = Mode(Kind.SQLITE, Databases.ONE, Form.OUTBOX, Redis.UP)
 
 @pytest.fixture(scope="module")
 def matrix() -> Iterator[Matrix]:
-    with Servers([TABLES, our_tables()]) as servers, Lives() as lives:
-        yield Matrix(servers, lives, hands=8)
+    with (
+        Servers([TABLES, our_tables()]) as servers,
+        Lives() as lives,
+        Matrix(servers, lives, hands=8) as found,
+    ):
+        yield found
 
 
 @pytest.fixture(scope="module")
