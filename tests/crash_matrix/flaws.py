@@ -31,7 +31,7 @@ def insert_then_handle() -> None:
         session.connection()
         return answer
 
-    def finished(_self: Attempts, session: Any, _attempt: Attempt) -> None:
+    def finished(self: Attempts, session: Any, attempt: Attempt) -> None:
         session.flush()
 
     Attempts.begin = begun  # type: ignore[method-assign]
