@@ -1,7 +1,7 @@
 """What our tables share: the types of their columns, and the error when they are not there."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +24,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from reliable_mq.errors import UsageError
+
 TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 READS_ONLY = {"reliable_mq_reads_only": True}
 """Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
@@ -36,6 +38,21 @@ MYSQL = ("mysql", "mariadb")
 
 MYSQL_DRIVER, MYSQL_ASYNC_DRIVER = "mysql+pymysql", "mysql+aiomysql"
 """The drivers that we use, whichever the URL names: one protocol, one set of errors."""
+
+
+class Drivers(NamedTuple):
+    """SQLAlchemy's names of a database's drivers, with the dialect's: "mysql+pymysql"."""
+
+    for_threads: str
+    for_asyncio: str
+
+
+_drivers = {
+    "postgresql": Drivers("postgresql+psycopg", "postgresql+psycopg"),
+    "sqlite": Drivers("sqlite", "sqlite+aiosqlite"),
+    **dict.fromkeys(MYSQL, Drivers(MYSQL_DRIVER, MYSQL_ASYNC_DRIVER)),
+}
+_like_postgresql: set[str] = set()
 
 PARTIAL_INDEXES = ("postgresql", "sqlite")
 """The dialects whose indexes may leave rows out."""
@@ -92,7 +109,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[datetime]:
-        if dialect.name == "postgresql":
+        if family_of(dialect.name) == "postgresql":
             return dialect.type_descriptor(DateTime(timezone=True))
         if dialect.name in MYSQL:
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
@@ -104,7 +121,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None:
             raise ValueError("a time without a time zone; give one in UTC")
         value = value.astimezone(UTC)
-        return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
+        has_zone = dialect.name == "postgresql" or dialect.name in _like_postgresql
+        return value if has_zone else value.replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
         if value is None:
@@ -116,20 +134,55 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:
     """Let indexes be there on these dialects only."""
+
+    def is_wanted(_ddl: Any, index: Any, _bind: Any, *, dialect: Dialect, **_more: Any) -> bool:
+        return is_on(index, dialect.name)
+
     for index in indexes:
         index.info["dialects"] = dialects
-        index.ddl_if(dialect=dialects)  # type: ignore[arg-type]  # it says that it takes several
+        index.ddl_if(callable_=is_wanted)  # type: ignore[arg-type]  # it names what it does not need
 
 
 def is_on(index: Index, dialect: str) -> bool:
     """Say whether an index belongs to a table on a dialect."""
     dialects = index.info.get("dialects")
-    return dialects is None or dialect in dialects
+    return dialects is None or dialect in dialects or family_of(dialect) in dialects
+
+
+def register_like_postgresql(name: str, *, driver: str, async_driver: str) -> None:
+    """Let URLs name a database that takes PostgreSQL's SQL under a name of its own.
+
+    For dialects that others have made from SQLAlchemy's PostgreSQL dialect (CockroachDB's, say).
+    It gets PostgreSQL's statements, types and indexes, and is judged by the same SQLSTATEs. It has
+    to know advisory locks. Without NOTIFY relays look by themselves, and there are no partitions by
+    day. Whether it keeps what the promises rest on is for `testing.database_contract` to say.
+
+    Args:
+        name: what its URLs begin with: "cockroachdb".
+        driver: its driver for threads: "cockroachdb+psycopg".
+        async_driver: its driver for asyncio.
+
+    Raises:
+        UsageError: when the name is one that we know, or a driver is not the dialect's.
+    """
+    if name in _drivers and name not in _like_postgresql:
+        raise UsageError(f"{name!r} is a database that we know; its statements are its own")
+    if not all(each.partition("+")[0] == name for each in (driver, async_driver)):
+        raise UsageError(f"{driver!r}, {async_driver!r}: no drivers of the dialect {name!r}")
+    _drivers[name] = Drivers(driver, async_driver)
+    _like_postgresql.add(name)
+
+
+def drivers_of(dialect: str) -> Drivers | None:
+    """Return the drivers that we use for a dialect; None: it is none that we know."""
+    return _drivers.get(dialect)
 
 
 def family_of(dialect: str) -> str:
-    """Return what we call a dialect of SQLAlchemy: "sqlite", "postgresql" or "mysql"."""
-    return "mysql" if dialect in MYSQL else dialect
+    """Return whose statements a dialect takes: "sqlite", "postgresql", "mysql"; else its name."""
+    if dialect in MYSQL:
+        return "mysql"
+    return "postgresql" if dialect in _like_postgresql else dialect
 
 
 def table_options(dialect: Dialect) -> dict[str, str]:

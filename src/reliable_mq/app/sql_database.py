@@ -45,20 +45,14 @@ from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
 from reliable_mq.sql_types import (
-    MYSQL_ASYNC_DRIVER,
-    MYSQL_DRIVER,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
+    Drivers,
+    drivers_of,
     family_of,
     missing_table_text,
 )
 
-_SYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite", "mysql": MYSQL_DRIVER}
-_ASYNC_DRIVERS = {
-    "postgresql": "postgresql+psycopg",
-    "sqlite": "sqlite+aiosqlite",
-    "mysql": MYSQL_ASYNC_DRIVER,
-}
 log = logging.getLogger(__name__)
 
 _OVERFLOW = 4
@@ -97,11 +91,13 @@ class Database:
                 f"prefix {prefix!r}: a lower-case letter, then letters, digits and _, 32 at most"
             )
         self.url = checked_url(url)
-        self.dialect = family_of(self.url.get_backend_name())
+        name = self.url.get_backend_name()
+        self.dialect = family_of(name)
+        self._drivers = _known_drivers(name)
         self._connections = connections
         self.prefix = prefix
         self.metadata = MetaData()
-        if by_day and self.dialect != "postgresql":
+        if by_day and name != "postgresql":
             raise ConfigurationError("retention='partitions' is for PostgreSQL; use 'rows'")
         self.by_day = by_day
         self.stubs = message_stub_table(self.metadata, prefix, by_day=by_day)
@@ -143,12 +139,12 @@ class Database:
         options["max_overflow"] = _OVERFLOW
         return options | ({"isolation_level": ISOLATION_LEVEL} if self.dialect == "mysql" else {})
 
-    def _url_for(self, drivers: dict[str, str]) -> URL:
-        url = self.url.set(drivername=drivers[self.dialect])
+    def _url_for(self, driver: str) -> URL:
+        url = self.url.set(drivername=driver)
         return url.update_query_dict({"charset": "utf8mb4"}) if self.dialect == "mysql" else url
 
     def _make_engine(self) -> Engine:
-        url = self._url_for(_SYNC_DRIVERS)
+        url = self._url_for(self._drivers.for_threads)
         try:
             engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
@@ -177,7 +173,7 @@ class Database:
         loop = asyncio.get_running_loop()
         engine = self._async_engines.get(loop)
         if engine is None:
-            url = self._url_for(_ASYNC_DRIVERS)
+            url = self._url_for(self._drivers.for_asyncio)
             engine = create_async_engine(url, **self._options())
             self._prepare(engine.sync_engine)
             self._async_engines[loop] = engine
@@ -315,19 +311,25 @@ def checked_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
-    family = family_of(parsed.get_backend_name())
-    if family not in _SYNC_DRIVERS:
-        raise ConfigurationError(
-            f"database {parsed.get_backend_name()!r} is not supported; "
-            "use postgresql+psycopg://…, mysql+pymysql://… or sqlite:///…"
-        )
-    if family == "mysql" and not parsed.database:
+    name = parsed.get_backend_name()
+    _known_drivers(name)
+    if family_of(name) == "mysql" and not parsed.database:
         raise ConfigurationError(f"database={url!r} names a server of MySQL, but no database")
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+    if name == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigurationError(
             "an SQLite database in memory is gone with its connection; give a file"
         )
     return parsed
+
+
+def _known_drivers(name: str) -> Drivers:
+    drivers = drivers_of(name)
+    if drivers is None:
+        raise ConfigurationError(
+            f"database {name!r} is not supported; "
+            "use postgresql+psycopg://…, mysql+pymysql://… or sqlite:///…"
+        )
+    return drivers
 
 
 def _make_sqlite_keep_promises(engine: Engine) -> None:

@@ -202,4 +202,4 @@ def inserts_of(table: Table, identity: str, dialect: str, told: Sequence[str]) -
             f"the database {dialect!r} is not supported; use postgresql+psycopg://…, "
             "mysql+pymysql://… or sqlite:///…"
         )
-    return ConflictInserts(table, identity, dialect, told)
+    return ConflictInserts(table, identity, family, told)

@@ -15,17 +15,15 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs
 from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.sql_types import READS_ONLY, utc_datetime
+from reliable_mq.sql_types import READS_ONLY, family_of, utc_datetime
 
 # How a transaction is kept from waiting for ever for another one, and how that is undone.
-_MYSQL_HURRY = (
-    "SET SESSION innodb_lock_wait_timeout = 1",
-    "SET SESSION innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
-)
 _HURRY: Mapping[str, tuple[str, str]] = {
     "postgresql": ("SET LOCAL lock_timeout = 1000", ""),
-    "mysql": _MYSQL_HURRY,
-    "mariadb": _MYSQL_HURRY,
+    "mysql": (
+        "SET SESSION innodb_lock_wait_timeout = 1",
+        "SET SESSION innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
+    ),
 }
 _SQLITE_HURRY_MS = 1000
 
@@ -114,7 +112,7 @@ class SqlHalves:
 def _hurried(engine: Engine) -> Iterator[Connection]:
     """Give a transaction that waits for another one for a second at most."""
     with engine.connect() as connection, _hurried_file(connection):
-        before, after = _HURRY.get(connection.dialect.name, ("", ""))
+        before, after = _HURRY.get(family_of(connection.dialect.name), ("", ""))
         with connection.begin():
             if before:
                 connection.execute(text(before))

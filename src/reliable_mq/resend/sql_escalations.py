@@ -22,7 +22,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from reliable_mq.outbox.stub import Stub, StubStatus
 from reliable_mq.resend.escalation import Escalation, Kind, open_key
-from reliable_mq.sql_types import MYSQL, is_among, utc_datetime
+from reliable_mq.sql_types import family_of, is_among, utc_datetime
 
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
@@ -184,8 +184,9 @@ def insert_new(dialect: str, table: Table) -> Any:
     On MySQL by setting a column to what it is: INSERT IGNORE would also cut texts and take NULL for
     nothing.
     """
-    if dialect in MYSQL:
+    family = family_of(dialect)
+    if family == "mysql":
         key = next(iter(table.primary_key))
         return mysql.insert(table).on_duplicate_key_update({key.name: key})
     known: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-    return known[dialect](table).on_conflict_do_nothing()
+    return known[family](table).on_conflict_do_nothing()

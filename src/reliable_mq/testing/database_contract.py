@@ -1,4 +1,4 @@
-"""The contract of a database: what the consumer's protocol asks of rows, keys and transactions.
+"""The contract of a database: what the promises ask of rows, keys and transactions.
 
     class TestMyDatabase(DatabaseContract):
         @pytest.fixture
@@ -6,16 +6,18 @@
             return Database("…", prefix="rmq_", connections=4)  # an empty one
 
 See `contracts` for how it is run. What it holds is what the promises rest on: a unique key that
-lets a second writer wait and then lose, updates fenced by an owner's token, savepoints that take
-back exactly what was written in them.
+lets a second writer wait and then lose, updates fenced by an owner's name or token, savepoints that
+take back exactly what was written in them, two transactions that see each other once they have
+waited. What senders ask is in `stub_contract`, what consumers ask is here.
+
+A database that speaks PostgreSQL's or MySQL's protocol and SQL needs no more than its URL; one that
+takes PostgreSQL's SQL under a name of its own is made known by `register_like_postgresql`.
 """
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Event
-from typing import TypeVar
 
 import pytest
 from sqlalchemy import Connection, func, select
@@ -25,38 +27,17 @@ from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.sql_calls import Answer, Call, SqlCalls
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
-
-T = TypeVar("T")
-LEASE = 10.0
-A, B = "A" * 32, "B" * 32
+from reliable_mq.testing.stub_contract import LEASE, A, B, StubContract, Undo, entry
 
 
-class Undo(Exception):
-    """Ends a savepoint or a transaction."""
-
-
-class DatabaseContract:
+class DatabaseContract(StubContract):
     """What a database promises."""
 
-    @pytest.fixture
-    def database(self) -> Database:
-        """Give a database that nobody else uses; its tables need not be there yet."""
-        raise NotImplementedError
-
     @pytest.fixture(autouse=True)
-    def _prepared(self, database: Database) -> Iterator[None]:
-        database.create_tables()
-        self.tables = database
+    def _logs(self, database: Database, _prepared: None) -> None:
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self.calls = SqlCalls(database.calls)
-        yield
-        database.close()
-
-    def commit(self, work: Callable[[Connection], T]) -> T:
-        """Do something in a transaction of its own."""
-        with self.tables.engine.begin() as connection:
-            return work(connection)
 
     def receive(self, *entries: Entry, now: float = 100.0) -> list[Found]:
         """Begin attempts, committed."""
@@ -74,6 +55,17 @@ class DatabaseContract:
             for one in (entry(A), entry(A, token="two"), entry(A, group="other"), entry(B))
         ]
         assert inserted == [True, False, True, True]
+
+    def test_groups_and_messages_are_compared_letter_for_letter(self) -> None:
+        names = ["e", "E", "é", "e "]
+        entries = [entry(A, group=name) for name in names] + [entry(name) for name in names]
+
+        inserted = [
+            self.commit(partial(self.log.insert_consumed, entry=each, now=100.0))
+            for each in entries
+        ]
+
+        assert all(inserted)
 
     def test_a_batch_is_inserted_only_as_a_whole(self) -> None:
         self.commit(lambda it: self.log.insert_consumed(it, entry(A), 100.0))
@@ -191,19 +183,6 @@ class DatabaseContract:
         found = self.commit(lambda it: begin(it, rival, 103.0, LEASE))
         assert (found.answer, found.result) == (Answer.REPLAY, result)
         assert self.commit(lambda it: begin(it, rival, 163.0, LEASE)).answer is Answer.RUN
-
-
-def entry(name: str, token: str = "one", group: str = "payments") -> Entry:
-    """Return a delivery of the message `name`."""
-    return Entry(
-        group=group,
-        message_id=name,
-        topic="orders",
-        broker_name="broker-a",
-        queue_id=1,
-        offset=7,
-        token=token,
-    )
 
 
 def key_entry(name: str) -> KeyEntry:
