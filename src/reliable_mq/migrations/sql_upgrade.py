@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from alembic import command
@@ -13,6 +14,9 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.sql_schema import REVISION, alone, differences, revision_of
 
 __all__ = ["pending", "script_text", "upgrade"]
+
+_one_thread = Lock()
+"""Alembic keeps what it is at in globals of the process."""
 
 
 def _config(printed: io.StringIO | None = None, **attributes: Any) -> Config:
@@ -44,7 +48,7 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
         ConfigurationError: when the tables lack something afterwards: they were not made by us.
         Unavailable: when another process has been at it for a minute.
     """
-    with engine.connect() as connection, alone(connection, prefix):
+    with _one_thread, engine.connect() as connection, alone(connection, prefix):
         wanted = pending(connection, prefix)
         connection.rollback()
         if wanted:
@@ -69,5 +73,6 @@ def script_text(dialect: str, prefix: str, since: str | None = None) -> str:
     """
     printed = io.StringIO()
     config = _config(printed, prefix=prefix, dialect=dialect)
-    command.upgrade(config, f"{since}:{REVISION}" if since else REVISION, sql=True)
+    with _one_thread:
+        command.upgrade(config, f"{since}:{REVISION}" if since else REVISION, sql=True)
     return printed.getvalue()
