@@ -24,8 +24,8 @@ ARROWS: dict[str, frozenset[str]] = {
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},
-    "outbox": VALUES | {"sql_faults", "sql_prepared", "sql_types", "client"},
-    "idempotency": VALUES | {"sql_types"},
+    "outbox": VALUES | {"sql_arrays", "sql_faults", "sql_prepared", "sql_types", "client"},
+    "idempotency": VALUES | {"sql_arrays", "sql_prepared", "sql_types"},
     "resend": VALUES
     | {"sql_faults", "sql_prepared", "sql_types", "client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES

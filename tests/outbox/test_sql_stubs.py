@@ -117,6 +117,27 @@ def test_a_failed_send_is_recorded_whatever_the_broker_says(table: Table) -> Non
     assert table.row(sent).note == "no \\x00\\udcff room"
 
 
+def test_many_sends_are_recorded_each_by_what_it_came_to(table: Table) -> None:
+    sent = [table.write(f"{number}") for number in range(3)]
+    failed = [table.write(f"failed {number}") for number in range(2)]
+    lost = table.write("lost", owner="them")
+    places = [Position("broker-b", 1, 7 + number) for number in range(3)]
+    outcomes = [
+        *(SendOutcome(each, 2, 160.0, place) for each, place in zip(sent, places, strict=True)),
+        *(SendOutcome(each, 3, 110.0, error=f"why {each}") for each in failed),
+        SendOutcome(lost, 9, 160.0, AT),
+    ]
+
+    table.stubs.record(outcomes, "me", 101.0)
+
+    rows = [table.row(each) for each in sent]
+    assert [Position(row.broker_name, row.queue_id, row.offset) for row in rows] == places
+    assert {row.resend_time for row in rows} == {utc_datetime(160.0)}
+    assert [table.row(each).note for each in failed] == [f"why {each}" for each in failed]
+    counts = [table.row(each)._mapping["count"] for each in (*sent, *failed, lost)]
+    assert counts == [2, 2, 2, 3, 3, 0]
+
+
 def test_who_lost_the_stub_writes_nothing(table: Table) -> None:
     sent = table.write("a", owner="them")
 

@@ -30,10 +30,14 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.claim import LogState
+from reliable_mq.sql_arrays import rows_of_arrays
+from reliable_mq.sql_prepared import Prepared
 from reliable_mq.sql_types import family_of, is_among, mysql_code
 
 Rows = Sequence[dict[str, Any]]
 _DUPLICATE_ENTRY = 1062  # of MySQL and MariaDB
+_SAME = ("consumer_group", "state", "lease_until", "create_date", "consume_date")
+"""Columns that are the same for all rows of one call."""
 
 
 class LogInserts(Protocol):
@@ -67,9 +71,14 @@ class ConflictInserts:
         insert_of = postgresql.insert if dialect == "postgresql" else sqlite.insert
         new = insert_of(table)
         either = new.on_conflict_do_nothing()
+        self._table = table
         self._identity = identity
-        self._one = either.execution_options(preserve_rowcount=True)
+        self._either = either
         self._many = either.returning(log[identity])
+        self._as_arrays = dialect == "postgresql"
+        # By the columns that are written, which depend on what is known of the messages.
+        self._one: dict[tuple[str, ...], Prepared] = {}
+        self._arrays: dict[tuple[str, ...], Prepared] = {}
         self._failed: Any = new
         if told:
             self._failed = new.on_conflict_do_update(
@@ -85,7 +94,11 @@ class ConflictInserts:
 
     def one(self, connection: Connection, row: dict[str, Any]) -> bool:
         """See `LogInserts`."""
-        return connection.execute(self._one, row).rowcount == 1
+        columns = tuple(row)
+        if columns not in self._one:
+            values = {name: bindparam(name, type_=self._table.c[name].type) for name in columns}
+            self._one[columns] = Prepared(self._either.values(values))
+        return self._one[columns].execute(connection, row).rowcount == 1
 
     def all(self, connection: Connection, rows: Rows) -> bool:
         """See `LogInserts`."""
@@ -95,7 +108,26 @@ class ConflictInserts:
         """See `LogInserts`."""
         if len(rows) == 1:
             return {rows[0][self._identity]} if self.one(connection, rows[0]) else set()
-        return set(connection.execute(self._many, list(rows)).scalars())
+        if not self._as_arrays:
+            return set(connection.execute(self._many, list(rows)).scalars())
+        columns = tuple(rows[0])
+        if columns not in self._arrays:
+            self._arrays[columns] = Prepared(self._of_arrays(columns))
+        values = {name: rows[0][name] for name in columns if name in _SAME}
+        values |= {name: [row[name] for row in rows] for name in columns if name not in _SAME}
+        return set(self._arrays[columns].execute(connection, values).scalars())
+
+    def _of_arrays(self, columns: tuple[str, ...]) -> Any:
+        """Return the insert of many rows, an array for each column; see `sql_arrays`."""
+        types = {name: self._table.c[name].type for name in columns}
+        row = rows_of_arrays({name: type_ for name, type_ in types.items() if name not in _SAME})
+        values = [
+            bindparam(name, type_=types[name]) if name in _SAME else row.c[name] for name in columns
+        ]
+        filled = postgresql.insert(self._table).from_select(
+            list(columns), select(*values).order_by(row.c.place)
+        )
+        return filled.on_conflict_do_nothing().returning(self._table.c[self._identity])
 
     def failed(self, connection: Connection, row: dict[str, Any], token: str) -> bool:
         """See `LogInserts`."""

@@ -9,10 +9,10 @@ is asked for them.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, func, insert, select
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Connection, Table, bindparam, insert, select
 
 from reliable_mq.outbox.stub import StubStatus
+from reliable_mq.sql_arrays import rows_of_arrays
 from reliable_mq.sql_prepared import Prepared
 from reliable_mq.sql_types import MYSQL, is_among
 
@@ -87,13 +87,8 @@ class StubInserts:
 
 
 def _from_arrays(table: Table) -> Any:
-    """Return PostgreSQL's insert of many rows: a text that is the same for any number of them.
-
-    Each column is one parameter, an array, so that neither we nor the server write or read
-    thousands of parameters. The numbers are drawn in the order of the arrays.
-    """
-    arrays = [bindparam(name, type_=ARRAY(table.c[name].type)) for name in _OF_EACH]
-    row = func.unnest(*arrays).table_valued(*_OF_EACH, with_ordinality="place").render_derived()
+    """Return PostgreSQL's insert of many rows; numbers are drawn in the order of the arrays."""
+    row = rows_of_arrays({name: table.c[name].type for name in _OF_EACH})
     of_all = [bindparam(name, type_=table.c[name].type) for name in _OF_ALL]
     chosen = select(*(row.c[name] for name in _OF_EACH), *of_all).order_by(row.c.place)
     filled = insert(table).from_select([*_OF_EACH, *_OF_ALL], chosen)

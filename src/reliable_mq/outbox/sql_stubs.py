@@ -7,7 +7,6 @@ from the caller's clock.
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,19 +18,17 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
-    case,
     exists,
     literal_column,
     not_,
-    null,
-    or_,
     select,
     update,
 )
 
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_inserts import StubInserts
-from reliable_mq.outbox.stub import Position, Stub, StubEvent, groups_of, groups_text, next_status
+from reliable_mq.outbox.sql_send_records import SendRecords
+from reliable_mq.outbox.stub import Position, Stub, groups_of, groups_text
 from reliable_mq.outbox.stub import StubStatus as Status
 from reliable_mq.sql_types import is_among, utc_datetime
 
@@ -76,32 +73,7 @@ class SqlStubs:
             .where(*ours_to_send)
             .values(resend_time=bindparam("until"), lease_until=bindparam("until"))
         )
-        # A consumer may have given the message up before its send was recorded: the reason it gave
-        # stays, and the stub is due no more.
-        given_up = stub.given_up
-        settled = or_(stub.status != UNCONFIRMED, given_up)
-        next_time: ColumnElement[datetime] = bindparam("next_time", type_=stub.resend_time.type)
-        self._record_sent = self._record().values(
-            broker_name=bindparam("new_broker"),
-            queue_id=bindparam("new_queue"),
-            offset=bindparam("new_offset"),
-            # Without a required group the broker's acknowledgement confirms.
-            status=case(
-                (
-                    and_(stub.status == UNCONFIRMED, stub.required_groups == ""),
-                    next_status(Status.UNCONFIRMED, StubEvent.CONFIRM).value,
-                ),
-                else_=stub.status,
-            ),
-            resend_time=case(
-                (or_(settled, stub.required_groups == ""), null()),
-                else_=next_time,
-            ),
-        )
-        self._record_failed = self._record().values(
-            note=case((given_up, stub.note), else_=bindparam("new_note", type_=stub.note.type)),
-            resend_time=case((settled, null()), else_=next_time),
-        )
+        self._records = SendRecords(table, engine.dialect.name)
 
     def _has(self, earlier: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
         """Say that an earlier unconfirmed stub of the key exists that is elsewhere in hand."""
@@ -123,19 +95,6 @@ class SqlStubs:
                     )
                 ),
             ),
-        )
-
-    def _record(self) -> Any:
-        stub = self.table.c
-        return (
-            update(self.table)
-            .where(stub.message_id == bindparam("id"), stub.owner == bindparam("me"))
-            .values(
-                count=bindparam("new_count"),
-                owner=null(),
-                lease_until=null(),
-                update_date=bindparam("at"),
-            )
         )
 
     def write(
@@ -185,26 +144,9 @@ class SqlStubs:
                 connection.execute(self._renew, values)
 
     def record(self, outcomes: Sequence[SendOutcome], owner: str, now: float) -> None:
-        """Write down what sends came to, where the stub is still ours, each by itself."""
-        sent, failed = [], []
-        for outcome in outcomes:
-            row = {
-                "id": outcome.message_id,
-                "me": owner,
-                "new_count": outcome.count,
-                "next_time": utc_datetime(outcome.next_time),
-                "at": utc_datetime(now),
-            }
-            if (position := outcome.position) is not None:
-                row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
-                sent.append(row | {"new_offset": position.offset})
-            else:
-                failed.append(row | {"new_note": outcome.error or ""})
+        """Write down what sends came to, where the stub is still ours."""
         with self._short.begin() as connection:
-            for statement, rows in ((self._record_sent, sent), (self._record_failed, failed)):
-                if rows:
-                    # A single row goes without the ceremony of many.
-                    connection.execute(statement, rows if len(rows) > 1 else rows[0])
+            self._records.write(connection, outcomes, owner, now)
 
 
 def _own_columns(stub: Stub) -> dict[str, Any]:
