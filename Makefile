@@ -52,7 +52,7 @@ sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to re
 fuzz: $(READY) ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
 	@$(BIN)/python -m tests.fuzz $(if $(CASE),--case $(CASE),--minutes $(MINUTES))
 
-crash: $(READY) ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md
+crash: $(READY) ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
