@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, event, select
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError
@@ -98,6 +99,27 @@ def test_the_second_owner_waits_for_the_first_commit_and_then_finds_the_row(
             wait_until_somebody_waits(log.database)
             assert not waiting.done()
         assert waiting.result(10) == set()
+
+
+def test_a_row_that_is_removed_between_two_statements_is_made_anew(postgres_url: str) -> None:
+    """As retention removes free business keys, which live by the same statements."""
+    log = Log(postgres_url)
+    log.receive(entry())
+    log.fail(entry())
+    looked: list[str] = []
+
+    def remove(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FOR UPDATE" in statement and not looked:
+            looked.append(statement)
+            with log.engine.begin() as other:
+                other.execute(log.database.logs.delete())
+
+    event.listen(log.engine, "before_cursor_execute", remove)
+
+    assert log.receive(entry(token="two")) == [Found(Step.RECEIVE_FIRST)]
+    assert looked
+    assert log.states() == [("m", 0, 1, "two")]
+    log.database.close()
 
 
 def wait_until_somebody_waits(database: Database) -> None:
