@@ -1,7 +1,8 @@
 """What our tables share: the types of their columns, and the error when they are not there."""
 
+import re
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -18,10 +19,14 @@ from sqlalchemy import (
     any_,
     bindparam,
     event,
+    type_coerce,
 )
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from reliable_mq.errors import UsageError
@@ -30,6 +35,9 @@ TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 READS_ONLY = {"reliable_mq_reads_only": True}
 """Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
 may be the caller."""
+EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+"""What is read for a moment that no datetime of Python can be; see `UtcDateTime`."""
+_DISTANT_FUTURE = re.compile(r"infinity|\d{5,}-(?!.*BC).*")
 _UNDEFINED_TABLE = "42P01"  # SQLSTATE
 _NO_SUCH_TABLE = 1146  # the number of MySQL and MariaDB
 
@@ -97,12 +105,37 @@ def utc_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+class _AsText(FunctionElement[str]):
+    """A column in a form in which a driver can read whatever is there."""
+
+    inherit_cache = True
+
+
+@compiles(_AsText)
+def _as_text(element: _AsText, compiler: SQLCompiler, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    # psycopg raises at infinity, before Christ and after 9999, and with one row all others of the
+    # answer are lost.
+    is_raising = family_of(compiler.dialect.name) == "postgresql"
+    return f"CAST({column} AS TEXT)" if is_raising else column
+
+
+class _SqliteText(sqlite.DATETIME):
+    """A moment that SQLAlchemy writes, and that is read by `UtcDateTime`."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:  # noqa: ARG002
+        return None
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """A moment in UTC.
 
     PostgreSQL stores `timestamptz`. SQLite has no such type: there it is ISO text without an
     offset, always UTC, so that text order is time order; in MySQL it is a DATETIME(6), also UTC,
     because a TIMESTAMP ends in 2038. Values go in and come out aware.
+
+    What somebody else wrote there and is no moment that Python knows is read as `EARLIEST`, or as
+    `LATEST` when it lies in the distant future: reading one row must not take others along.
     """
 
     impl = DateTime
@@ -113,7 +146,11 @@ class UtcDateTime(TypeDecorator[datetime]):
             return dialect.type_descriptor(DateTime(timezone=True))
         if dialect.name in MYSQL:
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
-        return dialect.type_descriptor(DateTime(timezone=False))
+        return _SqliteText()  # type: ignore[no-untyped-call]
+
+    def column_expression(self, column: ColumnElement[datetime]) -> ColumnElement[datetime]:
+        """Return what is selected instead of a column, or of a function of it."""
+        return type_coerce(_AsText(column), self)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
@@ -124,12 +161,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         has_zone = dialect.name == "postgresql" or dialect.name in _like_postgresql
         return value if has_zone else value.replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, _dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        if value.tzinfo is None:
-            return value.replace(tzinfo=UTC)
-        return value.astimezone(UTC)
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+            if moment.tzinfo is None:
+                return cast("datetime", moment.replace(tzinfo=UTC))
+            return cast("datetime", moment.astimezone(UTC))
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            return LATEST if _DISTANT_FUTURE.fullmatch(str(value)) else EARLIEST
 
 
 def only_on(dialects: tuple[str, ...], *indexes: Index) -> None:

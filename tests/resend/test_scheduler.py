@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 from tests.resend.worlds import MAX, QUEUE, World
 
 from reliable_mq.errors import ConnectionLost, NoRoute
@@ -303,6 +303,74 @@ def test_what_is_given_up_while_a_scheduler_looks_at_it_is_neither_sent_nor_look
     assert world.open_escalations() == told
     assert world.scheduler.run_once(9_999.0) == ResendCounts()
     assert world.new_due().agenda() == []
+
+
+MOMENTS = ("deliver_time", "create_date", "update_date", "resend_time", "lease_until")
+BYTES = "x'ff01'"
+DAMAGES: dict[str, dict[str, tuple[str, ...]]] = {
+    "sqlite": {
+        **dict.fromkeys(MOMENTS, ("'soon'", BYTES)),
+        **dict.fromkeys(("status", "count", "given_up"), ("'odd'", BYTES)),
+        **dict.fromkeys(("queue_id", "offset", "broker_name"), ("'odd'", BYTES, "7")),
+        **dict.fromkeys(("topic", "tag", "message_key", "ordering_key"), (BYTES,)),
+        **dict.fromkeys(("content_type", "required_groups", "note", "owner"), (BYTES,)),
+        "content": ("'odd'", "7"),
+        "properties": ("'odd'", BYTES),
+    },
+    "postgresql": {
+        **dict.fromkeys(MOMENTS, ("'infinity'", "'-infinity'", "'0044-03-15 BC'", "'20000-01-01'")),
+        "broker_name": ("'odd'",),
+        "properties": ("'odd'",),
+    },
+    "mysql": {"broker_name": ("'odd'",), "properties": ("'odd'",)},
+}
+"""What somebody may have written to a row, by database and column."""
+NEVER_SENT = ("deliver_time", "create_date", "content", "properties")
+
+
+@pytest.mark.parametrize("kind", ["unsent", "sent"])
+def test_whatever_somebody_wrote_to_a_row_nothing_but_its_key_waits(
+    world: World, kind: str
+) -> None:
+    """Given rows with an odd value each, all else of their topic and of others is sent; what cannot
+    be sent for what it says runs out of tries, and a person is told.
+    """
+    world.broker.progress["g"] = {QUEUE: (9, 9)}
+    writing, told = world.write if kind == "unsent" else world.sent, set()
+    damages = DAMAGES[world.database.dialect]
+    for column, number in [(c, n) for c, values in damages.items() for n in range(len(values))]:
+        name = f"{column}{number}x"
+        odd = writing(name, key=name)
+        quoted = world.database.engine.dialect.identifier_preparer.quote(column)
+        change = f"UPDATE rmq_message_stub SET {quoted} = {damages[column][number]}"
+        with world.database.engine.begin() as connection:
+            connection.execute(text(f"{change} WHERE message_id = :id"), {"id": odd})
+        told |= {("sends used up", name)} if column in NEVER_SENT else set()
+    world.write("free", groups=())
+    world.write("other", groups=(), topic="invoices")
+
+    for now in range(105, 205, 10):
+        world.scheduler.run_once(float(now))
+
+    assert {"free", "other"} <= set(world.broker.sent)
+    assert told <= set(world.open_escalations())
+    assert {name for _, name in told}.isdisjoint(world.broker.sent)
+
+
+@pytest.mark.parametrize("value", ["infinity", "-infinity"])
+def test_a_consume_log_whose_lease_does_not_read_stops_nothing(world: World, value: str) -> None:
+    if world.database.dialect == "mysql":
+        pytest.skip("it takes no moments that do not read")
+    odd = world.sent("odd")
+    world.log(odd, state=0)
+    with world.database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE rmq_consume_log SET lease_until = '{value}'"))
+    world.sent("lost")
+    world.broker.progress["g"] = {QUEUE: (9, 9)}
+
+    world.scheduler.run_once(105.0)
+
+    assert "lost" in world.broker.sent
 
 
 @pytest.mark.parametrize("properties", ["{", "[]", '{"region": 1}', ""])

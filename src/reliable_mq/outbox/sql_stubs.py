@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Engine,
@@ -28,14 +29,23 @@ from sqlalchemy import (
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.sql_inserts import StubInserts
 from reliable_mq.outbox.sql_send_records import SendRecords
-from reliable_mq.outbox.stub import Position, Stub, groups_of, groups_text
+from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 from reliable_mq.outbox.stub import StubStatus as Status
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_types import EARLIEST, LATEST, is_among, utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
 _properties = msgspec.json.Decoder(dict[str, str])
 _RENEWED_MAX = 1000
+_AS_THEY_ARE = (
+    *("seq", "message_id", "topic", "tag", "message_key", "ordering_key"),
+    *("content_type", "count"),
+)
+_READ = (
+    *_AS_THEY_ARE,
+    *("content", "properties", "required_groups", "create_date", "deliver_time"),
+    *("broker_name", "queue_id", "offset"),
+)
 
 
 class SqlStubs:
@@ -165,29 +175,51 @@ def _own_columns(stub: Stub) -> dict[str, Any]:
     }
 
 
+def stub_columns(table: Table) -> list[Column[Any]]:
+    """Return the columns of which `stub_of` makes a stub."""
+    return [table.c[name] for name in _READ]
+
+
 def stub_of(row: Row[Any]) -> Stub:
-    """Return the stub in a row of the whole table; one that does not read has a `flaw`."""
-    position, properties, flaw = None, {}, ""
+    """Return the stub in a row of `stub_columns`; one that does not read has a `flaw`.
+
+    Such a stub has what finds its row and those behind it, as it lies there.
+    """
     try:
-        properties = _properties.decode(row.properties)
+        return _read(row)
+    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
+        count = row._mapping["count"]  # `row.count` is a method of every tuple
+        return Stub(
+            seq=row.seq,
+            message_id=row.message_id,
+            topic=row.topic,
+            ordering_key=row.ordering_key,
+            content=b"",
+            count=count if isinstance(count, int) else 0,
+            required_groups=groups_of(row.required_groups)
+            if isinstance(row.required_groups, str)
+            else (),
+            flaw=f"the stub's row does not read: {error}",
+        )
+
+
+def _read(whole: Row[Any]) -> Stub:
+    """Return the stub in a row, or raise when a value is none that its column may have."""
+    row = whole._mapping
+    for name in ("create_date", "deliver_time"):
+        if row[name] in (EARLIEST, LATEST):
+            raise ValueError(f"the column {name} holds no moment")
+    try:
+        properties = _properties.decode(row["properties"])
     except msgspec.MsgspecError as error:
-        flaw = f"the column properties of the stub's row does not read: {error}"
-    if row.broker_name is not None:
-        position = Position(row.broker_name, row.queue_id, row.offset)
-    return Stub(
-        seq=row.seq,
-        message_id=row.message_id,
-        topic=row.topic,
-        content=bytes(row.content),
-        tag=row.tag,
-        message_key=row.message_key,
-        ordering_key=row.ordering_key,
-        content_type=row.content_type,
-        properties=properties,
-        count=row._mapping["count"],  # `row.count` is a method of every tuple
-        required_groups=groups_of(row.required_groups),
-        create_time=row.create_date.timestamp(),
-        deliver_time=row.deliver_time and row.deliver_time.timestamp(),
-        position=position,
-        flaw=flaw,
-    )
+        raise ValueError(f"the column properties: {error}") from error
+    place = {name: row[name] for name in ("broker_name", "queue_id", "offset")}
+    values = {name: row[name] for name in _AS_THEY_ARE} | {
+        "content": memoryview(row["content"]).tobytes(),  # bytes() makes some of a number, too
+        "properties": properties,
+        "required_groups": groups_of(row["required_groups"]),
+        "create_time": row["create_date"].timestamp(),
+        "deliver_time": row["deliver_time"] and row["deliver_time"].timestamp(),
+        "position": None if row["broker_name"] is None else place,
+    }
+    return msgspec.convert(values, Stub)

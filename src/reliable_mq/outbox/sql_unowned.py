@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, func, select, update
 
-from reliable_mq.outbox.sql_stubs import SqlStubs, stub_of
+from reliable_mq.outbox.sql_stubs import SqlStubs, stub_columns, stub_of
 from reliable_mq.outbox.sql_tables import unowned_rows
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.sql_types import is_among, utc_datetime
@@ -46,7 +46,7 @@ class SqlUnowned:
         self._lease = lease
         stub = stubs.table.c
         self._find = (
-            select(stubs.table)
+            select(*stub_columns(stubs.table))
             .where(unowned_rows(stubs.table))
             .order_by(stub.resend_time, stub.seq)
             .limit(bindparam("limit"))

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_of
+from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs, stub_columns, stub_of
 from reliable_mq.outbox.sql_tables import waiting_kinds
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
@@ -115,7 +115,7 @@ class SqlDue:
     def _due_first(table: Table, kind: ColumnElement[bool], *, newest: bool) -> Any:
         """Return the statement that locks what is due of a kind and topic, and is free."""
         stub = table.c
-        wanted = select(table).where(
+        wanted = select(*stub_columns(table)).where(
             kind, stub.topic == bindparam("topic"), stub.resend_time <= bindparam("at")
         )
         order = (
