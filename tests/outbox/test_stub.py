@@ -26,6 +26,8 @@ CONSUMED = GroupView(consumed=True, attempt_alive=False, passed=True)
 PASSED = GroupView(consumed=False, attempt_alive=False, passed=True)
 RUNNING = GroupView(consumed=False, attempt_alive=True, passed=True)
 BACKLOG = GroupView(consumed=False, attempt_alive=False, passed=False)
+GIVEN_UP = GroupView(consumed=False, attempt_alive=False, passed=True, given_up=True)
+CONSUMED_AFTER_ALL = GroupView(consumed=True, attempt_alive=False, passed=True, given_up=True)
 UNKNOWN = GroupView(consumed=False, attempt_alive=False, passed=None)
 
 
@@ -76,6 +78,12 @@ def test_a_stub_without_a_position_is_sent() -> None:
         ((PASSED, BACKLOG), DueState.WAIT),
         ((PASSED, RUNNING), DueState.WAIT),
         ((CONSUMED, UNKNOWN), DueState.WAIT),
+        ((GIVEN_UP, PASSED), DueState.SEND),
+        ((GIVEN_UP, BACKLOG), DueState.WAIT),
+        ((GIVEN_UP, RUNNING), DueState.WAIT),
+        ((GIVEN_UP, CONSUMED), DueState.GIVE_UP),
+        ((GIVEN_UP, GIVEN_UP), DueState.GIVE_UP),
+        ((CONSUMED_AFTER_ALL, CONSUMED), DueState.CONFIRM),
     ],
 )
 def test_a_stub_with_a_position_is_sent_only_when_every_missing_group_went_past_it(

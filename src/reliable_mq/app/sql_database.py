@@ -218,7 +218,7 @@ class Database:
 
     def settlement(self) -> SqlSettlement:
         """Return what gives stubs of this database up."""
-        return SqlSettlement(self.stubs, self.escalating())
+        return SqlSettlement(self.stubs, self.confirmation(), self.escalating())
 
     def hands(self) -> SqlHands:
         """Return what a person does to stubs of this database."""

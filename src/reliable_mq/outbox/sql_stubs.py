@@ -43,7 +43,7 @@ _AS_THEY_ARE = (
 )
 _READ = (
     *_AS_THEY_ARE,
-    *("content", "properties", "required_groups", "create_date", "deliver_time"),
+    *("content", "properties", "required_groups", "given_up_by", "create_date", "deliver_time"),
     *("broker_name", "queue_id", "offset"),
 )
 
@@ -218,6 +218,7 @@ def _read(whole: Row[Any]) -> Stub:
         "content": memoryview(row["content"]).tobytes(),  # bytes() makes some of a number, too
         "properties": properties,
         "required_groups": groups_of(row["required_groups"]),
+        "given_up_by": groups_of(row["given_up_by"]),
         "create_time": row["create_date"].timestamp(),
         "deliver_time": row["deliver_time"] and row["deliver_time"].timestamp(),
         "position": None if row["broker_name"] is None else place,

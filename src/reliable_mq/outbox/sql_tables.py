@@ -43,10 +43,11 @@ def message_stub_table(
     """Return the table `<prefix>message_stub`: a row is a message that a transaction committed.
 
     `resend_time` is null when nothing is to be done by itself: the stub was settled, or it was
-    escalated and waits for a person. `given_up` says that a consumer group made a dead letter of
-    it: nothing is sent any more, however many sends are left, and a person was told in the same
-    commit. `missed` says that no relay sends it any more: a scheduler has taken it over, or
-    somebody asked for it to be sent again. `content` is byte for byte the body that is sent.
+    escalated and waits for a person. `given_up_by` are the required groups that made a dead letter
+    of it, each of which a person was told of in the same commit; `given_up` says that no other one
+    is waited for: nothing is sent any more, however many sends are left. `missed` says that no
+    relay sends it any more: a scheduler has taken it over, or somebody asked for it to be sent
+    again. `content` is byte for byte the body that is sent.
     `by_day` partitions it by the time in the message id (PostgreSQL).
     """
     name = f"{prefix}message_stub"
@@ -69,6 +70,7 @@ def message_stub_table(
         Column("count", Integer, nullable=False, server_default="0"),
         Column("resend_time", UtcDateTime),
         Column("given_up", Boolean, nullable=False, server_default=false()),
+        Column("given_up_by", LongText, nullable=False, server_default=text("('')")),
         Column("missed", Boolean, nullable=False, server_default=false()),
         Column("broker_name", String(127)),
         Column("queue_id", Integer),

@@ -87,6 +87,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     Times are seconds since the epoch. `count` is the number of sends so far, failed ones included.
     `seq` and `create_time` are 0 until the row is written. `flaw` says why its row does not read
     because somebody wrote to it: it is never sent, tries count, and in the end a person is told.
+    `given_up_by` are the required groups that have made a dead letter of it.
     """
 
     seq: int
@@ -103,6 +104,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
     create_time: float = 0.0
     deliver_time: float | None = None
     position: Position | None = None
+    given_up_by: tuple[str, ...] = ()
     flaw: str = ""
 
 
@@ -180,6 +182,7 @@ class DueState(Enum):
     SEND = "send"
     WAIT = "wait"  # a backlog has not reached it, or an attempt is running
     CONFIRM = "confirm"  # every required group has consumed it; only the status is behind
+    GIVE_UP = "give up"  # some consumed it, and the others made a dead letter of it: all is done
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -187,12 +190,13 @@ class GroupView(msgspec.Struct, frozen=True):
 
     `consumed`: its consume log says CONSUMED. `attempt_alive`: its log is RECEIVED with a lease
     that lies ahead. `passed`: the group's progress has passed the stub's position; None when the
-    broker could not be asked.
+    broker could not be asked. `given_up`: it has made a dead letter of it.
     """
 
     consumed: bool
     attempt_alive: bool
     passed: bool | None
+    given_up: bool = False
 
 
 def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
@@ -200,6 +204,7 @@ def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
 
     It is sent when it has no position; or when every required group has either consumed it or
     gone past it without a live attempt, and at least one has not consumed it (design, section 2).
+    A group that has given it up is not waited for; it gets a resend for the others, too.
 
     Args:
         stub: the stub.
@@ -210,6 +215,9 @@ def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
     missing = [group for group in groups if not group.consumed]
     if not missing:
         return DueState.CONFIRM
-    if all(group.passed and not group.attempt_alive for group in missing):
+    waited_for = [group for group in missing if not group.given_up]
+    if not waited_for:
+        return DueState.GIVE_UP
+    if all(group.passed and not group.attempt_alive for group in waited_for):
         return DueState.SEND
     return DueState.WAIT

@@ -125,6 +125,9 @@ class Scheduler:
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
         if behind:
             self._due.confirm(behind, self._now())
+        over = [s.message_id for s in stubs if states[s.seq] is DueState.GIVE_UP]
+        if over:
+            self._due.give_up(over, self._owner, self._now())
         looked = ResendCounts(rested=len(waiting), confirmed=len(behind))
         return _sum(again, looked, self._ended(claims))
 
@@ -154,9 +157,11 @@ class Scheduler:
     def _ended(self, claims: Claims) -> ResendCounts:
         """Deal with what was sent as often as allowed; count what was claimed."""
         now = self._now()
-        told, behind = self._escalate(claims.used_up, now)
+        told, behind, over = self._escalate(claims.used_up, now)
         if behind:
             self._due.confirm(behind, now)
+        if over:
+            self._due.give_up(over, self._owner, now)
         return ResendCounts(
             claimed=claims.claimed,
             confirmed=len(behind),
@@ -199,21 +204,28 @@ class Scheduler:
         for seconds, message_ids in resting.items():
             self._due.rest(message_ids, self._owner, now + seconds)
 
-    def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, list[str]]:
-        """Hand used-up stubs to a person; return how many, and which need nobody."""
+    def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, list[str], list[str]]:
+        """Hand used-up stubs to a person; return how many, and which need nobody: those that are
+        consumed, and those of which a person was told of each group that did not.
+        """
         if not stubs:
-            return 0, []
+            return 0, [], []
         views = self._due.views([stub.message_id for stub in stubs], now)
-        consumed: list[Stub] = []
-        telling: list[Stub] = []
+        consumed, over, telling = [], [], []
         for stub in stubs:
-            logs = [views.get((stub.message_id, group)) for group in stub.required_groups]
-            done = bool(logs) and all(view is not None and view[0] for view in logs)
-            (consumed if done else telling).append(stub)
-        settled = [stub.message_id for stub in consumed]
-        if not telling:
-            return 0, settled
-        return self._book.escalations.used_up(telling, self._owner, now), settled
+            missing = [
+                group
+                for group in stub.required_groups
+                if not views.get((stub.message_id, group), (False, False))[0]
+            ]
+            if not missing and stub.required_groups:
+                consumed.append(stub.message_id)
+            elif missing and set(missing) <= set(stub.given_up_by):
+                over.append(stub.message_id)
+            else:
+                telling.append(stub)
+        told = self._book.escalations.used_up(telling, self._owner, now) if telling else 0
+        return told, consumed, over
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return what to do with each claimed stub that was sent, by its row."""
@@ -228,7 +240,8 @@ class Scheduler:
                 if not consumed and key not in progress:
                     progress[key] = self._progress(*key)
                 passed = True if consumed else self._has_passed(stub, progress[key])
-                groups.append(GroupView(consumed, alive, passed))
+                has_given_up = group in stub.given_up_by
+                groups.append(GroupView(consumed, alive, passed, has_given_up))
             states[stub.seq] = due_state(stub, tuple(groups))
             if states[stub.seq] is DueState.SEND and _age(stub, now) < self._policy.told_after:
                 topic = self._book.notice_topic()

@@ -20,6 +20,7 @@ from sqlalchemy import (
     not_,
     null,
     select,
+    union,
     update,
 )
 
@@ -69,6 +70,15 @@ class SqlConfirmation:
         self._many = _Statements(stubs, is_among(stub.message_id, "id", dialect), self.is_complete)
         self._is_alone = True
         self._alone = Prepared(self._one.confirm_alone)
+        self._consumed = union(
+            *(
+                select(table.c.consumer_group).where(
+                    table.c.message_id == bindparam("id"),
+                    table.c.state == LogState.CONSUMED.value,
+                )
+                for table in (logs, told)
+            )
+        )
         self._told = select(
             told.c.message_id, told.c.consumer_group, told.c.state, told.c.lease_until
         ).where(is_among(told.c.message_id, "ids", dialect))
@@ -114,6 +124,10 @@ class SqlConfirmation:
         connection.execute(self._many.lock, ids)
         values = ids | {"at": utc_datetime(now)}
         connection.execute(self._many.confirm_complete, values)
+
+    def consumed(self, connection: Connection, message_id: str) -> set[str]:
+        """Return the consumer groups that have consumed a message, here or as it was told."""
+        return set(connection.execute(self._consumed, {"id": message_id}).scalars())
 
     def told(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
         """Return what other databases told: message id, consumer group, state, lease until."""

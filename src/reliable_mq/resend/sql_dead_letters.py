@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, exists, false, null, or_, select, update
 
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.stub import StubStatus
@@ -99,11 +99,12 @@ class SqlDeadLetters:
             .where(
                 is_among(stub.message_id, "ids", dialect),
                 stub.status == StubStatus.UNCONFIRMED.value,
-                stub.given_up,
+                or_(stub.given_up, stub.given_up_by != ""),
                 ~another,
             )
             .values(
                 given_up=false(),
+                given_up_by="",
                 count=0,
                 resend_time=bindparam("later"),
                 update_date=bindparam("at"),

@@ -78,16 +78,13 @@ class SqlDue:
         ours = (is_among(stub.message_id, "ids", dialect), stub.owner == bindparam("me"))
         # A consumer group may have given it up since it was claimed: that is due no more.
         next_time: ColumnElement[datetime] = bindparam("next_time", type_=stub.resend_time.type)
-        self._rest = (
-            update(table)
-            .where(*ours, stub.status == UNCONFIRMED)
-            .values(
-                resend_time=case((stub.given_up, null()), else_=next_time),
-                owner=null(),
-                lease_until=null(),
-            )
-        )
+        let_go = update(table).where(*ours, stub.status == UNCONFIRMED)
+        let_go = let_go.values(owner=null(), lease_until=null())
+        self._rest = let_go.values(resend_time=case((stub.given_up, null()), else_=next_time))
         self._untried = self._rest.values(count=stub.count - 1)
+        self._give_up = let_go.values(
+            given_up=true(), resend_time=null(), update_date=bindparam("at")
+        )
         # What was settled or given up since it was claimed, or is somebody else's by now, is not
         # sent.
         self._going = (
@@ -261,6 +258,12 @@ class SqlDue:
         """Confirm stubs whose required groups have all consumed them."""
         with self._engine.begin() as connection:
             self._confirmation.catch_up(connection, message_ids, now)
+
+    def give_up(self, message_ids: Sequence[str], owner: str, now: float) -> None:
+        """Let stubs be due no more that nobody is waited for: a person was told of each group."""
+        values = {"ids": list(message_ids), "me": owner, "at": utc_datetime(now)}
+        with self._engine.begin() as connection:
+            connection.execute(self._give_up, values)
 
     def rest(
         self, message_ids: Sequence[str], owner: str, next_time: float, *, untried: bool = False

@@ -9,8 +9,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, false, func, null, select, true, update
 
-from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status, statuses_before
+from reliable_mq.outbox.stub import (
+    StubEvent,
+    StubStatus,
+    groups_of,
+    groups_text,
+    next_status,
+    statuses_before,
+)
 from reliable_mq.resend.sql_audit import Act, SqlAudit
+from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.stub_filter import status_text
 from reliable_mq.sql_types import is_among, utc_datetime
@@ -19,22 +27,32 @@ _SEEN = ("status", "count", "given_up", "resend_time", "broker_name", "queue_id"
 
 
 class SqlSettlement:
-    """Gives stubs up for a consumer group, in the caller's transaction."""
+    """Gives stubs up for a consumer group, in the caller's transaction.
 
-    def __init__(self, stubs: Table, escalations: SqlEscalations) -> None:
+    Args:
+        stubs: the message stub table.
+        confirmation: knows which groups have consumed a message.
+        escalations: those of the same database.
+    """
+
+    def __init__(
+        self, stubs: Table, confirmation: SqlConfirmation, escalations: SqlEscalations
+    ) -> None:
+        self._confirmation = confirmation
         self._escalations = escalations
         stub = stubs.c
         legal = stub.status.in_([s.value for s in statuses_before(StubEvent.EXHAUSTED)])
-        self._exhaust = (
+        this = (stub.message_id == bindparam("id"), legal)
+        self._lock = select(stub.required_groups, stub.given_up_by).where(*this).with_for_update()
+        given_up = (
             update(stubs)
-            .where(stub.message_id == bindparam("id"), legal)
+            .where(*this)
             .values(
-                given_up=true(),
-                resend_time=null(),
-                note=bindparam("text"),
-                update_date=bindparam("at"),
+                given_up_by=bindparam("by"), note=bindparam("text"), update_date=bindparam("at")
             )
         )
+        self._exhaust_one = given_up
+        self._exhaust_last = given_up.values(given_up=true(), resend_time=null())
 
     def exhaust(
         self,
@@ -46,15 +64,25 @@ class SqlSettlement:
         now: float,
         topic: str = "",
     ) -> None:
-        """Let a consumer group give a message up: nothing is sent any more, a person is told.
+        """Let a consumer group give a message up: a person is told.
 
-        That its stub is given up is a fact of its own: a send that is recorded late does not make
-        it due again, and `count` goes on to tell how often it was sent. A message without a stub
-        here is told of too; `topic` is where it was sent to.
+        Nothing is sent any more when no other required group is waited for. That its stub is given
+        up is a fact of its own: a send that is recorded late does not make it due again, and
+        `count` goes on to tell how often it was sent. A message without a stub here is told of
+        too, and one whose stub does not wait for the group; `topic` is where it was sent to.
         """
-        note = f"dead letter of {group}: {reason}"
-        values = {"id": message_id, "text": note, "at": utc_datetime(now)}
-        connection.execute(self._exhaust, values)
+        row = connection.execute(self._lock, {"id": message_id}).one_or_none()
+        if row is not None and group in (required := groups_of(row.required_groups)):
+            by = {*groups_of(row.given_up_by), group}
+            waited_for = set(required) - by
+            if waited_for:
+                waited_for -= self._confirmation.consumed(connection, message_id)
+            note = f"dead letter of {group}: {reason}"
+            values = {"id": message_id, "text": note, "at": utc_datetime(now)}
+            connection.execute(
+                self._exhaust_one if waited_for else self._exhaust_last,
+                values | {"by": groups_text(tuple(by))},
+            )
         self._escalations.dead_letter(
             connection, group=group, message_id=message_id, topic=topic, reason=reason, now=now
         )
@@ -104,6 +132,7 @@ class SqlHands:
             status=next_status(StubStatus.VOIDED, StubEvent.RETRY).value,
             count=0,
             given_up=false(),
+            given_up_by="",
             missed=true(),
             broker_name=null(),
             queue_id=null(),

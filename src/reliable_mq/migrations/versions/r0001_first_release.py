@@ -230,6 +230,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
         Column("count", Integer, nullable=False, server_default="0"),
         Column("resend_time", UtcDateTime),
         Column("given_up", Boolean, nullable=False, server_default=false()),
+        Column("given_up_by", LongText, nullable=False, server_default=text("('')")),
         Column("missed", Boolean, nullable=False, server_default=false()),
         Column("broker_name", String(127)),
         Column("queue_id", Integer),
