@@ -15,7 +15,10 @@ Treatment = Callable[[Any], Any]
 
 
 class Prepared:
-    """One statement. Its parameters are plain ones: no lists that become many.
+    """One statement.
+
+    A list may be one of its parameters where the database takes it as one, an array; where it
+    becomes many, the statement is executed as SQLAlchemy does.
 
     Args:
         statement: what is executed; its results are not converted, so it returns numbers or text.
@@ -23,14 +26,16 @@ class Prepared:
 
     def __init__(self, statement: Executable) -> None:
         self._statement = statement
-        self._by_driver: dict[str, _Compiled] = {}
+        self._by_driver: dict[str, _Compiled | None] = {}
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
         """Execute it; `values` has every parameter by its name."""
         driver = connection.dialect.driver
-        compiled = self._by_driver.get(driver)
+        if driver not in self._by_driver:
+            self._by_driver[driver] = _compiled(self._statement, connection.dialect)
+        compiled = self._by_driver[driver]
         if compiled is None:
-            compiled = self._by_driver[driver] = _compiled(self._statement, connection.dialect)
+            return connection.execute(self._statement, values)
         given = {**compiled.constants, **values}
         for name, treat in compiled.treatments:
             given[name] = treat(given[name])
@@ -49,8 +54,11 @@ class _Compiled(NamedTuple):
     treatments: tuple[tuple[str, Treatment], ...]
 
 
-def _compiled(statement: Executable, dialect: Dialect) -> _Compiled:
+def _compiled(statement: Executable, dialect: Dialect) -> _Compiled | None:
+    """Return a statement as a driver takes it; None: its text depends on the values."""
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
+    if any(bound.expanding for bound in compiled.bind_names):
+        return None
     constants: dict[str, Any] = {}
     treatments: list[tuple[str, Treatment]] = []
     for bound, name in compiled.bind_names.items():

@@ -31,6 +31,7 @@ from reliable_mq.outbox.sql_inserts import StubInserts
 from reliable_mq.outbox.sql_send_records import SendRecords
 from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 from reliable_mq.outbox.stub import StubStatus as Status
+from reliable_mq.sql_prepared import Prepared
 from reliable_mq.sql_types import EARLIEST, LATEST, is_among, utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
@@ -77,7 +78,7 @@ class SqlStubs:
             # by a consumer that got it from a send which could not be recorded
             not_(stub.given_up),
         )
-        self._sendable = select(stub.message_id, self.blocked).where(*ours_to_send)
+        self._sendable = Prepared(select(stub.message_id, self.blocked).where(*ours_to_send))
         self._renew = (
             update(table)
             .where(*ours_to_send)
@@ -141,7 +142,7 @@ class SqlStubs:
         Reading them back is what makes P1 hold on this side: nothing is sent that is not there.
         """
         with self._short.connect() as connection:
-            rows = connection.execute(self._sendable, {"ids": list(message_ids), "me": owner})
+            rows: Any = self._sendable.execute(connection, {"ids": list(message_ids), "me": owner})
             return {message_id: bool(blocked) for message_id, blocked in rows}
 
     def renew(self, message_ids: Collection[str], owner: str, until: float) -> None:

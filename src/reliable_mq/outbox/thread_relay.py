@@ -23,10 +23,10 @@ UNOWNED_MAX = 256
 """Most unowned stubs that are claimed at once; no more while so many are in hand."""
 FAULT_SECONDS = 0.5
 GATHER_SECONDS_EACH = 0.002
-GATHER_SECONDS_MAX = 0.01
+GATHER_SECONDS_MAX = 0.03
 """Where transactions commit at the same time the relay lets more of them gather, the longer the
-more went together the last time: a batch costs little more than a message. A single one never
-waits."""
+more went together the last time: a batch costs little more than a message, here and at whoever
+consumes it. A single one never waits, and the longest wait comes at some 400 a second."""
 
 
 class Unowned(Protocol):

@@ -69,7 +69,6 @@ class SqlConfirmation:
         self._one = _Statements(stubs, stub.message_id == bindparam("id"), self.is_complete)
         self._many = _Statements(stubs, is_among(stub.message_id, "id", dialect), self.is_complete)
         self._is_alone = True
-        self._alone = Prepared(self._one.confirm_alone)
         self._consumed = union(
             *(
                 select(table.c.consumer_group).where(
@@ -98,15 +97,15 @@ class SqlConfirmation:
         else:
             statements, these = self._many, {"id": list(message_ids)}
         alone = shared = 0
-        for groups in connection.execute(statements.lock, these).scalars():
+        for groups in statements.lock.execute(connection, these).scalars():
             alone += groups == group
             shared += groups != group and group in groups.split(",")
         values = these | {"at": utc_datetime(now), "alone": group}
         self._is_alone = not shared
         if shared:
-            connection.execute(statements.confirm_complete, values)
+            statements.confirm_complete.execute(connection, values)
         if alone:
-            connection.execute(statements.confirm_alone, values)
+            statements.confirm_alone.execute(connection, values)
 
     def _confirm_alone(
         self, connection: Connection, group: str, message_id: str, now: float
@@ -116,14 +115,14 @@ class SqlConfirmation:
         Mostly the next message is like the last one, so this is tried after one that was alone.
         """
         values = {"id": message_id, "at": utc_datetime(now), "alone": group}
-        return self._alone.execute(connection, values).rowcount == 1
+        return self._one.confirm_alone.execute(connection, values).rowcount == 1
 
     def catch_up(self, connection: Connection, message_ids: Sequence[str], now: float) -> None:
         """Confirm those of the stubs that every required group has consumed, whoever was last."""
         ids: dict[str, object] = {"id": list(message_ids)}
-        connection.execute(self._many.lock, ids)
+        self._many.lock.execute(connection, ids)
         values = ids | {"at": utc_datetime(now)}
-        connection.execute(self._many.confirm_complete, values)
+        self._many.confirm_complete.execute(connection, values)
 
     def consumed(self, connection: Connection, message_id: str) -> set[str]:
         """Return the consumer groups that have consumed a message, here or as it was told."""
@@ -151,11 +150,12 @@ class _Statements:
                 update_date=bindparam("at"),
             )
         )
-        self.lock = (
+        self.lock = Prepared(
             select(stub.required_groups)
             .where(these, unconfirmed)
             .order_by(stub.message_id)  # two batches lock in one order
             .with_for_update()
         )
-        self.confirm_complete = confirm.where(complete)
-        self.confirm_alone = confirm.where(stub.required_groups == bindparam("alone"))
+        self.confirm_complete = Prepared(confirm.where(complete))
+        alone = stub.required_groups == bindparam("alone")
+        self.confirm_alone = Prepared(confirm.where(alone))
