@@ -322,3 +322,26 @@ def test_stubs_of_one_group_and_of_several_are_confirmed_in_any_order(
     asyncio.run(scenario())
 
     assert [ledger.stubs()[each].status for each in (A, B, C)] == [1, 1, 1]
+
+
+def test_of_a_series_every_message_has_a_transaction_of_its_own(
+    database_url: str, ledger: Ledger, redis: str | None
+) -> None:
+    sessions: set[Session] = set()
+
+    def handler(message: ReceivedMessage, session: Session) -> None:
+        sessions.add(session)
+        write_effect(session, message)
+        if message.message_id == B:
+            raise ValueError("not today")
+
+    async def scenario() -> None:
+        async with Life(database_url, redis, handler=handler, lease=LONG) as life:
+            outcomes = await life.handle(*map(delivery, (A, B, C)))
+            assert [outcomes[0], outcomes[2]] == [CONSUMED, CONSUMED]
+            assert isinstance(outcomes[1], Later)
+
+    asyncio.run(scenario())
+
+    assert len(sessions) == 3
+    assert ledger.effects() == [A, C]

@@ -12,6 +12,7 @@ from tests.client.script import Answer, World, group_of, says
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow
+from reliable_mq.client.received import received
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.errors import RequestTimeout
@@ -159,5 +160,39 @@ def test_closing_leaves_the_group_once_also_when_it_is_asked_for_twice() -> None
         await consumer.start()
         await asyncio.gather(consumer.close(), consumer.close())
         assert client.left == ["g"]
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
+    """Short calls let a few hands take all; when these are stuck, nothing waits for them."""
+
+    async def scene() -> None:
+        subscription = Subscription(group="g", topics={"t": "*"}, ordered=False, series=4)
+        world = World()
+        group = group_of(world, subscription, queues={"a": 1}, settings=QUICK)
+        assigned = group.assign(MessageQueue("t", "a", 0))
+        assigned.start_at(0)
+        may_end = asyncio.Event()
+        calls: list[list[int]] = []
+
+        async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            calls.append([message.queue_offset for message in messages])
+            await may_end.wait()
+            return [CONSUMED] * len(messages)
+
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
+        for _ in range(100):
+            consumer._hands.note(0.001, 1)
+        records = [Record(topic="t", body=b"x", queue_offset=offset) for offset in range(12)]
+        assigned.put([received(record, assigned.queue) for record in records], 12)
+        consumer._pump()
+        await asyncio.sleep(0)
+        assert calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        while sum(map(len, calls)) < 12:
+            await asyncio.sleep(0)
+        may_end.set()
+        while group.find(assigned.queue) and assigned.unfinished:
+            await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(scene(), 10))

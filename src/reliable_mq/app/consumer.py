@@ -18,6 +18,8 @@ from reliable_mq.outbox.schema import SchemaTooNew
 from reliable_mq.settings import MAIN_DATABASE
 
 DEFAULT_CONCURRENCY = 8
+SERIES_MAX = 8
+"""Most messages that a thread is handed at once to handle them one after another."""
 RETRY_SECONDS_MAX = DELAY_LEVEL_SECONDS[-1]
 
 
@@ -181,6 +183,8 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=_NEVER,
             concurrency=self.concurrency,
             batch=self.batch,
+            # A receipt says that a handler was begun: it is written directly before each.
+            series=1 if self.batch > 1 or self.plan.is_async or self.log_receipt else SERIES_MAX,
             takes_faulty=True,  # or nobody would be told of its dead letter
         )
 

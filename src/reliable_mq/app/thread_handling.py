@@ -37,6 +37,8 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
     """Run attempts in one transaction; return those that must be received first."""
     if not ready:
         return []
+    if attempts.consumer.batch == 1:
+        return [conflict for each in ready for conflict in _run_one(attempts, each, results)]
     if len(ready) == 1:
         return _run_one(attempts, ready[0], results)
     if not any(each.receipt for each in ready) and _run_together(attempts, ready):

@@ -88,6 +88,11 @@ class AssignedQueue:
         return bool(self._ready)
 
     @property
+    def ready(self) -> int:
+        """How many messages could be taken, the lock aside."""
+        return len(self._ready)
+
+    @property
     def unfinished(self) -> int:
         """How many messages are pulled and not finished."""
         return len(self._entries)

@@ -16,6 +16,7 @@ from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow
+from reliable_mq.client.hands import PATIENCE_SECONDS, Hands
 from reliable_mq.client.offsets import commit
 from reliable_mq.client.pulling import pull_once
 from reliable_mq.client.settling import settle
@@ -63,6 +64,7 @@ class AsyncPushConsumer:
         self.group = group
         self._client = client
         self._handler = handler
+        self._hands = Hands(group.subscription)
         self._daemons: list[asyncio.Task[None]] = []
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._handlers: set[asyncio.Task[None]] = set()
@@ -71,6 +73,7 @@ class AsyncPushConsumer:
         self._rebalance = asyncio.Event()
         self._handled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._is_settled = False
         self._obstacles: frozenset[str] = frozenset()
         self._told: set[str] = set()
@@ -118,8 +121,9 @@ class AsyncPushConsumer:
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=self.group.settings.close_timeout)
         self._cancel([*self._handlers, *self._givers, *others])
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
         ended = [coordinator, *others, *self._pullers.values(), *self._handlers, *self._givers]
         await asyncio.gather(*ended, return_exceptions=True)
         try:
@@ -248,25 +252,50 @@ class AsyncPushConsumer:
         await self._client.run(give_back(self.group, assigned))
         self.rebalance_soon()
 
-    def _pump(self) -> None:
-        """Start handler calls while there are messages and hands for them."""
+    def _pump(self, running: int | None = None, *, is_late: bool = False) -> None:
+        """Start handler calls while there are messages and hands for them.
+
+        Args:
+            running: how many calls ran a moment ago; None: as many as now.
+            is_late: messages waited for a hand long enough.
+        """
         now = asyncio.get_running_loop().time()
-        concurrency = self.group.subscription.concurrency
-        while len(self._handlers) < concurrency and (messages := self.group.take(now)):
+        wanted = self._hands.wanted(running or len(self._handlers), is_late=is_late)
+        while (free := wanted - len(self._handlers)) > 0:
+            messages = self.group.take(now, self._hands.share(self.group.ready, free))
+            if not messages:
+                return
             task = asyncio.create_task(self._handle(messages))
             self._handlers.add(task)
             task.add_done_callback(self._handler_ended)
+        if wanted < self.group.subscription.concurrency and self.group.ready:
+            self._be_patient()
+
+    def _be_patient(self) -> None:
+        """Use the other hands, too, when none of these is free in a moment."""
+        if self._patience is None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if not self._closed:
+            self._pump(is_late=True)
 
     def _handler_ended(self, task: asyncio.Task[None]) -> None:
+        running = len(self._handlers)
         self._handlers.discard(task)
         self._handled.set()
         if not task.cancelled() and (bug := task.exception()) is not None:
             log.error("group %s: a delivery ended badly", self.group.name, exc_info=bug)
         if not self._closed:
-            self._pump()
+            self._pump(running)
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         outcomes = await self._outcomes(messages)
+        self._hands.note(loop.time() - begun, len(messages))
         rest: list[tuple[ReceivedMessage, Outcome]] = []
         for message, outcome in zip(messages, outcomes, strict=True):
             assigned = self.group.find(message.queue)

@@ -99,15 +99,17 @@ class ConsumerGroup:
         """Drop a queue that was given back."""
         del self._leaving[assigned.queue]
 
-    def take(self, now: float) -> list[ReceivedMessage]:
+    def take(self, now: float, count: int | None = None) -> list[ReceivedMessage]:
         """Return the messages of the next handler call, none when nothing is ready.
+
+        At most `count`, None: a batch.
 
         They are of one topic, and each of another ordering key. Queues take turns, so that a busy
         one does not starve the others.
         """
         taken: list[ReceivedMessage] = []
         for _ in range(len(self._turns)):
-            room = self.subscription.batch - len(taken)
+            room = (count or self.subscription.batch) - len(taken)
             if not room:
                 break
             assigned = self._turns[0]
@@ -115,6 +117,11 @@ class ConsumerGroup:
             if assigned.has_ready:
                 taken += assigned.take(room, now, taken[0].topic if taken else None)
         return taken
+
+    @property
+    def ready(self) -> int:
+        """How many messages could be taken, locks aside."""
+        return sum(assigned.ready for assigned in self._turns)
 
     def wake(self, now: float) -> float | None:
         """Make held messages ready whose time has come; return when the next one is due."""

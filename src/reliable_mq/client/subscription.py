@@ -63,6 +63,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         max_attempts: how many counted attempts a message gets before it becomes a dead letter.
         concurrency: how many handler calls run at once.
         batch: how many messages one handler call may get.
+        series: how many messages a call may get, instead of one, while calls are short; for a
+            handler that takes them one after another, see `hands`. With a batch it must be 1.
         takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
             else they become dead letters without it.
 
@@ -78,6 +80,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = RETRY_ATTEMPTS_MAX
     concurrency: int = 20
     batch: int = 1
+    series: int = 1
     takes_faulty: bool = False
 
     def __post_init__(self) -> None:
@@ -88,9 +91,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             check_name("topic", topic, TOPIC_LENGTH_MAX)
         if self.from_where not in {"first", "last", "timestamp"}:
             raise ConfigurationError(f"from_where is {self.from_where!r}: first, last or timestamp")
-        for name in ("max_attempts", "concurrency", "batch"):
+        for name in ("max_attempts", "concurrency", "batch", "series"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.batch > 1 and self.series > 1:
+            raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
 
     @property
     def retry_topic(self) -> str:
