@@ -154,7 +154,7 @@ def crossing(
 ) -> Iterator[Crossing]:
     """PostgreSQL with Redis, SQLite without."""
     # What is logged of a death keeps its frames, and with them a connection that should be gone.
-    caplog.set_level(logging.CRITICAL, "reliable_mq.app.sql_attempts")
+    caplog.set_level(logging.CRITICAL, "reliable_mq.app.judging")
     is_sqlite = database_url.startswith("sqlite")
     redis = None if is_sqlite else request.getfixturevalue("redis_url")
     made = Crossing(database_url, other_url, redis)
