@@ -24,6 +24,7 @@ LIFE_SECONDS_MAX = 180.0
 """Most take a second; on a machine that is busy otherwise they may take a hundred."""
 RECEIPT_SECONDS_MAX = 2.0
 TOMBSTONE_SECONDS_MAX = 20.0
+TOLD_SECONDS_MAX = 5.0
 CHECKED_BACK_SECONDS = sum(map(int, CHECK_BACK.values())) / 1000 + 0.3
 LOOK_SECONDS = 0.01
 FAR = 1_000_000
@@ -32,6 +33,7 @@ FAR = 1_000_000
 UNSETTLED = "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL"
 UNSENT = "FROM rmq_message_stub WHERE status = 0 AND broker_name IS NULL"
 _EFFECTS_OF_ORDERS = f"FROM effects WHERE consumer_group <> '{AFTER}'"
+_TOLD = "FROM rmq_alert WHERE state = 2"
 _TOMBSTONES = "FROM rmq_message_stub WHERE status = 2 AND length(content) = 0"
 _NOT_ASKED_FOR = (
     "FROM rmq_message_stub WHERE status = 0 AND resend_time IS NOT NULL "
@@ -85,6 +87,7 @@ def scheduler(world: World) -> None:
     mq = build(world)
     with resending(mq), Books(world) as books:
         wait(lambda: books.count(_NOT_ASKED_FOR) == 0)
+        wait(lambda: books.count(_TOLD) >= 1, TOLD_SECONDS_MAX)  # a thread of its own tells
     mq.close()
 
 
