@@ -17,7 +17,8 @@ LOSE   ?=
 SEEDS  ?= 100
 # make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17
 MINUTES ?= 1
-PYTEST ?= -n 2 --dist loadscope
+# A worker that died ends the run: pytest-xdist may wait for ever for what replaces it.
+PYTEST ?= -n 2 --dist loadscope --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test interop check format bench sim fuzz crash chaos walk clean

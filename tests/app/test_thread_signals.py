@@ -1,37 +1,51 @@
 """A process that waits for a signal ends by itself when it can do nothing any more."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+pytestmark = pytest.mark.processes
+
+SECONDS_MAX = 120
+SHOP = """
 from reliable_mq import ReliableMQ
-from reliable_mq.app import thread_signals
-from reliable_mq.app.thread_signals import WorkerDied
-from reliable_mq.cli.main import FAILED, explain
+
+mq = ReliableMQ("shop", broker="embedded:store", database="sqlite:///shop.db")
+mq.create_tables()
+start = mq.start
 
 
 async def ends() -> None:
     raise SystemExit(3)
 
 
-def test_a_worker_whose_loop_thread_died_ends_with_code_1(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    monkeypatch.setattr(thread_signals, "LOOK_SECONDS", 0.01)
-    mq = ReliableMQ("shop", broker=f"embedded:{tmp_path}/store", database=database_url)
-    mq.create_tables()
+def start_and_die() -> None:
+    start()
+    mq._connections.loop_thread.submit(ends())
 
-    @mq.consumer("orders", group="payments")
-    def pay(order: dict[str, int]) -> None: ...
 
-    start = mq.start
+mq.start = start_and_die
 
-    def start_and_die() -> None:
-        start()
-        mq._connections.loop_thread.submit(ends())
 
-    monkeypatch.setattr(mq, "start", start_and_die)
-    with pytest.raises(WorkerDied, match="the event loop has ended") as caught:
-        mq.run()
+@mq.consumer("orders", group="payments")
+def pay(order: dict[str, int]) -> None: ...
+"""
 
-    explained = explain(caught.value)
-    assert explained is not None
-    assert explained[1] == FAILED == 1
+
+def test_a_worker_whose_loop_thread_died_ends_with_code_1(tmp_path: Path) -> None:
+    """In a process of its own: the broker in it may be the first to end it."""
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "reliable_mq.cli.main", "run", "shop:mq"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert "the event loop has ended" in ended.stderr or "it stops" in ended.stderr
