@@ -163,6 +163,23 @@ def figures_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def reconcile_table(results: dict[str, Any]) -> str:
+    """One line per number of messages, medians of its runs, and how the time grew."""
+    head = ("messages", "seconds", "processor s", "PostgreSQL's", "peak MiB", "largest partition")
+    rows = [(*head, "of the time before")]
+    rounds, before = results["rounds"], None
+    for size in sorted({each["messages"] for each in rounds}):
+        these = [each for each in rounds if each["messages"] == size]
+        seconds = median(each["seconds"] for each in these)
+        names = ("cpu_seconds", "server_cpu_seconds", "peak_mib")
+        figures = (_figure(_median(these, name), ",.0f") for name in names)
+        partition = f"{max(each['partition_mib'] for each in these):.0f} MiB"
+        growth = _figure(seconds / before if before else None, ".1f")
+        rows.append((f"{size:,}", f"{seconds:.1f}", *figures, partition, growth))
+        before = seconds
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "consume": consume_table,
@@ -173,6 +190,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "duplicates": figures_table,
     "flow": flow_table,
     "rival": rival_table,
+    "reconcile": reconcile_table,
 }
 
 
