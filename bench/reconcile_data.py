@@ -121,8 +121,9 @@ class Ledgers:
         return data
 
     def _fill(self, data: Data, first: int) -> None:
-        with ReliableMQ("reconcile-data", database=self.postgres.url) as mq:
-            mq.create_tables()
+        mq = ReliableMQ("reconcile-data", database=self.postgres.url)
+        mq.create_tables()
+        mq.close()
         self._set(LOADING)
         address = self.postgres.url.replace("+psycopg", "")
         with ThreadPoolExecutor() as pool:
