@@ -21,7 +21,7 @@ from typing import Any
 from bench import raw_results
 from bench.orders_end_to_end import processor_seconds
 from bench.process_tree import run_watched
-from bench.quiet import OthersLoad
+from bench.quiet import busy_seconds
 from bench.reconcile_data import BODY_SIZE, Ledgers
 from bench.reliable_mq_broker import COMMAND
 from bench.render import reconcile_table
@@ -48,12 +48,13 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
     events.mkdir()
     command = [*COMMAND, "reconcile", "--db", ledgers.postgres.url, "--store", str(ledgers.store)]
     command += ["--out", str(work / "out"), *more]
-    server_before, others = processor_seconds(ledgers.postgres), OthersLoad([])
+    server_before, busy_before = processor_seconds(ledgers.postgres), busy_seconds()
     settings = [f"--conf {name}={value}" for name, value in SPARK_SETTINGS.items()]
     settings.append(f"--conf spark.eventLog.dir={events.as_uri()}")
     environment = {"PYSPARK_SUBMIT_ARGS": " ".join((*settings, "pyspark-shell"))}
     used = run_watched(command, work / "run.log", environment)
     server = processor_seconds(ledgers.postgres) - server_before
+    others = busy_seconds() - busy_before - used.cpu_seconds - server
     said = (work / "run.log").read_text(errors="replace")
     if used.exit_code != (FINDINGS if len(data.expected()) > 1 else CLEAN):
         raise ReconcileFailed(f"exit code {used.exit_code}: {said[-2000:]}")
@@ -66,7 +67,7 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
         "messages": size,
         **used._asdict(),
         "server_cpu_seconds": round(server, 2),
-        "others_processors": round(others.processors(), 2),
+        "others_processors": round(max(others, 0.0) / used.seconds, 2),
         "session_seconds": summary["seconds"]["session"],
         **partition,
     }

@@ -166,7 +166,7 @@ def figures_table(results: dict[str, Any]) -> str:
 def reconcile_table(results: dict[str, Any]) -> str:
     """One line per number of messages, medians of its runs, and how the time grew."""
     head = ("messages", "seconds", "processor s", "PostgreSQL's", "peak MiB", "largest partition")
-    rows = [(*head, "of the time before")]
+    rows: list[tuple[str, ...]] = [(*head, "of the time before")]
     rounds, before = results["rounds"], None
     for size in sorted({each["messages"] for each in rounds}):
         these = [each for each in rounds if each["messages"] == size]
