@@ -147,8 +147,10 @@ class Shop:
 
 
 @contextlib.contextmanager
-def running(directory: Path, threads: int) -> Iterator[Shop]:
-    """Start the servers, the broker, one worker for each flow and the resend scheduler."""
+def flow_servers(
+    directory: Path,
+) -> Iterator[tuple[LocalPostgres, LocalValkey, ReliableMQBroker]]:
+    """Start what the application needs, tell it where that is, and make its tables."""
     with contextlib.ExitStack() as stack:
         postgres, valkey = LocalPostgres(directory / "postgres"), LocalValkey(directory / "valkey")
         for server in (postgres, valkey):
@@ -166,6 +168,14 @@ def running(directory: Path, threads: int) -> Iterator[Shop]:
         mq.create_tables()
         metadata.create_all(mq.database.engine)
         stack.callback(mq.close)
+        yield postgres, valkey, broker
+
+
+@contextlib.contextmanager
+def running(directory: Path, threads: int) -> Iterator[Shop]:
+    """Start the servers, the broker, one worker for each flow and the resend scheduler."""
+    with contextlib.ExitStack() as stack:
+        postgres, valkey, broker = stack.enter_context(flow_servers(directory))
         pids = {"producer": os.getpid(), "broker": broker.pids[0]}
         for flow, verb in (("one", "run"), ("batch", "run"), ("", "resend")):
             os.environ["FLOW"] = flow

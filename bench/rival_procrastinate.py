@@ -32,10 +32,15 @@ import psycopg
 
 from bench import raw_results
 from bench.child_process import ChildError, LoggedProcess
-from bench.order_flow import APPLICATION, POLL_SECONDS, PROGRESS_SECONDS_MAX, Shop
-from bench.reliable_mq_broker import COMMAND, ReliableMQBroker
+from bench.order_flow import (
+    APPLICATION,
+    POLL_SECONDS,
+    PROGRESS_SECONDS_MAX,
+    Shop,
+    flow_servers,
+)
+from bench.reliable_mq_broker import COMMAND
 from bench.render import rival_table
-from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 RIVAL = "procrastinate"
 RIVAL_APPLICATION = "bench.rival_procrastinate_app"
@@ -147,25 +152,11 @@ async def make_schema() -> None:
 def running(directory: Path, threads: int) -> Iterator[Sides]:
     """Start the servers, the broker and our resend scheduler; make the tables of both."""
     with contextlib.ExitStack() as stack:
-        postgres, valkey = LocalPostgres(directory / "postgres"), LocalValkey(directory / "valkey")
-        for server in (postgres, valkey):
-            server.start()
-            stack.callback(server.stop)
+        postgres, _, _ = stack.enter_context(flow_servers(directory))
         with psycopg.connect(postgres.url.replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute("ALTER SYSTEM SET track_commit_timestamp = on")
             connection.execute("CREATE DATABASE rival")
-        postgres.restart()
-        broker = stack.enter_context(ReliableMQBroker(directory / "broker"))
-        os.environ["RELIABLE_MQ_BROKER"] = broker.name_server_address
-        os.environ["RELIABLE_MQ_DATABASE"] = postgres.url
-        os.environ["RELIABLE_MQ_REDIS"] = valkey.url
         rival = postgres.url_of("rival")
         os.environ["RIVAL_DATABASE"] = rival.replace("+psycopg", "")
-        from bench.order_flow_app import metadata, mq  # noqa: PLC0415 - after the environment is set
-
-        mq.create_tables()
-        metadata.create_all(mq.database.engine)
-        stack.callback(mq.close)
         ours, theirs = Ledger(postgres.url, "flow_effect"), Ledger(rival, "rival_effect")
         for ledger in (ours, theirs):
             stack.callback(ledger.connection.close)

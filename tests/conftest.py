@@ -20,6 +20,8 @@ from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 _database_numbers = itertools.count(1)
+UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
+"""How the tests' PostgreSQL runs: see `postgres_server`."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +60,7 @@ def postgres_server(server_directory: Path) -> Iterator[LocalPostgres]:
     """
     server = LocalPostgres(server_directory / "postgres")
     server.start()
-    configure(server, *(f"SET {name} = off" for name in ("fsync", "full_page_writes")))
+    configure(server, *UNSYNCED)
     yield server
     server.stop()
 

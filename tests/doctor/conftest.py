@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.conftest import configure
+from tests.conftest import UNSYNCED, configure
 
 from reliable_mq.testing.local_servers import LocalPostgres
 
@@ -13,4 +13,4 @@ def synced(postgres_server: LocalPostgres) -> Iterator[None]:
     """Let PostgreSQL sync, as it does by itself."""
     configure(postgres_server, "RESET ALL")
     yield
-    configure(postgres_server, "SET fsync = off", "SET full_page_writes = off")
+    configure(postgres_server, *UNSYNCED)

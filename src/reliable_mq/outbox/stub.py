@@ -199,6 +199,13 @@ class GroupView(msgspec.Struct, frozen=True):
     given_up: bool = False
 
 
+def over_state(groups: tuple[GroupView, ...]) -> DueState | None:
+    """Return how a stub ends for which no required group is waited for; None: one is."""
+    if any(not (group.consumed or group.given_up) for group in groups):
+        return None
+    return DueState.CONFIRM if all(group.consumed for group in groups) else DueState.GIVE_UP
+
+
 def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
     """Decide for a stub that is UNCONFIRMED, below the maximum and past its resend time.
 
@@ -212,12 +219,10 @@ def due_state(stub: Stub, groups: tuple[GroupView, ...]) -> DueState:
     """
     if stub.position is None or not stub.required_groups:
         return DueState.SEND
-    missing = [group for group in groups if not group.consumed]
-    if not missing:
-        return DueState.CONFIRM
-    waited_for = [group for group in missing if not group.given_up]
-    if not waited_for:
-        return DueState.GIVE_UP
+    over = over_state(groups)
+    if over is not None:
+        return over
+    waited_for = [group for group in groups if not (group.consumed or group.given_up)]
     if all(group.passed and not group.attempt_alive for group in waited_for):
         return DueState.SEND
     return DueState.WAIT

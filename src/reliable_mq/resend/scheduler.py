@@ -8,14 +8,14 @@ claimed by one of them at a time.
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from reliable_mq.errors import NoRoute
 from reliable_mq.outbox.relay import Sender, send_stubs
-from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state
+from reliable_mq.outbox.stub import DueState, GroupView, Stub, due_state, over_state
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.due import Claims, DueKind
 from reliable_mq.resend.intake import Intake
@@ -122,14 +122,18 @@ class Scheduler:
         again, held = self._send_again(stubs, lost) if lost else (ResendCounts(), set())
         waiting = [s for s in stubs if states[s.seq] is DueState.WAIT or s.message_id in held]
         self._rest(waiting)
+        looked = ResendCounts(rested=len(waiting), confirmed=self._end(stubs, states))
+        return _sum(again, looked, self._ended(claims))
+
+    def _end(self, stubs: Sequence[Stub], states: Mapping[int, DueState | None]) -> int:
+        """Write down that nobody is waited for any more; return how many stubs are confirmed."""
         behind = [s.message_id for s in stubs if states[s.seq] is DueState.CONFIRM]
         if behind:
             self._due.confirm(behind, self._now())
         over = [s.message_id for s in stubs if states[s.seq] is DueState.GIVE_UP]
         if over:
             self._due.give_up(over, self._owner, self._now())
-        looked = ResendCounts(rested=len(waiting), confirmed=len(behind))
-        return _sum(again, looked, self._ended(claims))
+        return len(behind)
 
     def _send_again(
         self, stubs: Sequence[Stub], lost: Sequence[str]
@@ -156,17 +160,9 @@ class Scheduler:
 
     def _ended(self, claims: Claims) -> ResendCounts:
         """Deal with what was sent as often as allowed; count what was claimed."""
-        now = self._now()
-        told, behind, over = self._escalate(claims.used_up, now)
-        if behind:
-            self._due.confirm(behind, now)
-        if over:
-            self._due.give_up(over, self._owner, now)
+        told, confirmed = self._escalate(claims.used_up, self._now())
         return ResendCounts(
-            claimed=claims.claimed,
-            confirmed=len(behind),
-            escalated=told,
-            is_full=claims.is_full,
+            claimed=claims.claimed, confirmed=confirmed, escalated=told, is_full=claims.is_full
         )
 
     def _send(self, stubs: Sequence[Stub]) -> ResendCounts:
@@ -204,28 +200,25 @@ class Scheduler:
         for seconds, message_ids in resting.items():
             self._due.rest(message_ids, self._owner, now + seconds)
 
-    def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, list[str], list[str]]:
-        """Hand used-up stubs to a person; return how many, and which need nobody: those that are
-        consumed, and those of which a person was told of each group that did not.
+    def _escalate(self, stubs: Sequence[Stub], now: float) -> tuple[int, int]:
+        """Hand used-up stubs to a person; return how many, and how many are confirmed instead.
+
+        Those of which a person was told of each group that did not consume them need no other.
         """
         if not stubs:
-            return 0, [], []
+            return 0, 0
         views = self._due.views([stub.message_id for stub in stubs], now)
-        consumed, over, telling = [], [], []
+        states: dict[int, DueState | None] = {}
         for stub in stubs:
-            missing = [
-                group
+            groups = tuple(
+                GroupView(consumed, alive, passed=None, given_up=group in stub.given_up_by)
                 for group in stub.required_groups
-                if not views.get((stub.message_id, group), (False, False))[0]
-            ]
-            if not missing and stub.required_groups:
-                consumed.append(stub.message_id)
-            elif missing and set(missing) <= set(stub.given_up_by):
-                over.append(stub.message_id)
-            else:
-                telling.append(stub)
+                for consumed, alive in [views.get((stub.message_id, group), (False, False))]
+            )
+            states[stub.seq] = over_state(groups) if groups else None
+        telling = [stub for stub in stubs if states[stub.seq] is None]
         told = self._book.escalations.used_up(telling, self._owner, now) if telling else 0
-        return told, consumed, over
+        return told, self._end(stubs, states)
 
     def _states(self, stubs: Sequence[Stub], now: float) -> dict[int, DueState]:
         """Return what to do with each claimed stub that was sent, by its row."""

@@ -71,8 +71,8 @@ class SqlConfirmation:
         self._is_alone = True
         self._consumed = union(
             *(
-                select(table.c.consumer_group).where(
-                    table.c.message_id == bindparam("id"),
+                select(table.c.message_id, table.c.consumer_group).where(
+                    is_among(table.c.message_id, "ids", dialect),
                     table.c.state == LogState.CONSUMED.value,
                 )
                 for table in (logs, told)
@@ -124,9 +124,10 @@ class SqlConfirmation:
         values = ids | {"at": utc_datetime(now)}
         self._many.confirm_complete.execute(connection, values)
 
-    def consumed(self, connection: Connection, message_id: str) -> set[str]:
-        """Return the consumer groups that have consumed a message, here or as it was told."""
-        return set(connection.execute(self._consumed, {"id": message_id}).scalars())
+    def consumed(self, connection: Connection, message_ids: Sequence[str]) -> set[tuple[str, str]]:
+        """Return (message id, consumer group) where it was consumed, here or as it was told."""
+        rows = connection.execute(self._consumed, {"ids": list(message_ids)})
+        return {(row.message_id, row.consumer_group) for row in rows}
 
     def told(self, connection: Connection, message_ids: Sequence[str]) -> Sequence[Any]:
         """Return what other databases told: message id, consumer group, state, lease until."""

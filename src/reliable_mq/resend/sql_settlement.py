@@ -76,7 +76,8 @@ class SqlSettlement:
             by = {*groups_of(row.given_up_by), group}
             waited_for = set(required) - by
             if waited_for:
-                waited_for -= self._confirmation.consumed(connection, message_id)
+                consumed = self._confirmation.consumed(connection, [message_id])
+                waited_for -= {group for _, group in consumed}
             note = f"dead letter of {group}: {reason}"
             values = {"id": message_id, "text": note, "at": utc_datetime(now)}
             connection.execute(

@@ -27,7 +27,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    union_all,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -140,15 +139,6 @@ class SqlStuck:
         self._still = select(stub.message_id).where(
             is_among(stub.message_id, "ids", dialect), waiting
         )
-        self._consumed = union_all(
-            *(
-                select(each.c.message_id, each.c.consumer_group).where(
-                    is_among(each.c.message_id, "ids", dialect),
-                    each.c.state == LogState.CONSUMED.value,
-                )
-                for each in self._ledgers
-            )
-        )
         self._open = (
             select(this.kind, this.topic, this.consumer_group, func.count())
             .where(this.close_date.is_(None), this.kind.in_((Kind.STUCK, Kind.BACKLOG)))
@@ -166,19 +156,27 @@ class SqlStuck:
         voided = exists().where(
             stub.message_id == this.message_id, stub.status == StubStatus.VOIDED.value
         )
-        consumed = [
-            exists().where(
-                each.c.message_id == this.message_id,
-                each.c.consumer_group == this.consumer_group,
-                each.c.state == LogState.CONSUMED.value,
-            )
-            for each in self._ledgers
-        ]
+        consumed = self._has_consumed(this.message_id, this.consumer_group)
         is_letter = this.kind == Kind.DEAD_LETTER.value
         self._close_settled = close.where(
-            or_(and_(not_(is_letter), settled), and_(is_letter, or_(voided, *consumed)))
+            or_(and_(not_(is_letter), settled), and_(is_letter, or_(voided, consumed)))
         )
         self._close_rests = close.where(is_among(this.open_key, "keys", dialect))
+
+    def _has_consumed(
+        self, message_id: ColumnElement[str], group: ColumnElement[str]
+    ) -> ColumnElement[bool]:
+        """Say that a group has consumed a message, here or as it was told."""
+        return or_(
+            *(
+                exists().where(
+                    each.c.message_id == message_id,
+                    each.c.consumer_group == group,
+                    each.c.state == LogState.CONSUMED.value,
+                )
+                for each in self._ledgers
+            )
+        )
 
     def take_turn(self, now: float, next_time: float) -> bool:
         """Take the turn to look, until `next_time`; False: it is another instance's."""
@@ -248,17 +246,10 @@ class SqlStuck:
             texts = list(connection.execute(self._waits_for, values).scalars())
         yield _Matter(topic, "", or_(stub.broker_name.is_(None), self._confirmation.is_complete))
         for group in sorted({group for text in texts for group in groups_of(text)}):
-            consumed = [
-                exists().where(
-                    each.c.message_id == stub.message_id,
-                    each.c.consumer_group == group,
-                    each.c.state == LogState.CONSUMED.value,
-                )
-                for each in self._ledgers
-            ]
+            consumed = self._has_consumed(stub.message_id, literal(group))
             waits = stub.required_groups.in_([each for each in texts if group in groups_of(each)])
             sent = stub.broker_name.is_not(None)
-            yield _Matter(topic, group, and_(sent, waits, not_(or_(*consumed))))
+            yield _Matter(topic, group, and_(sent, waits, not_(consumed)))
 
     def _tell(self, matter: _Matter, known: _Open, age: float, now: float) -> tuple[int, bool]:
         """Escalate what is new of a matter; return how many stubs, and whether there is a rest."""
@@ -278,7 +269,7 @@ class SqlStuck:
                 counting = select(func.count()).where(*self._untold, matter.condition)
                 count = connection.execute(counting, values).scalar_one()
             ids = {"ids": [row.message_id for row in rows[:room]]}
-            consumed = {tuple(row) for row in connection.execute(self._consumed, ids)}
+            consumed = self._confirmation.consumed(connection, ids["ids"])
         with self._engine.begin() as connection:
             still = set(connection.execute(self._still, ids).scalars())
             telling = [
@@ -292,7 +283,7 @@ class SqlStuck:
         return count, has_rest
 
 
-def _stuck(row: Any, group: str, consumed: set[Any], age: float) -> Escalation:
+def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> Escalation:
     count = row._mapping["count"]
     missing = [
         each for each in groups_of(row.required_groups) if (row.message_id, each) not in consumed

@@ -25,9 +25,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.topic_gate import PROBE_LEASE, TopicRow, after_failures
-from reliable_mq.sql_types import utc_datetime
-
-NOTE_LENGTH_MAX = 1000
+from reliable_mq.sql_types import NOTE_LENGTH_MAX, utc_datetime
 
 
 class SqlTopics:
