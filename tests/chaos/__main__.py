@@ -4,6 +4,7 @@ import argparse
 import random
 import sys
 
+from tests.chaos.faults import PAUSE_SECONDS
 from tests.chaos.run import run
 
 
@@ -12,6 +13,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=None, help="repeats the faults of a run")
     parser.add_argument("--rate", type=float, default=25.0, help="orders/s of each producer")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        nargs=2,
+        default=PAUSE_SECONDS,
+        metavar=("LEAST", "MOST"),
+        help="seconds between two faults",
+    )
     parser.add_argument("--quiet", action="store_true", help="print the table only")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
@@ -21,7 +30,7 @@ def main() -> int:
         if not given.quiet:
             print(line, flush=True)
 
-    outcome = run(seed, given.minutes * 60, given.rate, tell)
+    outcome = run(seed, given.minutes * 60, given.rate, tell, tuple(given.pause))
     print(f"\n{outcome.table()}")
     return 0 if outcome.holds else 1
 

@@ -46,13 +46,13 @@ class Planned(NamedTuple):
     away: float
 
 
-def plan(seed: int) -> Iterator[Planned]:
-    """Yield faults for ever; the same seed yields the same."""
+def plan(seed: int, pause: tuple[float, float] = PAUSE_SECONDS) -> Iterator[Planned]:
+    """Yield faults for ever, with pauses between these seconds; the same seed yields the same."""
     rng = random.Random(seed)
     faults, weights = list(WEIGHTS), list(WEIGHTS.values())
     while True:
         yield Planned(
-            pause=rng.uniform(*PAUSE_SECONDS),
+            pause=rng.uniform(*pause),
             fault=rng.choices(faults, weights)[0],
             victim=rng.randrange(100),
             away=rng.uniform(*AWAY_SECONDS),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import psycopg
-from tests.chaos.faults import Fault, plan
+from tests.chaos.faults import PAUSE_SECONDS, Fault, plan
 from tests.chaos.judge import Verdict, is_drained, judge
 from tests.chaos.stage import Stage
 
@@ -47,12 +47,16 @@ class Outcome(NamedTuple):
 
 
 def run(
-    seed: int, seconds: float, rate: float, tell: Callable[[str], None] = lambda _line: None
+    seed: int,
+    seconds: float,
+    rate: float,
+    tell: Callable[[str], None] = lambda _line: None,
+    pause: tuple[float, float] = PAUSE_SECONDS,
 ) -> Outcome:
     """Let chaos reign for so many seconds and return what came of it."""
     with Stage(rate) as stage:
         began = time.monotonic()
-        faults = plan(seed)
+        faults = plan(seed, pause)
         planned = next(faults)
         due = began + planned.pause
         while (now := time.monotonic()) < began + seconds:

@@ -160,9 +160,11 @@ class TransactionFlows:
     def commit_many(self, halves: Sequence[Half]) -> Flow[list[SendResult | Exception]]:
         """Commit halves; those with one ordering key and topic one after the other.
 
-        The results are in the order of `halves`. `queue_offset` is where the message is or, at a
-        broker that does not tell, an offset that it does not lie behind. After one that failed,
-        later ones of its key are left alone and carry `NotSent`.
+        The results are in the order of `halves`. No broker tells where it put the message:
+        `queue_offset` is the last offset of its queue directly after the commit. The message lies
+        there or before; Apache's queues follow their log by a moment, so there also a place or
+        two behind. After one that failed, later ones of its key are left alone and carry
+        `NotSent`.
         """
         results: dict[int, SendResult | Exception] = {}
         lanes: dict[tuple[str, str], list[int]] = {}
