@@ -7,7 +7,6 @@ findings must not take a misspelt path for one).
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,8 +31,8 @@ def command(
     ] = None,
     store: Annotated[str, typer.Option(help="Store directory of the broker, running or not.")] = "",
     out: Annotated[
-        Path, typer.Option(help="Folder for report.html, summary.json and verdicts.parquet.")
-    ] = Path("reconcile-output"),
+        str, typer.Option(help="Folder, or URI, for report.html, summary.json, verdicts.parquet.")
+    ] = "reconcile-output",
     since: Annotated[str, typer.Option(help="Only messages since: ISO time (UTC), or -24h.")] = "",
     until: Annotated[str, typer.Option(help="Only messages before: ISO time (UTC), or -1h.")] = "",
     grace: Annotated[str, typer.Option(help="What is younger counts as in flight.")] = "10m",
@@ -80,7 +79,7 @@ def command(
 def _run(
     urls: list[str],
     store: str,
-    out: Path,
+    out: str,
     times: tuple[str, str, str],
     repair: str,
     prefix: str,

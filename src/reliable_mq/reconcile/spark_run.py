@@ -1,46 +1,46 @@
 """One reconciliation from the ledgers to its report: what the command line calls.
 
-Everything that can be wrong with the input is looked for before Spark starts. Results are written
-beside their final places and moved there at the end, so that no partial report looks whole.
+Everything that can be wrong with the input is looked for before Spark starts. A run has a folder of
+its own, and ends as `conclusion` says, so that no partial report looks whole.
 """
 
 import json
 import os
-import re
-import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.errors import ConfigurationError, ReliableMQError
 from reliable_mq.message import new_message_id
-from reliable_mq.reconcile import file_store, sql_ledger
+from reliable_mq.reconcile import conclusion, file_store, sql_ledger
 from reliable_mq.reconcile.evidence import evidence_of
-from reliable_mq.reconcile.latency import bucket_sql
+from reliable_mq.reconcile.file_run_folders import LocalRunFolders
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.repair import Repair, plan
-from reliable_mq.reconcile.report_html import html_report
+from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
+from reliable_mq.reconcile.spark_causes import cause
 from reliable_mq.reconcile.spark_job import Ledgers, Moment, verdicts
+from reliable_mq.reconcile.spark_result import Result
+from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
-from reliable_mq.reconcile.sql_outcome import write_outcome
+from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.reconcile.sql_repair import repair_everywhere
-from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, Group, summarize
+from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, summarize
 
 REPAIRS = ("plan", "apply")
 _SMALL_LOG_SIZE = 512 * 1024 * 1024
 _SMALL_STUB_COUNT = 250_000
-_TOUCHED = ("verdicts.parquet", "report.html", "summary.json")
+FINDINGS_KEPT_MAX = 100_000
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,14 @@ class Options:
     """What a run is asked for. `now` is the moment of the judgement.
 
     `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
+    `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
+    findings the first `findings_max` are written into the table; the folder has all. Of the runs'
+    folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
     """
 
     database: str
     store: str
-    out: Path
+    out: Path | str
     now: datetime
     grace: timedelta
     since: datetime | None = None
@@ -61,6 +64,9 @@ class Options:
     prefix: str = "rmq_"
     broker_name: str | None = None
     others: tuple[str, ...] = ()
+    findings_max: int = FINDINGS_KEPT_MAX
+    runs_kept: int = RUNS_KEPT
+    memory_bytes: int | None = None
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -73,6 +79,7 @@ def reconcile(options: Options) -> dict[str, Any]:
 
     Raises:
         ConfigurationError, StoreError: the input cannot be used; nothing was written.
+        OSError: the output cannot be written; no report was.
         SparkFailed: Spark ended the run; no report was written.
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
@@ -80,22 +87,71 @@ def reconcile(options: Options) -> dict[str, Any]:
     options = _after_retention(options)
     ledgers, is_small = _open_ledgers(options)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
-    scratch = options.out / f".run-{run_id}"
-    scratch.mkdir(parents=True)
     try:
-        with session(is_small=is_small) as spark:
-            begun = time.monotonic()
-            summary = _judge(spark, options, ledgers, run_id, scratch)
-        summary["seconds"] = {
-            "session": round(begun - started, 2),
-            "all": round(time.monotonic() - started, 2),
-        }
-        _publish(options.out, scratch, summary)
-    except (Py4JError, PySparkException) as error:
-        raise SparkFailed(f"Spark: {_cause(str(error))}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
+            folders = _folders(spark, options.out)
+            folders.sweep(partial(recorded_runs, options.database, options.prefix))
+            folder = folders.begin(run_id)
+            clock = _Clock(started, time.monotonic())
+            summary = _one_run(spark, options, ledgers, run_id, folder, clock)
+            folders.keep(options.runs_kept, run_id)
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        raise SparkFailed(cause(f"{error}")) from error
     return summary
+
+
+@dataclass(frozen=True)
+class _Clock:
+    started: float
+    spark_began: float
+
+    def seconds(self) -> dict[str, float]:
+        return {
+            "session": round(self.spark_began - self.started, 2),
+            "all": round(time.monotonic() - self.started, 2),
+        }
+
+
+def _folders(spark: SparkSession, out: Path | str) -> RunFolders:
+    text = str(out)
+    if "://" in text and not text.startswith("file://"):
+        return HadoopRunFolders(spark, text)
+    return LocalRunFolders(Path(text.removeprefix("file://")))
+
+
+def _one_run(
+    spark: SparkSession,
+    options: Options,
+    ledgers: Ledgers,
+    run_id: str,
+    folder: RunFolder,
+    clock: _Clock,
+) -> dict[str, Any]:
+    try:
+        summary, result = _judge(spark, options, ledgers, run_id, folder)
+        summary["seconds"] = clock.seconds()
+        conclusion.keep(folder, summary, lambda summary: _record(options, summary, result))
+    except BaseException:
+        if not _may_have_a_row(options, run_id):
+            folder.remove()
+        raise
+
+    def repair() -> dict[str, Any]:
+        repaired = _repair(options, run_id, result)
+        summary["seconds"] = clock.seconds()
+        return repaired
+
+    applies = options.repair == "apply" and summary["findings_total"] > 0
+    conclusion.finish(folder, summary, repair if applies else None)
+    return summary
+
+
+def _may_have_a_row(options: Options, run_id: str) -> bool:
+    """Return whether a run is, or may be, in the table: then its folder has to stay."""
+    try:
+        return bool(recorded_runs(options.database, options.prefix, (run_id,)))
+    except SQLAlchemyError:  # nobody can tell now; the next run asks again and sweeps it
+        return True
 
 
 def _after_retention(options: Options) -> Options:
@@ -121,38 +177,29 @@ class SparkFailed(ReliableMQError):
     """Spark ended a run: a ledger or the output went away, or the machine is too small."""
 
 
-_JAVA_OR_PYTHON_ERROR = re.compile(
-    r"^(?:Caused by: )?[\w.$]*(?:Error|Exception): (.+)$", re.MULTILINE
-)
-
-
-def _cause(text: str) -> str:
-    """Return the innermost error of a stack trace of Java and Python."""
-    causes = _JAVA_OR_PYTHON_ERROR.findall(text)
-    return causes[-1] if causes else text.splitlines()[0]
-
-
 def _judge(
-    spark: SparkSession, options: Options, ledgers: Ledgers, run_id: str, scratch: Path
-) -> dict[str, Any]:
-    """Write the verdicts, repair if asked for, keep the run in the tables; return its summary."""
+    spark: SparkSession, options: Options, ledgers: Ledgers, run_id: str, folder: RunFolder
+) -> tuple[dict[str, Any], Result]:
+    """Write the verdicts; return the summary of the run, and the verdicts."""
     moment = Moment(options.now, options.grace, options.since, options.until)
     frame, counted = verdicts(spark, ledgers, moment)
-    path = scratch / "verdicts.parquet"
-    frame.write.parquet(_local(path))
-    result = Result(spark, path)
+    frame.write.parquet(f"{folder.uri}/{VERDICTS}")
+    result = Result(spark, folder.uri)
     groups = result.groups()
-    has_findings = any(group.is_finding for group in groups)
+    found = sum(group.rows for group in groups if group.is_finding)
+    if found:
+        result.sort_findings(found)
     summary = summarize(
         run_id=run_id,
         moment=_moment_fields(options, moment),
         ledgers=counted.get,
         groups=groups,
-        findings=islice(result.findings(), FINDINGS_SHOWN_MAX) if has_findings else (),
+        findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
     )
-    summary["repair"] = _repair(options, run_id, result) if has_findings else None
-    _record(options, summary, result if has_findings else None)
-    return summary
+    is_planned = options.repair == "plan" and found
+    summary["repair"] = _repair(options, run_id, result) if is_planned else None
+    summary["findings_kept"] = min(found, options.findings_max)
+    return summary, result
 
 
 def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
@@ -214,45 +261,6 @@ def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
 _OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
 
 
-def _local(path: Path) -> str:
-    """Return a path as Hadoop wants it: the scheme of local files, and nothing escaped."""
-    return f"file://{path.resolve()}"
-
-
-class Result:
-    """The verdicts as they lie on disk; every reader of them begins here."""
-
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self._path = path
-        self._frame = spark.read.parquet(_local(path))
-
-    def groups(self) -> list[Group]:
-        """Return the counts by everything that the report tells apart."""
-        keys = ("verdict", "finding", "topic", "consumer_group")
-        counted = self._frame.groupBy(
-            *keys,
-            f.expr(bucket_sql("stored_ms")).alias("stored"),
-            f.expr(bucket_sql("consumed_ms")).alias("consumed"),
-        ).agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.count_if("is_lead").alias("messages"),
-            f.sum(f.expr("if(is_lead, greatest(record_copies - 1, 0), 0)")).alias("copies"),
-            f.sum("retries").alias("retries"),
-        )
-        return [Group(*row) for row in counted.collect()]
-
-    def findings(self) -> Iterator[dict[str, Any]]:
-        """Yield every finding, sorted by message id.
-
-        Only the findings' rows are read, and by Arrow: its times know that they are UTC, which
-        those that Spark collects do not.
-        """
-        table = parquet.read_table(self._path, filters=[("finding", "=", True)])
-        order = [("message_id", "ascending"), ("consumer_group", "ascending")]
-        for batch in table.sort_by(order).to_batches(max_chunksize=1_000):
-            yield from batch.to_pylist()
-
-
 def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
     def text(when: datetime | None) -> str | None:
         return when.isoformat().replace("+00:00", "Z") if when else None
@@ -266,9 +274,7 @@ def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
     }
 
 
-def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any] | None:
-    if options.repair is None:
-        return None
+def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
     repairs = plan(rows.findings())
     results: list[tuple[Repair, bool | None, str]]
     if options.repair == "plan":
@@ -296,8 +302,7 @@ def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any] | Non
     }
 
 
-def _record(options: Options, summary: Mapping[str, Any], rows: Result | None) -> None:
-    findings = rows.findings() if rows else iter(())
+def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:
     run = {
         "run_id": summary["run_id"],
         "as_of": options.now,
@@ -310,23 +315,8 @@ def _record(options: Options, summary: Mapping[str, Any], rows: Result | None) -
         "findings": summary["findings_total"],
         "is_clean": summary["clean"],
         "finish_date": datetime.now(UTC),
+        "report": summary["report"],
     }
+    findings = islice(rows.findings(), options.findings_max)
     proved = ((row, evidence_of(row)) for row in findings)
     write_outcome(options.database, options.prefix, run, proved, datetime.now(UTC))
-
-
-def _publish(out: Path, scratch: Path, summary: dict[str, Any]) -> None:
-    """Move the result to its place: first away with the old one, last the summary."""
-    for name in _TOUCHED:
-        old = out / name
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            with suppress(FileNotFoundError):
-                old.unlink()
-    summary["report"] = str((out / "report.html").resolve())
-    summary["parquet"] = str((out / "verdicts.parquet").resolve())
-    (scratch / "report.html").write_text(html_report(summary), encoding="utf-8")
-    (scratch / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    for name in _TOUCHED:
-        (scratch / name).rename(out / name)

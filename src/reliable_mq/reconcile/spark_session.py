@@ -4,16 +4,21 @@ Settings that the caller made (`spark-submit --conf`, spark-defaults.conf) alway
 """
 
 import os
+import re
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyspark import SparkConf
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from reliable_mq.reconcile import spark_machine
+from reliable_mq.reconcile.machine_share import share_of
 from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
 from reliable_mq.reconcile.spark_log_source import LogSource
 from reliable_mq.reconcile.spark_table_source import TableSource
@@ -33,8 +38,6 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 _SETTINGS = {
-    "spark.master": "local[*]",
-    "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -49,24 +52,29 @@ _SETTINGS = {
 # A few hundred thousand rows are done before the optimizing compiler has paid for itself, and one
 # stage after the other is quicker planned once than adapted.
 _SMALL = {
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     # Nor has compiling the expressions themselves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+_SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_TRIES_OF_A_TASK = 2  # a worker that the system killed for want of memory may have been unlucky
 
 
 @contextmanager
-def session(*, is_small: bool) -> Iterator[SparkSession]:
+def session(*, is_small: bool, memory_bytes: int | None = None) -> Iterator[SparkSession]:
     """Give the Spark session of this process, with the ledgers' sources registered.
 
     Args:
         is_small: whether the data are so few that starting costs more than working.
+        memory_bytes: what a run on this machine may take; None: see `machine_share`.
 
     A session that runs already is used and left running; one that is begun here is stopped.
+
+    Raises:
+        ConfigurationError: when this machine has too little memory to begin with.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -74,33 +82,68 @@ def session(*, is_small: bool) -> Iterator[SparkSession]:
         yield active
         return
     with tempfile.TemporaryDirectory(prefix="reliable-mq-spark-") as scratch:
-        spark = _begin(Path(scratch), is_small)
+        spark = _begin(Path(scratch), is_small, memory_bytes)
         try:
             yield spark
         finally:
-            spark.stop()
+            with suppress(
+                Py4JError, OSError
+            ):  # Java may have ended before us; why, is told already
+                spark.stop()
 
 
-def _begin(scratch: Path, is_small: bool) -> SparkSession:
+def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSession:
     # It speaks of a pandas that nothing here uses.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # Spark's workers must run the interpreter, and see the packages, of this process.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    log4j = scratch / "log4j2.properties"
-    log4j.write_text(_QUIET_LOG4J)
+    if not _UNDER_SUBMIT:
+        _start_java(scratch, is_small, memory_bytes)
+    else:
+        SparkContext._ensure_initialized()  # else its settings are not seen, and ours win
     conf = SparkConf()
-    for name, value in (_SETTINGS | (_SMALL if is_small else {})).items():
+    settings = _SETTINGS | (_SMALL if is_small else {})
+    if (conf.get("spark.master") or "local").startswith("local"):
+        # On a cluster none of this machine's paths and addresses mean anything to the others.
+        settings |= _LOOPBACK | {"spark.local.dir": str(scratch)}
+        settings |= {"spark.sql.warehouse.dir": str(scratch / "warehouse")}
+        # Spark's workers must run the interpreter, and see the packages, of this process.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name, value in settings.items():
         conf.setIfMissing(name, value)
-    if (conf.get("spark.master") or "").startswith("local"):
-        for name, value in _LOOPBACK.items():
-            conf.setIfMissing(name, value)
-    conf.setIfMissing("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    conf.setIfMissing("spark.local.dir", str(scratch))
-    conf.setIfMissing("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j}")
     spark = SparkSession.builder.config(conf=conf).appName("reliable_mq reconcile").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
+
+
+_UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT" in os.environ  # Java was there before us
+
+
+def _start_java(scratch: Path, is_small: bool, memory_bytes: int | None) -> None:
+    """Start Spark's Java with what cannot be set later; spark-defaults.conf goes before ours."""
+    share = share_of(spark_machine.memory_bytes(), spark_machine.processors(), memory_bytes)
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_QUIET_LOG4J)
+    settings = {
+        "spark.master": f"local[{share.cores},{_TRIES_OF_A_TASK}]",
+        "spark.driver.memory": f"{share.heap_mib}m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+    }
+    if is_small:
+        settings["spark.driver.defaultJavaOptions"] = _SMALL_JAVA
+    conf = SparkConf(loadDefaults=False)
+    for name in settings.keys() - _settings_of_the_user():
+        conf.set(name, settings[name])
+    SparkContext._ensure_initialized(conf=conf)
+
+
+def _settings_of_the_user() -> set[str]:
+    """Return the names of the settings in spark-defaults.conf."""
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf"
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text().splitlines()
+    except FileNotFoundError:
+        return set()
+    return {re.split(r"[\s=:]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()}
 
 
 def register(spark: SparkSession) -> None:

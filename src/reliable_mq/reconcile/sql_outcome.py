@@ -1,12 +1,12 @@
 """Writes a finished run and its findings into reconciliation's tables, in one transaction."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import MetaData, insert
+from sqlalchemy import MetaData, insert, inspect, select
 
 from reliable_mq.reconcile.sql_ledger import open_engine
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
@@ -47,3 +47,16 @@ def write_outcome(
                 ],
             )
     engine.dispose()
+
+
+def recorded_runs(url: str, prefix: str, run_ids: Collection[str]) -> set[str]:
+    """Return those of `run_ids` that have a row: these runs are whole."""
+    runs = run_table(MetaData(), prefix)
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            if not inspect(connection).has_table(runs.name):
+                return set()
+            return set(connection.scalars(select(runs.c.run_id).where(runs.c.run_id.in_(run_ids))))
+    finally:
+        engine.dispose()

@@ -20,7 +20,12 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>reconcile_run`: one row per run, written when its result is whole.
 
     `since` and `until` bound the messages' times, null is open. `as_of` is the moment of the
-    judgement. `verdicts` and `ledgers` are JSON objects of counts.
+    judgement. `verdicts` and `ledgers` are JSON objects of counts. `report` is the run's folder.
+
+    A run of `kind` increment goes on where `previous_run_id` ended: no two can follow one run. It
+    has read of each database what changed before `read_to`, of each broker's log what lies before
+    `log_ends` (JSON objects); `watermark` is the earliest of `read_to`. `carried` messages are
+    open, and their events lie at `state`. `whole` is a JSON object of what could not be read.
     """
     return Table(
         f"{prefix}reconcile_run",
@@ -36,12 +41,24 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
         Column("findings", BigInteger, nullable=False),
         Column("is_clean", Boolean, nullable=False),
         Column("finish_date", UtcDateTime, nullable=False),
+        Column("kind", String(16), nullable=False, server_default="full"),
+        Column("previous_run_id", String(32), unique=True),
+        Column("read_to", LongText),
+        Column("log_ends", LongText),
+        Column("watermark", UtcDateTime),
+        Column("state", LongText),
+        Column("carried", BigInteger),
+        Column("whole", LongText),
+        Column("report", LongText),
         extend_existing=True,
     )
 
 
 def finding_table(metadata: MetaData, prefix: str) -> Table:
-    """Return `<prefix>reconcile_finding`: one row per finding of a run, with its proof as JSON."""
+    """Return `<prefix>reconcile_finding`: one row per finding of a run, with its proof as JSON.
+
+    `first_run_id`: the run that found it first; null where runs do not follow one another.
+    """
     return Table(
         f"{prefix}reconcile_finding",
         metadata,
@@ -52,5 +69,6 @@ def finding_table(metadata: MetaData, prefix: str) -> Table:
         Column("verdict", String(32), nullable=False),
         Column("evidence", LongText, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
+        Column("first_run_id", String(32)),
         extend_existing=True,
     )

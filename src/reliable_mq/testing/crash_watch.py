@@ -10,6 +10,7 @@ A step is named by what it is and, for a statement, by the function that wanted 
     broker: sent PULL_MESSAGE
     broker: answered PULL_MESSAGE
     client: before acknowledge
+    file: before rename to summary.json
 """
 
 import asyncio
@@ -20,7 +21,8 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from importlib.resources import files
+from importlib.resources import files as files_of
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,18 +49,34 @@ _CARRIERS = tuple(
 _TABLE = re.compile(r'\b(?:INTO|FROM|UPDATE|TABLE|LISTEN|NOTIFY)\s+"?(\w+)', re.IGNORECASE)
 _current_greenlet: Any = greenlet.getcurrent
 _AUDITED = {"smtplib.send": "mail", "http.client.send": "http"}
+# Audit events of changes of files, and which of their arguments names what is changed.
+_AUDITED_FILES = {
+    "os.mkdir": ("mkdir", 0),
+    "os.remove": ("remove", 0),
+    "os.rename": ("rename to", 1),
+    "os.rmdir": ("rmdir", 0),
+    "os.symlink": ("symlink", 1),
+}
 
 
-def watch(step: Step) -> None:
-    """Call `step` with its name at every step that this process takes from now on."""
+def watch(step: Step, *, files: bool = False) -> None:
+    """Call `step` with its name at every step that this process takes from now on.
+
+    `files`: whether making, naming and removing files are steps, too.
+    """
     _watch_statements(step)
     _watch_redis(step)
     _watch_links(step)
     _watch_acknowledgements(step)
 
-    def audit(what: str, _arguments: object) -> None:
+    def audit(what: str, arguments: Any) -> None:
         if what in _AUDITED:
             step(f"{_AUDITED[what]}: before send")
+        elif files and what in _AUDITED_FILES:
+            verb, place = _AUDITED_FILES[what]
+            step(f"file: before {verb} {Path(arguments[place]).name}")
+        elif files and what == "open" and set(arguments[1] or "") & set("wax+"):
+            step(f"file: before open {Path(arguments[0]).name}")
 
     sys.addaudithook(audit)
 
@@ -120,7 +138,7 @@ def _watch_statements(step: Step) -> None:
 def _scripts() -> dict[bytes, str]:
     """Return the names of our Lua scripts by the digest under which Redis knows them."""
     found = {}
-    for path in files("reliable_mq.idempotency").iterdir():
+    for path in files_of("reliable_mq.idempotency").iterdir():
         if path.name.endswith(".lua"):
             digest = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
             found[digest.encode()] = path.name.removesuffix(".lua")

@@ -402,6 +402,7 @@ def _reconcile_finding(metadata: MetaData, name: str) -> None:
         Column("verdict", String(32), nullable=False),
         Column("evidence", LongText, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
+        Column("first_run_id", String(32)),
     )
 
 
@@ -420,6 +421,15 @@ def _reconcile_run(metadata: MetaData, name: str) -> None:
         Column("findings", BigInteger, nullable=False),
         Column("is_clean", Boolean, nullable=False),
         Column("finish_date", UtcDateTime, nullable=False),
+        Column("kind", String(16), nullable=False, server_default="full"),
+        Column("previous_run_id", String(32), unique=True),
+        Column("read_to", LongText),
+        Column("log_ends", LongText),
+        Column("watermark", UtcDateTime),
+        Column("state", LongText),
+        Column("carried", BigInteger),
+        Column("whole", LongText),
+        Column("report", LongText),
     )
 
 

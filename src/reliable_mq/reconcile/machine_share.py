@@ -1,0 +1,59 @@
+"""How much of a machine Spark takes when it runs in one process. Pure.
+
+On two cores it is four gigabytes: two for Java, half a one for each worker in Python, the rest for
+this process and what Java needs beside its heap. Every further core takes one gigabyte more; where
+memory is short, cores are left idle, and at last the heap shrinks.
+"""
+
+from typing import NamedTuple
+
+from reliable_mq.errors import ConfigurationError
+
+_MIB = 1024 * 1024
+_HEAP_MIB, _HEAP_OF_A_CORE_MIB = 1024, 512
+_HEAP_MIB_MIN = 512  # Spark itself begins with 450
+_WORKER_MIB = 512
+_BESIDE_MIB, _BESIDE_MIB_MIN = 768, 512
+_SHARE = 0.8  # of what the machine has: it has other things to do, too
+MEMORY_MIB_MIN = _HEAP_MIB_MIN + _WORKER_MIB + _BESIDE_MIB_MIN
+PARTITION_BYTES = 64 * _MIB
+_PARTITIONS_MAX = 2_000
+
+
+class Share(NamedTuple):
+    """What Spark may take."""
+
+    cores: int
+    heap_mib: int
+
+
+def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> Share:
+    """Return how many cores and how much heap fit into a machine's memory.
+
+    Args:
+        machine_bytes: memory of the machine, or of the container.
+        cpus: processors that this process may use.
+        wanted_bytes: what the whole run may take; None: four fifths of the machine's.
+
+    Raises:
+        ConfigurationError: when it is too little to begin with.
+    """
+    budget = int(machine_bytes * _SHARE) if wanted_bytes is None else wanted_bytes
+    mib = budget // _MIB
+    if mib < MEMORY_MIB_MIN:
+        told = "--memory gives" if wanted_bytes is not None else "this machine can spare"
+        raise ConfigurationError(
+            f"Spark needs {MEMORY_MIB_MIN} MiB of memory, {told} {mib} MiB; choose another machine,"
+            " or let it run on a cluster (spark-submit)"
+        )
+    of_a_core = _HEAP_OF_A_CORE_MIB + _WORKER_MIB
+    cores = max(1, min(cpus, (mib - _HEAP_MIB - _BESIDE_MIB) // of_a_core))
+    heap = _HEAP_MIB + cores * _HEAP_OF_A_CORE_MIB
+    if heap + _WORKER_MIB * cores + _BESIDE_MIB > mib:
+        heap = max(_HEAP_MIB_MIN, mib - _WORKER_MIB - _BESIDE_MIB)
+    return Share(cores, heap)
+
+
+def partitions_for(row_bytes: int, cores: int) -> int:
+    """Return into how many parts so many bytes of rows are cut, each small enough for a worker."""
+    return min(max(cores, -(-row_bytes // PARTITION_BYTES)), _PARTITIONS_MAX)
