@@ -275,6 +275,30 @@ def test_after_a_batch_that_failed_the_later_ones_of_its_queue_are_not_sent() ->
     assert len(world.calls_of(BATCH)) == 2
 
 
+def refuses_odd_ones(call: Call) -> Command:
+    """Answer as a broker does that takes a whole request for what one of its messages is."""
+    if b"odd" in call.command.body:
+        return reply(call.command, ResponseCode.MESSAGE_ILLEGAL, "too long")
+    return stores_the_batch(call) if call.command.code == BATCH else says(ext=STORED)(call)
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_message_that_is_illegal_fails_none_that_was_sent_in_one_request_with_it(
+    key: str,
+) -> None:
+    world, producer = world_of({"t": {"a": 1}})
+    world.answers |= {BATCH: refuses_odd_ones, SEND: refuses_odd_ones}
+    bodies = [b"1", b"2", b"odd", b"3"]
+    letters = [producer.prepare(Message(topic="t", body=b, ordering_key=key), 0) for b in bodies]
+    queue = MessageQueue("t", "a", 0) if key else None
+    outcomes = world.play(producer.send_in_order([letters], queue))
+    # In a queue that keeps an order nothing is sent behind one that failed.
+    last = NotSent if key else SendResult
+    expected = [SendResult, SendResult, RemoteError, last]
+    assert [type(outcome) for outcome in outcomes] == expected
+    assert len(world.calls_of(BATCH)) == 1
+
+
 def test_a_reply_with_too_few_ids_is_not_believed() -> None:
     command = Command(code=0, ext_fields=STORED)
     with pytest.raises(ProtocolError, match="2 messages were sent, 1"):

@@ -9,7 +9,7 @@ from tests.app.kill_switch import Killed
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app.sql_resending import book_of
-from reliable_mq.errors import ConnectionLost
+from reliable_mq.errors import ConnectionLost, RemoteError
 from reliable_mq.outbox.relay import SendOutcome
 from reliable_mq.outbox.stub import Position
 from reliable_mq.resend.due import Agenda, DueKind, due_topics, next_time, share
@@ -26,6 +26,7 @@ from reliable_mq.resend.topic_gate import (
     verdict_of,
 )
 from reliable_mq.sql_types import utc_datetime
+from reliable_mq.wire.codes import ResponseCode
 
 
 def due_at(world: World, name: str, time: float, **more: Any) -> str:
@@ -273,6 +274,18 @@ def test_a_message_that_is_refused_for_what_it_is_closes_no_topic_and_uses_up_it
 ) -> None:
     world.write("odd")
     world.broker.refused = {"odd"}
+    scheduler = world.new_scheduler("a", count_max=PROBE_STUBS + 2)
+
+    for turn in range(PROBE_STUBS + 3):
+        scheduler.run_once(105.0 + 30.0 * turn)
+
+    assert world.topics.rows() == {}
+    assert world.open_escalations() == [("sends used up", "odd")]
+
+
+def test_a_message_that_the_broker_takes_for_illegal_closes_no_topic(world: World) -> None:
+    world.write("odd")
+    world.broker.failure = RemoteError(ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize is 1024")
     scheduler = world.new_scheduler("a", count_max=PROBE_STUBS + 2)
 
     for turn in range(PROBE_STUBS + 3):

@@ -193,18 +193,38 @@ class Producer:
         """
         outcomes: list[SendResult | Exception] = []
         for at, batch in enumerate(batches):
-            try:
-                results = yield from self.send_letters(
-                    batch, queue, timeout=self._settings.request_timeout
-                )
-            except ReliableMQError as error:
-                outcomes += [error] * len(batch)
-                behind = sum(len(later) for later in batches[at + 1 :])
-                reason = NotSent(f"an earlier message of its queue was not sent: {error}")
-                outcomes += [reason] * behind
-                return outcomes
+            results = yield from self._send_together(batch, queue)
             outcomes += results
+            error = next((each for each in results if isinstance(each, Exception)), None)
+            if error is not None:
+                outcomes += _unsent(sum(map(len, batches[at + 1 :])), error)
+                break
         return outcomes
+
+    def _send_together(
+        self, batch: Sequence[Letter], queue: MessageQueue | None
+    ) -> Flow[list[SendResult | Exception]]:
+        """Send a batch in one request; one that is illegal, message by message.
+
+        What is wrong with one of them says nothing of the others.
+        """
+        try:
+            stored = yield from self.send_letters(
+                batch, queue, timeout=self._settings.request_timeout
+            )
+        except ReliableMQError as error:
+            if not is_illegal(error) or len(batch) == 1:
+                return [error] * len(batch)
+        else:
+            return [*stored]
+        apart: list[SendResult | Exception] = []
+        for at, each in enumerate(batch):
+            apart += yield from self._send_together([each], queue)
+            last = apart[-1]
+            if queue is not None and isinstance(last, Exception):
+                apart += _unsent(len(batch) - at - 1, last)
+                break
+        return apart
 
     def prepare(self, message: Message, now_ms: int) -> Letter:
         """Return `message` ready to be sent.
@@ -269,3 +289,12 @@ class Producer:
         if broker is None or broker.master is None:
             raise Unavailable(f"no master of broker {queue.broker_name} is known")
         return broker.master
+
+
+def _unsent(count: int, error: Exception) -> list[Exception]:
+    return [NotSent(f"an earlier message of its queue was not sent: {error}")] * count
+
+
+def is_illegal(error: object) -> bool:
+    """Say whether a broker refused a message, or one of a batch, for what it is."""
+    return isinstance(error, RemoteError) and error.code == ResponseCode.MESSAGE_ILLEGAL

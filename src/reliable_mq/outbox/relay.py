@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from reliable_mq.client.producer import is_illegal
 from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
 from reliable_mq.outbox.delay import delay_level_within
@@ -163,7 +164,7 @@ def _outcome(
         why = f"{type(result).__name__}: {result}"
     # What is not stored is missed at once, also when the message itself is a delayed one.
     due = next_time(count, now, None)
-    is_refused = isinstance(result, MessageRefused)
+    is_refused = isinstance(result, MessageRefused) or is_illegal(result)
     return SendOutcome(stub.message_id, count, due, error=why, is_refused=is_refused)
 
 
