@@ -79,6 +79,26 @@ def test_a_half_whose_stub_somebody_wants_sent_again_is_left_to_the_scheduler(
     assert bodies(world) == ["order"]
 
 
+@pytest.mark.parametrize("gone", ["given up by its group", "sends used up"])
+def test_a_half_whose_stub_waits_for_a_person_is_not_sent_by_a_late_check_back(
+    world: HalfWorld, producer: Life, other: Life, gone: str
+) -> None:
+    """Its group was faster than the row that says that it was sent, and it rejected the message."""
+    stub = commit_one(producer, required_groups=("payments",))
+    with other.database.engine.begin() as connection:
+        if gone == "sends used up":
+            connection.execute(text("UPDATE rmq_message_stub SET resend_time = NULL"))
+        else:
+            other.database.settlement().exhaust(
+                connection, stub, group="payments", reason="no", now=9.0, topic="orders"
+            )
+
+    assert other.answer(FIRST) is Decision.UNKNOWN
+
+    (row,) = other.stubs()
+    assert (bodies(world), row.count, row.resend_time) == ([], 0, None)
+
+
 def test_without_a_stub_a_tombstone_is_written_before_the_half_is_rolled_back(
     world: HalfWorld, producer: Life, other: Life
 ) -> None:

@@ -79,7 +79,7 @@ class Finding(Enum):
     STORED = "its stub was sent by other means"
     UNWATCHED = "its stub was sent, and nobody waits for its consumers"
     UNSENT = "its stub is committed and was never sent"
-    IN_HAND = "its stub is committed, somebody else is sending it"
+    IN_HAND = "its stub is committed, somebody else is sending it, or a person decides"
     BEHIND = "its stub is committed, an earlier one of its key must go first"
     UNDECIDED = "its transaction goes on"
 

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, bindparam, insert, not_, or_, select,
 from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.outbox.half import TOMBSTONE_CONTENT, TOMBSTONE_NOTE, HalfView
-from reliable_mq.outbox.sql_stubs import UNCONFIRMED, SqlStubs
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_tables import waiting_rows
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.sql_types import READS_ONLY, family_of, utc_datetime
 
@@ -48,7 +49,9 @@ class SqlHalves:
             update(table)
             .where(
                 this,
-                stub.status == UNCONFIRMED,
+                # What consumers gave up, or was sent as often as allowed, waits for a person, who
+                # was told.
+                waiting_rows(table),
                 stub.broker_name.is_(None),
                 # What a scheduler sends says more than the half does: that it was missed.
                 not_(stub.missed),
