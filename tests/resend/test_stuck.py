@@ -103,6 +103,23 @@ def test_no_matter_however_large_hides_another(
     assert found - {"gone0.", "gone1.", "gone2."} == {"payment", "blocked", "unsent", "behind"}
 
 
+def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
+    """A person was told of its dead letter; the others are still waited for."""
+    stub = world.sent("a", groups=("payments", "points", "stock"))
+    world.log(stub, group="stock")
+    with world.database.engine.begin() as connection:
+        world.database.settlement().exhaust(
+            connection, stub, group="payments", reason="no", now=105.0, topic="orders"
+        )
+
+    assert world.stuck.look(100.0 + DAY, DAY) == 1
+
+    found = [row for row in world.rows(world.database.escalations) if row["kind"] == Kind.STUCK]
+    assert [(row["consumer_group"], row["reason"]) for row in found] == [
+        ("points", "not consumed in 24.0 h by points; sent 1 times")
+    ]
+
+
 def test_one_instance_looks_and_the_next_turn_is_anybodys(world: World) -> None:
     first, second = world.alerts(owner="one"), world.alerts(owner="two")
     first.run_once(90.0 + DAY)

@@ -8,7 +8,7 @@ What is looked at is what is old, along an index by topic and time; what waits c
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -48,7 +48,10 @@ PART = 20
 that took long, because very much is stuck, the next turn comes later."""
 
 DUTY = "stuck"
-_READ = ("message_id", "topic", "message_key", "required_groups", "count", "broker_name", "note")
+_READ = (
+    *("message_id", "topic", "message_key", "required_groups", "given_up_by"),
+    *("count", "broker_name", "note"),
+)
 _UNCONFIRMED = StubStatus.UNCONFIRMED.value
 
 
@@ -130,9 +133,9 @@ class SqlStuck:
             func.coalesce(stub.deliver_time, stub.create_date) <= old,
         )
         self._waits_for = (
-            select(stub.required_groups)
+            select(stub.required_groups, stub.given_up_by)
             .where(*self._old, stub.broker_name.is_not(None))
-            .group_by(stub.required_groups)
+            .group_by(stub.required_groups, stub.given_up_by)
         )
         is_told = this.open_key == literal(open_key(Kind.STUCK, "")) + stub.message_id
         self._untold = (*self._old, not_(exists().where(is_told)))
@@ -239,17 +242,23 @@ class SqlStuck:
         return known
 
     def _matters(self, topic: str, old: datetime) -> Iterator[_Matter]:
-        """Yield what old stubs of a topic may wait for."""
+        """Yield what old stubs of a topic may wait for.
+
+        Of a group that gave a message up, a person was told in that commit.
+        """
         stub = self._stubs.c
         with self._reading.begin() as connection:
             values = {"topic": topic, "old": old}
-            texts = list(connection.execute(self._waits_for, values).scalars())
+            kinds = connection.execute(self._waits_for, values).all()
+        texts = {row.required_groups for row in kinds}
+        given_up = {row.given_up_by for row in kinds}
         yield _Matter(topic, "", or_(stub.broker_name.is_(None), self._confirmation.is_complete))
         for group in sorted({group for text in texts for group in groups_of(text)}):
             consumed = self._has_consumed(stub.message_id, literal(group))
-            waits = stub.required_groups.in_([each for each in texts if group in groups_of(each)])
+            waits = stub.required_groups.in_(_naming(group, texts))
+            over = stub.given_up_by.in_(_naming(group, given_up))
             sent = stub.broker_name.is_not(None)
-            yield _Matter(topic, group, and_(sent, waits, not_(consumed)))
+            yield _Matter(topic, group, and_(sent, waits, not_(over), not_(consumed)))
 
     def _tell(self, matter: _Matter, known: _Open, age: float, now: float) -> tuple[int, bool]:
         """Escalate what is new of a matter; return how many stubs, and whether there is a rest."""
@@ -283,10 +292,17 @@ class SqlStuck:
         return count, has_rest
 
 
+def _naming(group: str, texts: Iterable[str]) -> list[str]:
+    return sorted(each for each in texts if group in groups_of(each))
+
+
 def _stuck(row: Any, group: str, consumed: set[tuple[str, str]], age: float) -> Escalation:
     count = row._mapping["count"]
+    over = groups_of(row.given_up_by)
     missing = [
-        each for each in groups_of(row.required_groups) if (row.message_id, each) not in consumed
+        each
+        for each in groups_of(row.required_groups)
+        if each not in over and (row.message_id, each) not in consumed
     ]
     hours = f"{age / 3600:.1f} h"
     if row.broker_name is None:
