@@ -35,6 +35,10 @@ TABLE_PREFIX_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 READS_ONLY = {"reliable_mq_reads_only": True}
 """Execution options of a transaction that only reads: in SQLite it does not wait for a writer, who
 may be the caller."""
+ANY_TEXT = {"reliable_mq_any_text": True}
+"""Execution options of a transaction that reads rows which others may have written to: in SQLite,
+text that is no UTF-8 comes as `Unreadable`, and does not take the rows beside it along. Other
+databases hold none."""
 EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """What is read for a moment that no datetime of Python can be; see `UtcDateTime`."""
 _DISTANT_FUTURE = re.compile(r"infinity|\d{5,}-(?!.*BC).*")
@@ -98,6 +102,20 @@ class PlainText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
         return None if value is None else plain_text(value)[: self.length]
+
+
+class Unreadable(str):
+    """Text that is no UTF-8, as far as it reads."""
+
+    __slots__ = ()
+
+
+def any_text(raw: bytes) -> str:
+    """Return the text that a column of SQLite holds, `Unreadable` when it is none."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Unreadable(raw.decode(errors="replace"))
 
 
 def utc_datetime(seconds: float) -> datetime:

@@ -307,15 +307,17 @@ def test_what_is_given_up_while_a_scheduler_looks_at_it_is_neither_sent_nor_look
 
 MOMENTS = ("deliver_time", "create_date", "update_date", "resend_time", "lease_until")
 BYTES = "x'ff01'"
+LATIN = "CAST(x'6dfc6c6c' AS TEXT)"  # SQLite takes whatever it is told to be text
 DAMAGES: dict[str, dict[str, tuple[str, ...]]] = {
     "sqlite": {
-        **dict.fromkeys(MOMENTS, ("'soon'", BYTES)),
-        **dict.fromkeys(("status", "count", "given_up"), ("'odd'", BYTES)),
-        **dict.fromkeys(("queue_id", "offset", "broker_name"), ("'odd'", BYTES, "7")),
-        **dict.fromkeys(("topic", "tag", "message_key", "ordering_key"), (BYTES,)),
-        **dict.fromkeys(("content_type", "required_groups", "note", "owner"), (BYTES,)),
-        "content": ("'odd'", "7"),
-        "properties": ("'odd'", BYTES),
+        **dict.fromkeys(MOMENTS, ("'soon'", BYTES, LATIN)),
+        **dict.fromkeys(("status", "count", "given_up"), ("'odd'", BYTES, LATIN)),
+        **dict.fromkeys(("queue_id", "offset", "broker_name"), ("'odd'", BYTES, "7", LATIN)),
+        **dict.fromkeys(("topic", "tag", "message_key", "ordering_key"), (BYTES, LATIN)),
+        **dict.fromkeys(("content_type", "required_groups", "note", "owner"), (BYTES, LATIN)),
+        **dict.fromkeys(("given_up_by", "message_id"), (LATIN,)),
+        "content": ("'odd'", "7", LATIN),
+        "properties": ("'odd'", BYTES, LATIN),
     },
     "postgresql": {
         **dict.fromkeys(MOMENTS, ("'infinity'", "'-infinity'", "'0044-03-15 BC'", "'20000-01-01'")),

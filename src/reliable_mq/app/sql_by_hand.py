@@ -64,7 +64,7 @@ class ByHand:
 
     def _do(self, message_ids: Sequence[str]) -> dict[str, bool]:
         now = self._database.clock.measured_now()
-        with self._database.engine.begin() as connection:
+        with self._database.forgiving_engine.begin() as connection:
             return self._step(connection, message_ids, self._actor, self._why, now)
 
 
@@ -72,7 +72,7 @@ class Chosen:
     """The stubs of a database that fit a filter, as they are at the moment of asking."""
 
     def __init__(self, database: Database, wanted: StubFilter) -> None:
-        self._engine = database.engine
+        self._engine = database.forgiving_engine
         self._stubs = SqlStubList(database.stubs, database.logs, wanted)
 
     def count(self) -> int:

@@ -45,9 +45,11 @@ from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
 from reliable_mq.sql_types import (
+    ANY_TEXT,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
     Drivers,
+    any_text,
     drivers_of,
     family_of,
     missing_table_text,
@@ -118,6 +120,8 @@ class Database:
         self.processes = process_table(self.metadata, prefix)
         self.handling_times = HandlingTimes()
         self.engine = self._make_engine()
+        #: for rows of ours that others may have written to, see `ANY_TEXT`
+        self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]
@@ -203,12 +207,12 @@ class Database:
 
     def escalating(self) -> SqlEscalations:
         """Return what has a person told of what is in this database."""
-        return SqlEscalations(self.engine, self.escalations, self.stubs)
+        return SqlEscalations(self.forgiving_engine, self.escalations, self.stubs)
 
     def stuck(self) -> SqlStuck:
         """Return what looks for stubs of this database that do not settle."""
         return SqlStuck(
-            self.engine,
+            self.forgiving_engine,
             stubs=self.stubs,
             logs=self.logs,
             confirmation=self.confirmation(),
@@ -352,5 +356,10 @@ def _make_sqlite_keep_promises(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Any) -> None:
-        if not READS_ONLY.items() <= connection.get_execution_options().items():
+        options = connection.get_execution_options()
+        factory = any_text if ANY_TEXT.items() <= options.items() else str
+        driver = connection.connection.driver_connection
+        if driver.text_factory is not factory:
+            driver.text_factory = factory
+        if not READS_ONLY.items() <= options.items():
             connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -92,7 +92,7 @@ class DeadLetters:
                 retry_id = os.urandom(16).hex()
                 for name, each in self._databases.items():
                     now = each.clock.measured_now()
-                    with each.engine.begin() as connection:
+                    with each.forgiving_engine.begin() as connection:
                         self._books[name].begin(
                             connection, group, ids, retry_id=retry_id, actor=actor, why=why, now=now
                         )
@@ -100,7 +100,7 @@ class DeadLetters:
                 handed = [each for each in ids if not refusals[each]]
                 for name, each in self._databases.items():
                     now = each.clock.now()
-                    with each.engine.begin() as connection:
+                    with each.forgiving_engine.begin() as connection:
                         self._books[name].done(
                             connection, group, handed, retry_id=retry_id, now=now
                         )

@@ -53,7 +53,7 @@ def list_(
     """List stubs, the newest first."""
     with opened(application, db, prefix, name=database) as (chosen, _, _):
         stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
-        with chosen.engine.begin() as connection:
+        with chosen.forgiving_engine.begin() as connection:
             rows = stubs.newest(connection, limit)
     print_rows(rows, COLUMNS, as_json=as_json)
 
@@ -108,7 +108,7 @@ def _history(database: Database, message_id: str) -> History:
         audit=database.audit,
         findings=finding_table(MetaData(), database.prefix),
     )
-    with database.engine.begin() as connection:
+    with database.forgiving_engine.begin() as connection:
         return ledgers.read(connection, message_id)
 
 

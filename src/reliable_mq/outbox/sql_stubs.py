@@ -32,7 +32,7 @@ from reliable_mq.outbox.sql_send_records import SendRecords
 from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 from reliable_mq.outbox.stub import StubStatus as Status
 from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import EARLIEST, LATEST, is_among, utc_datetime
+from reliable_mq.sql_types import EARLIEST, LATEST, Unreadable, is_among, utc_datetime
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
@@ -207,6 +207,8 @@ def stub_of(row: Row[Any]) -> Stub:
 def _read(whole: Row[Any]) -> Stub:
     """Return the stub in a row, or raise when a value is none that its column may have."""
     row = whole._mapping
+    if odd := [name for name in _READ if isinstance(row[name], Unreadable)]:
+        raise ValueError(f"the column {odd[0]} holds text that is no UTF-8")
     for name in ("create_date", "deliver_time"):
         if row[name] in (EARLIEST, LATEST):
             raise ValueError(f"the column {name} holds no moment")

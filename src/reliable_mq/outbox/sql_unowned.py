@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select, update
 from reliable_mq.outbox.sql_stubs import SqlStubs, stub_columns, stub_of
 from reliable_mq.outbox.sql_tables import unowned_rows
 from reliable_mq.outbox.stub import Stub
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_types import ANY_TEXT, is_among, utc_datetime
 
 
 def channel_of(table: Table) -> str:
@@ -41,7 +41,7 @@ class SqlUnowned:
     """
 
     def __init__(self, stubs: SqlStubs, *, owner: str, lease: float) -> None:
-        self._engine = stubs.engine
+        self._engine = stubs.engine.execution_options(**ANY_TEXT)
         self._owner = owner
         self._lease = lease
         stub = stubs.table.c

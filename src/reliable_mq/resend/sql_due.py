@@ -37,7 +37,7 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
 from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_types import ANY_TEXT, is_among, utc_datetime
 
 LogView = tuple[bool, bool]
 """(the log says CONSUMED, an attempt is alive)"""
@@ -49,7 +49,7 @@ class SqlDue:
     """What the scheduler needs of one database. Every method is one transaction."""
 
     def __init__(self, stubs: SqlStubs, logs: Table, confirmation: SqlConfirmation) -> None:
-        self._engine = stubs.engine
+        self._engine = stubs.engine.execution_options(**ANY_TEXT)
         self._confirmation = confirmation
         table, dialect = stubs.table, stubs.engine.dialect.name
         stub = table.c
