@@ -66,7 +66,7 @@ class DatabaseClock:
         self._engine = engine
         self._local = local
         self._ticks = ticks
-        self._ahead = 0.0
+        self._ahead = self._found = 0.0  # what is added, and what was measured
         self._measured_at = self._told_at = -math.inf  # by `ticks`
         #: told once a minute by `measured_now`: how far the local clock is ahead, and the time
         self.on_measured: Callable[[float, float], None] | None = None
@@ -91,13 +91,22 @@ class DatabaseClock:
 
         Raises whatever the database raises.
         """
-        at = self._ticks()
-        if at >= self._told_at + MEASURED_SECONDS:
-            ahead = self._take(self._asked(), at)
-            if self.on_measured is not None:
-                self.on_measured(-ahead, self.now())
-            self._told_at = at
+        if self.is_untold:
+            at = self._ticks()
+            self._take(self._asked(), at)
+            self.tell()
         return self.now()
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether `on_measured` was not told within the last minute."""
+        return self._ticks() >= self._told_at + MEASURED_SECONDS
+
+    def tell(self) -> None:
+        """Tell `on_measured` of the last measurement; it may wait for the database."""
+        self._told_at = self._ticks()
+        if self.on_measured is not None:
+            self.on_measured(-self._found, self.now())
 
     def _asked(self) -> tuple[float, float]:
         if family_of(self._engine.dialect.name) not in _QUESTIONS:
@@ -105,8 +114,8 @@ class DatabaseClock:
         with self._engine.connect() as connection:
             return measure(connection, self._local)
 
-    def _take(self, measured: tuple[float, float], at: float) -> float:
-        """Go by a measurement that was begun at `at` (ticks); return what it says."""
+    def _take(self, measured: tuple[float, float], at: float) -> None:
+        """Go by a measurement that was begun at `at` (ticks)."""
         ahead, error = measured
         is_within = abs(ahead) <= max(TOLERATED_SECONDS, error)
         if not is_within and abs(ahead - self._ahead) > TOLERATED_SECONDS:
@@ -115,5 +124,4 @@ class DatabaseClock:
                 *(abs(ahead), "behind" if ahead > 0 else "ahead of"),
             )
         self._ahead = 0.0 if is_within else ahead
-        self._measured_at = at
-        return ahead
+        self._found, self._measured_at = ahead, at

@@ -7,6 +7,7 @@ from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections, SharedHandover
 from reliable_mq.app.thread_forks import call_in_child
+from reliable_mq.app.thread_presence import Presence
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_handover import Handover as RelayHandover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
@@ -66,9 +67,9 @@ class Outboxes:
         return outbox
 
     def _handover(self, name: str, stubs: SqlStubs, *, is_shared: bool) -> RelayHandover:
-        if is_shared:
-            return SharedHandover(self._connections, name)
         database = self._databases[name]
+        if is_shared:
+            return SharedHandover(self._connections, name, Presence(database.clock))
         notice_topic = database.identity.notice_topic
         return self._connections.relay(name, stubs, database.clock, notice_topic)
 

@@ -17,6 +17,7 @@ from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.app.thread_notices import Notices, NoticeThread
+from reliable_mq.app.thread_presence import Presence
 from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.cluster_facts import ClusterFacts
@@ -307,10 +308,12 @@ class SharedHandover(NamedTuple):
 
     connections: Connections
     database: str
+    presence: Presence
 
     def hand(self, stubs: Sequence[Stub], written: float) -> None:  # noqa: ARG002
         """Let it look; the stubs have no owner, so whoever claims them sends them."""
         self.connections.shared_relays.wake(self.database)
+        self.presence.show()
 
 
 class Handover(NamedTuple):
