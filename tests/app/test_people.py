@@ -18,6 +18,7 @@ from reliable_mq import Message, ReliableMQ
 from reliable_mq.cli.main import run
 from reliable_mq.client.thread_client import Client
 
+MAIL = "mail to ops@shop.example"
 Call = Callable[..., tuple[int, str, str]]
 
 _numbers = itertools.count(1)
@@ -187,14 +188,14 @@ def test_a_person_can_see_whether_anybody_would_be_told(
     shop: Any, call: Call, mailbox: tuple[Mailbox, int]
 ) -> None:
     code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test")
-    assert (code, out) == (0, "log: told\nmail: told\n")
+    assert (code, out) == (0, f"log: told\n{MAIL}: told\n")
     assert mailbox[0].mails[0]["Subject"] == "[shop] this is a test: it tells of nothing"
     mailbox[0].answer = "451 full"
     code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test", "--json")
     assert (code, json.loads(out)["log"]) == (1, "")
-    assert "full" in json.loads(out)["mail"]
+    assert "full" in json.loads(out)[MAIL]
     rows = json.loads(call("notifiers", "--app", "people_shop:mq", "--json")[1])
-    assert [(row["name"], row["waiting"]) for row in rows] == [("log", 0), ("mail", 0)]
+    assert [(row["name"], row["waiting"]) for row in rows] == [("log", 0), (MAIL, 0)]
     assert call("notifiers")[0] == 2
 
 

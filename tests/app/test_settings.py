@@ -61,6 +61,29 @@ def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:
     twice.close()
 
 
+def test_applications_that_tell_different_people_have_different_notifiers(tmp_path: Path) -> None:
+    """Over one database each would else tell half of what there is."""
+
+    def names(**given: Any) -> set[str]:
+        mq = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", **given)
+        found = set(mq.alerts()._notifiers) - {"log"}
+        mq.close()
+        return found
+
+    hook = {"escalation_webhook": "https://shop.example/hook/secret"}
+    key = {"escalation_webhook_secret": "whsec_" + "A" * 32}
+    assert names(**MAIL) == {"mail to dev@shop.example, ops@shop.example"}
+    turned = {**MAIL, "escalation_mail_to": "dev@shop.example,OPS@shop.example"}
+    assert names(**turned) == names(**MAIL)
+    others = {**MAIL, "escalation_mail_to": ",".join(f"p{n}@shop.example" for n in range(9))}
+    (many,) = names(**others)
+    assert re.fullmatch(r"mail to 9 addresses, [0-9a-f]{8}", many)
+    (posts,) = names(**hook, **key)
+    assert re.fullmatch(r"webhook to shop\.example, [0-9a-f]{8}", posts)
+    elsewhere = {"escalation_webhook": "https://shop.example/hook/other"}
+    assert names(**elsewhere, **key) != {posts}
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -1,9 +1,17 @@
-"""The notifiers that settings name."""
+"""The notifiers that settings name.
 
+A notifier is known by its name to all processes that share a database, and one of them tells. So
+its name says whom it tells: applications that write to different people are different notifiers.
+"""
+
+from email.utils import getaddresses
+from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.alerts import LogNotifier, Notifier
+from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
 from reliable_mq.settings import Settings
 
 
@@ -28,6 +36,7 @@ def notifiers_of(settings: Settings) -> list[Notifier]:
                 cooldown=cooldown,
                 timeout=timeout,
                 templates=Path(folder) if folder else None,
+                name=mail_name(settings.escalation_mail_to),
             )
         )
     elif settings.escalation_mail_to or settings.escalation_mail_from:
@@ -38,7 +47,33 @@ def notifiers_of(settings: Settings) -> list[Notifier]:
         secret = settings.escalation_webhook_secret.get_secret_value()
         made.append(
             WebhookNotifier(
-                settings.escalation_webhook, secret=secret, cooldown=cooldown, timeout=timeout
+                settings.escalation_webhook,
+                secret=secret,
+                cooldown=cooldown,
+                timeout=timeout,
+                name=webhook_name(settings.escalation_webhook),
             )
         )
     return made
+
+
+def mail_name(recipients: str) -> str:
+    """Return the name of who mails to these addresses, in whatever order they are written."""
+    addresses = {address.lower() for _, address in getaddresses([recipients])}
+    name = f"mail to {', '.join(sorted(addresses))}"
+    if len(name) <= NOTIFIER_LENGTH_MAX and name.isprintable():
+        return name
+    return f"mail to {len(addresses)} addresses, {_digest(name)}"
+
+
+def webhook_name(url: str) -> str:
+    """Return the name of who posts to a URL; of its path, which may be a secret, a digest only."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:  # the notifier will say what is wrong with it
+        host = ""
+    return f"webhook to {host[:40]}, {_digest(url)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
