@@ -29,8 +29,15 @@ from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.reconcile.verdict import FINDINGS, Verdict
 from reliable_mq.resend.sql_people_tables import audit_table
 from reliable_mq.resend.sql_scheduling_tables import retention_table
+from reliable_mq.sql_clock import DatabaseClock
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+@pytest.fixture(autouse=True)
+def databases_are_asked_for_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let repairs happen at the moment of the judgement."""
+    monkeypatch.setattr(DatabaseClock, "now_on", lambda *_: NOW.timestamp())
 
 
 def options(url: str, store: str, out: Path, **more: Any) -> Options:
@@ -141,6 +148,8 @@ def test_a_repair_makes_the_next_run_clean_and_is_audited(
     assert (after[known]["status"], after[known]["resend_time"]) == (1, None)
     audited = rows_of(url, audit_table(MetaData(), "rmq_"))
     assert {row["message_id"]: row["action"] for row in audited} == expected
+    assert applied["repair"]["by_action"]["resend"] == {"planned": 2, "changed": 2}
+    assert applied["repair"]["outcomes"] == {"done": 4}
 
     _send_what_is_due(url, cases.store, (lost, acknowledged))
     again = reconcile(options(url, store, tmp_path / "out", repair="apply"))

@@ -5,11 +5,8 @@ from tests.resend.worlds import World
 from reliable_mq.message import CONSUMED_BY, RESENT
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_unowned import SqlUnowned
-from reliable_mq.reconcile.repair import Action, Repair
-from reliable_mq.reconcile.sql_repair import SqlRepair
 from reliable_mq.resend.notice import Notice
 from reliable_mq.resend.sql_notices import SqlNoticeBook
-from reliable_mq.sql_types import utc_datetime
 
 NOTICES = "rmq_notices_0123456789abcdef"
 
@@ -71,21 +68,6 @@ def test_what_a_person_wants_sent_again_waits_for_the_end_of_its_topics_pause(
     assert (relay_once(world, 200.0), world.scheduler.run_once(200.0).sent) == ([], 0)
     world.topics.resume("orders", "ann", "", 300.0)
     assert (relay_once(world, 300.0), world.scheduler.run_once(300.0).sent) == ([], 1)
-
-
-def test_what_a_repair_sends_again_says_so(world: World) -> None:
-    stub = world.sent("a")
-    seen = {f"stub_{name}": world.row(stub)[name] for name in ("status", "count", "update_date")}
-    repair = Repair(stub, Action.RESEND, ("g",), ("LOST",), {**seen, "stub_offset": 5})
-    url = world.database.url.render_as_string(hide_password=False)
-    worker = SqlRepair(url, "rmq_", "run")
-    (done,) = worker.apply([repair], utc_datetime(200.0))
-    worker._engine.dispose()
-
-    assert done.changed
-    assert relay_once(world, 200.0) == []
-    assert world.scheduler.run_once(200.0).sent == 1
-    assert world.broker.messages[0].properties[RESENT] == "true"
 
 
 def test_what_a_scheduler_has_taken_over_and_not_sent_stays_the_schedulers(world: World) -> None:

@@ -26,7 +26,8 @@ from reliable_mq.reconcile import conclusion, file_store, sql_ledger
 from reliable_mq.reconcile.evidence import evidence_of
 from reliable_mq.reconcile.file_run_folders import LocalRunFolders
 from reliable_mq.reconcile.moments import first_id
-from reliable_mq.reconcile.repair import Repair, plan
+from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate, plan
+from reliable_mq.reconcile.repair_outcome import outcome_of
 from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
 from reliable_mq.reconcile.spark_causes import cause
 from reliable_mq.reconcile.spark_job import Ledgers, Moment, verdicts
@@ -34,7 +35,7 @@ from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
 from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
-from reliable_mq.reconcile.sql_repair import repair_everywhere
+from reliable_mq.reconcile.sql_repair import Order, repair_all
 from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, summarize
 
 REPAIRS = ("plan", "apply")
@@ -51,6 +52,7 @@ class Options:
     `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
     findings the first `findings_max` are written into the table; the folder has all. Of the runs'
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
+    `choice` and `rate` say what is repaired, and how fast.
     """
 
     database: str
@@ -67,6 +69,8 @@ class Options:
     findings_max: int = FINDINGS_KEPT_MAX
     runs_kept: int = RUNS_KEPT
     memory_bytes: int | None = None
+    choice: Choice = ALL_THAT_IS_SAFE
+    rate: Rate = UNBOUNDED
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -86,6 +90,7 @@ def reconcile(options: Options) -> dict[str, Any]:
     started = time.monotonic()
     options = _after_retention(options)
     ledgers, is_small = _open_ledgers(options)
+    options = replace(options, broker_name=_broker_of_store(options, ledgers.window))
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     try:
         with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
@@ -215,7 +220,6 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         first_id(options.since) if options.since else None,
         first_id(options.until) if options.until else None,
     )
-    _check_broker(options, window)
     managed: set[str] = set()
     stubs = 0
     for url in options.databases:
@@ -236,10 +240,11 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
     return ledgers, is_small
 
 
-def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
-    """Refuse ledgers of several brokers: what one broker holds, another one's log cannot know.
+def _broker_of_store(options: Options, window: sql_ledger.IdWindow) -> str | None:
+    """Return the broker that the ledgers name; refuse several of them.
 
-    Judged against the wrong store, a message would be called lost, and be sent again by a repair.
+    What one broker holds, another one's log cannot know: judged against the wrong store, a message
+    would be called lost, and be sent again by a repair.
     """
     names: set[str] = set()
     for url in options.databases:
@@ -256,6 +261,7 @@ def _check_broker(options: Options, window: sql_ledger.IdWindow) -> None:
             f"stubs and consume logs name the broker{told}, but --store is the log of one of them;"
             f" it cannot judge messages of another broker. {_OTHER_WINDOW}"
         )
+    return next(iter(names), options.broker_name)
 
 
 _OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
@@ -275,31 +281,19 @@ def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
 
 
 def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
-    repairs = plan(rows.findings())
-    results: list[tuple[Repair, bool | None, str]]
+    repairs = plan(rows.findings(), options.choice)
     if options.repair == "plan":
-        results = [(repair, None, "planned") for repair in repairs]
-    else:
-        done = repair_everywhere(
-            *(options.databases, options.prefix, run_id, repairs, options.now),
-            broker_name=options.broker_name,
-        )
-        results = [(each.repair, each.changed, each.outcome) for each in done]
-    return {
-        "mode": options.repair,
-        "planned": len(results),
-        "changed": sum(changed is True for _, changed, _ in results),
-        "actions": [
-            {
-                "message_id": repair.message_id,
-                "action": str(repair.action),
-                "consumer_groups": list(repair.groups),
-                "verdicts": list(repair.verdicts),
-                "outcome": outcome,
-            }
-            for repair, _, outcome in results[:FINDINGS_SHOWN_MAX]
-        ],
-    }
+        return outcome_of("plan", ((repair, False, "planned") for repair in repairs))
+    order = Order(
+        urls=options.databases,
+        prefix=options.prefix,
+        run_id=run_id,
+        as_of=options.now,
+        broker_name=options.broker_name,
+        rate=options.rate,
+    )
+    done = repair_all(order, repairs)
+    return outcome_of("apply", ((each.repair, each.changed, each.outcome) for each in done))
 
 
 def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:

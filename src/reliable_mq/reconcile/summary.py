@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from reliable_mq.reconcile.evidence import evidence_of, sentence
 from reliable_mq.reconcile.latency import bucket_start_ms, quantile_ms
-from reliable_mq.reconcile.repair import action_for
+from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE
 from reliable_mq.reconcile.verdict import Verdict
 
 FINDINGS_SHOWN_MAX = 1_000
@@ -99,7 +99,7 @@ def _latency(groups: Iterable[Group], bucket_of: str, weight_of: str) -> dict[st
 
 
 def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
-    action = action_for(row["verdict"], has_stub=row["stub_status"] is not None)
+    action = ALL_THAT_IS_SAFE.action_for(row)
     return {
         "verdict": row["verdict"],
         "message_id": row["message_id"],

@@ -7,8 +7,9 @@ legal, written down in the audit and closed among the escalations, all in the ca
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, false, func, null, select, true, update
+from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
 
+from reliable_mq.outbox.sql_again import forget_attempts, sent_again
 from reliable_mq.outbox.stub import (
     StubEvent,
     StubStatus,
@@ -110,7 +111,7 @@ class SqlHands:
     ) -> None:
         self._escalations = escalations
         self._audit = audit
-        stub, log = stubs.c, logs.c
+        stub = stubs.c
         these = is_among(stub.message_id, "ids", dialect)
         self._lock = (
             select(
@@ -129,26 +130,8 @@ class SqlHands:
             resend_time=null(),
             **settled,
         )
-        self._retry = change.values(
-            status=next_status(StubStatus.VOIDED, StubEvent.RETRY).value,
-            count=0,
-            given_up=false(),
-            given_up_by="",
-            missed=true(),
-            broker_name=null(),
-            queue_id=null(),
-            offset=null(),
-            owner=null(),
-            lease_until=null(),
-            resend_time=bindparam("at"),
-            **settled,
-        )
-        # Attempts that were used up start again too, or the message would be given up unread.
-        self._forget_attempts = (
-            update(logs)
-            .where(is_among(log.message_id, "ids", dialect), log.state == 0, log.owner.is_(None))
-            .values(attempt=0, lease_until=null())
-        )
+        self._retry = change.values(**sent_again(bindparam("at")), note=bindparam("text"))
+        self._forget_attempts = forget_attempts(logs, dialect)
 
     def retry(
         self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
