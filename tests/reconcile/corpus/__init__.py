@@ -1,0 +1,1 @@
+"""Ledgers that the real system made, with faults that really happened; see `scene`."""

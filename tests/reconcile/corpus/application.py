@@ -1,0 +1,83 @@
+"""The shop whose ledgers are reconciled: orders that two groups must hear of.
+
+An order says itself what is to go wrong with it, so that every process that consumes it agrees, and
+a test knows what the ledgers must hold. As a worker, `RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE`
+and `RELIABLE_MQ_REDIS` say where everything is: `reliable-mq run
+tests.reconcile.corpus.application:mq`.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy.orm import Session
+
+from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
+
+NAME, TOPIC = "corpus", "orders"
+PAYMENTS, LOYALTY = "payments", "loyalty"
+REJECTED, FAILS_ONCE, HANGS = "rejected", "fails once", "hangs"
+"""What can happen to an order where it is consumed."""
+
+LEASE_SECONDS = 1.0
+TABLES = MetaData()
+EFFECTS = Table(
+    "effects",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("consumer_group", String(40), nullable=False),
+    Column("order_id", Integer, nullable=False),
+)
+_never = threading.Event()
+
+
+@dataclass
+class Order:
+    """What is sent: by group, what happens there to the order; nothing, if nothing is said."""
+
+    id: int
+    payments: str = ""
+    loyalty: str = ""
+    note: str = ""
+
+
+def _happen(what: str, message: ReceivedMessage) -> None:
+    if what == REJECTED:
+        raise Reject("no such card")
+    if what == FAILS_ONCE and message.reconsume_times == 0:
+        raise Retry(after=0.1)
+    if what == HANGS:
+        _never.wait()
+
+
+def shop(
+    *, broker: str | None = None, database: str | None = None, redis: str | None = None
+) -> ReliableMQ:
+    """Return the application with its two consumer groups."""
+    mq = ReliableMQ(
+        NAME,
+        broker=broker,
+        database=database,
+        redis=redis,
+        relay_lease=0.5,
+        claim_lease=LEASE_SECONDS,
+        retry_waits=(0.1,),
+        retention="off",
+    )
+
+    @mq.consumer(TOPIC, group=PAYMENTS, batch=64)
+    def pay(order: Order, session: Session, message: ReceivedMessage) -> None:
+        """Many in one transaction."""
+        session.execute(insert(EFFECTS), {"consumer_group": PAYMENTS, "order_id": order.id})
+        _happen(order.payments, message)
+
+    @mq.consumer(TOPIC, group=LOYALTY, log_receipt=True)
+    def add_points(order: Order, session: Session, message: ReceivedMessage) -> None:
+        """Receipt first, as for effects outside the database."""
+        session.execute(insert(EFFECTS), {"consumer_group": LOYALTY, "order_id": order.id})
+        _happen(order.loyalty, message)
+
+    return mq
+
+
+mq = shop()

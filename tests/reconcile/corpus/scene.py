@@ -1,0 +1,252 @@
+"""The real system of one corpus, and what can be done to it.
+
+Receives addresses of servers; hands on acts: place orders, kill, reset, void, lose. It notes with
+every message what a reconciliation has to find, and knows no rule by which one would find it.
+"""
+
+import itertools
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from bench.reliable_mq_broker import ReliableMQBroker
+from sqlalchemy import bindparam, create_engine, text
+from tests.broker_core.raw_client import RawClient
+from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, TOPIC, Order, shop
+
+from reliable_mq.app.sql_by_hand import ByHand
+from reliable_mq.cli.demo.loss import StoredMessage, delete_message
+from reliable_mq.cli.demo.processes import Process
+from reliable_mq.client.thread_client import Client
+from reliable_mq.message import Decision, Message, SendResult
+from reliable_mq.outbox.half import half_group
+from reliable_mq.outbox.stub import StubEvent
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.message_id import decode_offset_message_id
+
+ROOT = Path(__file__).parents[3]
+FREE_TOPIC = "free"
+HERE = f"{__package__}.application:mq"
+MESSAGE_SIZE_MAX = 16 * 1024
+DEADLINE_SECONDS = 60.0
+LOOK_SECONDS = 0.02
+SEND_AT_ONCE = 500
+BROKER = {
+    "maxMessageSize": str(MESSAGE_SIZE_MAX),
+    # The broker asks soon for halves that nobody ended.
+    "transactionTimeOut": "300",
+    "transactionCheckInterval": "200",
+    # It looks all the time for segments that are an hour old.
+    "fileReservedTime": "1",
+    "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+    "cleanResourceInterval": "100",
+}
+Expected = dict[tuple[str, str], str]
+
+
+class Scene:
+    """A broker, a worker and a producer at work on one database. A context manager.
+
+    Args:
+        directory: gets the broker's store and the processes' logs.
+        database: SQLAlchemy URL; tables are made.
+        redis: URL.
+        segment_size: of the broker's commit log.
+    """
+
+    def __init__(
+        self, directory: Path, database: str, redis: str, segment_size: int = 128 * 1024
+    ) -> None:
+        settings = {**BROKER, "mappedFileSizeCommitLog": str(segment_size)}
+        self.directory, self.segment_size = directory, segment_size
+        self.database, self._redis = database, redis
+        self.broker = ReliableMQBroker(directory, "ASYNC_FLUSH", settings=settings)
+        self.expected: Expected = {}
+        self.kinds: dict[str, list[str]] = defaultdict(list)
+        self._numbers = itertools.count(1)
+        self._engine = create_engine(database)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.broker.start()
+        self._stack.callback(self.broker.kill)
+        self._stack.callback(self._engine.dispose)
+        self.mq = shop(**self._place)
+        self.mq.create_tables()
+        TABLES.create_all(self._engine)
+        self._stack.callback(self.mq.close)
+        environment = {f"RELIABLE_MQ_{name.upper()}": value for name, value in self._place.items()}
+        paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        command = ("-m", "reliable_mq.cli.main", "run", HERE)
+        log = self.directory / "worker.log"
+        self.worker = Process("worker", command, environment, log)
+        self._stack.callback(self.worker.kill)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def _place(self) -> dict[str, str]:
+        broker = self.broker.name_server_address
+        return {"broker": broker, "database": self.database, "redis": self._redis}
+
+    def rows(self, statement: str, **values: Any) -> list[Any]:
+        """Return the rows of a question; a list as value stands behind IN."""
+        found: list[Any] = self._do(statement, values).fetchall()
+        return found
+
+    def change(self, statement: str, **values: Any) -> None:
+        """Change rows as a bad script would; exactly as many as ids are given."""
+        changed = self._do(statement, values).rowcount
+        assert changed == len(values.get("ids", (1,))), f"{statement}: {changed} rows"
+
+    def _do(self, statement: str, values: Mapping[str, Any]) -> Any:
+        names = [name for name, value in values.items() if isinstance(value, list)]
+        bound = text(statement).bindparams(*(bindparam(name, expanding=True) for name in names))
+        with self._engine.begin() as connection:
+            found = connection.execute(bound, dict(values))
+            return found.freeze()() if found.returns_rows else found
+
+    def until(self, statement: str, wanted: int, **values: Any) -> None:
+        """Return when a count has come to `wanted`."""
+        self.until_true(lambda: self.rows(statement, **values)[0][0] == wanted, statement)
+
+    @staticmethod
+    def until_true(condition: Callable[[], bool], what: str) -> None:
+        """Return when a condition holds; AssertionError after a minute."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not happen in time: {what}"
+            time.sleep(LOOK_SECONDS)
+
+    def expect(self, ids: Sequence[str], **verdicts: str) -> None:
+        """Note the verdicts of messages, by group; `nobody` stands for no group."""
+        for identity in ids:
+            for group, verdict in verdicts.items():
+                self.expected[identity, "" if group == "nobody" else group] = verdict
+
+    def place(
+        self,
+        count: int,
+        kind: str,
+        verdicts: Mapping[str, str],
+        *,
+        half: bool = False,
+        delay: timedelta | None = None,
+        **order: str,
+    ) -> list[str]:
+        """Commit orders; return the ids of their messages."""
+        orders = [Order(next(self._numbers), **order) for _ in range(count)]
+        ids: list[str] = []
+        for at in range(0, count, SEND_AT_ONCE):
+            part = orders[at : at + SEND_AT_ONCE]
+            with self.mq.transaction(half=half) as tx:
+                if delay is None:
+                    ids += tx.send_many(TOPIC, part, key=lambda one: one.id)
+                else:
+                    ids += [tx.send(TOPIC, one, key=one.id, delay=delay) for one in part]
+        self.kinds[kind] += ids
+        self.expect(ids, **verdicts)
+        return ids
+
+    def wait_until_sent(self, ids: list[str]) -> None:
+        question = (
+            "SELECT count(*) FROM rmq_message_stub"
+            " WHERE message_id IN :ids AND broker_name IS NOT NULL"
+        )
+        self.until(question, len(ids), ids=ids)
+
+    def wait_until_consumed(self, group: str, ids: list[str], state: int = 1) -> None:
+        question = (
+            "SELECT count(*) FROM rmq_consume_log"
+            " WHERE message_id IN :ids AND consumer_group = :name AND state = :state"
+        )
+        self.until(question, len(ids), ids=ids, name=group, state=state)
+
+    def wait_for_dead_letters(self, group: str, count: int) -> None:
+        """Return when so many lie in the group's dead-letter topic."""
+
+        def are_there() -> bool:
+            with RawClient(self.broker.address) as tool:
+                header = {"topic": f"%DLQ%{group}"}
+                answer = tool.ask(RequestCode.GET_TOPIC_STATS_INFO, header)
+            if answer.code != ResponseCode.SUCCESS:  # there is no such topic yet
+                return False
+            queues = fastjson.loads(answer.body)["offsetTable"].values()
+            return bool(sum(each["maxOffset"] for each in queues) == count)
+
+        self.until_true(are_there, f"{count} dead letters of {group}")
+
+    def send_aside(self, topic: str, bodies: Sequence[bytes], **names: Any) -> list[SendResult]:
+        """Send without a transaction, as some other program would."""
+        with Client(self.broker.name_server_address) as client:
+            results = client.send_many([Message(topic=topic, body=one, **names) for one in bodies])
+        assert all(isinstance(one, SendResult) for one in results), results
+        return [one for one in results if isinstance(one, SendResult)]
+
+    def fill_segment(self) -> None:
+        """Send messages of nobody's until the log's next segment has begun."""
+        segments: set[int] = set()
+        while len(segments) < 2:
+            for sent in self.send_aside(FREE_TOPIC, [bytes(1000)] * 10):
+                at = decode_offset_message_id(sent.offset_message_id).commit_log_offset
+                segments.add(at // self.segment_size)
+                if at >= self.segment_size:
+                    self.expect([sent.message_id], nobody="unmanaged")
+
+    def age_first_segment(self) -> None:
+        """Let the broker find that the time of its oldest messages is over, and remove them."""
+        first = self.broker.store / "commitlog" / f"{0:020d}"
+        os.utime(first, times=(0, 0))
+        self.until_true(lambda: not first.exists(), "retention of the broker")
+
+    def begin_half(self, body: bytes) -> str:
+        """Send a half of a producer that dies before its transaction commits."""
+        group = half_group(NAME, self.mq.database.identity.value())
+        with Client(self.broker.name_server_address) as client:
+            client.join_transactions(group, lambda _: Decision.UNKNOWN)
+            half = client.send_half(Message(topic=TOPIC, body=body), group)
+        return str(half.message_id)
+
+    def reset_to_end(self, group: str) -> None:
+        """Let a group go on behind the last message that is stored."""
+        header = {"topic": TOPIC, "group": group, "timestamp": -1, "queueId": -1}
+        with RawClient(self.broker.address) as tool:
+            answer = tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        assert answer.code == 0, answer.remark
+
+    def void(self, ids: Sequence[str]) -> None:
+        """Give stubs up by hand."""
+        hands = ByHand(self.mq.database, StubEvent.VOID, actor="tester", why="not wanted")
+        done = {name: was for part in hands.these(ids) for name, was in part.items()}
+        assert done == dict.fromkeys(ids, True)
+
+    def lose(self, ids: list[str]) -> None:
+        """Let the broker lose messages that it acknowledged."""
+        question = (
+            'SELECT message_id, topic, queue_id, "offset" FROM rmq_message_stub'
+            " WHERE message_id IN :ids"
+        )
+        for row in self.rows(question, ids=ids):
+            at = delete_message(self.broker.store, StoredMessage(*row))
+            host, _, port = self.broker.address.partition(":")
+            packed = bytes(map(int, host.split("."))) + int(port).to_bytes(4, "big")
+            # What lies there now is nobody's message without an id of its own.
+            self.expect([(packed + at.to_bytes(8, "big")).hex().upper()], nobody="unmanaged")
+
+    def consume_here(self) -> Any:
+        """Return the application, consuming in this process; close it."""
+        mq = shop(**self._place)
+        mq.start()
+        return mq
+
+
+__all__ = ["LOYALTY", "PAYMENTS", "Expected", "Scene"]
