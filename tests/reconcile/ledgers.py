@@ -58,6 +58,7 @@ class StoreWriter:
         store_time: datetime = LONG_AGO,
         reconsume_times: int = 0,
         sys_flag: int = 0,
+        tags_code: int = 0,
     ) -> Record:
         """Append one record and its consume-queue unit; return the record."""
         queue = self._queues[topic, queue_id]
@@ -89,10 +90,11 @@ class StoreWriter:
                 store_time=store_time,
                 reconsume_times=reconsume_times,
                 sys_flag=sys_flag,
+                tags_code=tags_code,
             )
         self._segments[base] += data
         self._end += len(data)
-        queue.append(struct.pack(">qiq", record.commit_log_offset, len(data), 0))
+        queue.append(struct.pack(">qiq", record.commit_log_offset, len(data), tags_code))
         record.size = len(data)
         return record
 

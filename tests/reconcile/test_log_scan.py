@@ -13,12 +13,12 @@ from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseco
 from reliable_mq.client.received import received
 from reliable_mq.errors import StoreError
 from reliable_mq.message import MessageQueue
+from reliable_mq.reconcile.file_queues import read_progress
 from reliable_mq.reconcile.file_store import (
     LogPartition,
     StoreLayout,
     read_layout,
     read_partition,
-    read_progress,
 )
 from reliable_mq.reconcile.log_scan import End, LogRow, scan
 from reliable_mq.wire.message_id import encode_offset_message_id

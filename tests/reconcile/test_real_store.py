@@ -16,7 +16,8 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.subscription import CONSUMED, Dead, Outcome, Subscription
 from reliable_mq.client.transaction import CheckBack
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
-from reliable_mq.reconcile.file_store import read_layout, read_partition, read_progress
+from reliable_mq.reconcile.file_queues import read_progress
+from reliable_mq.reconcile.file_store import read_layout, read_partition
 from reliable_mq.reconcile.log_scan import LogRow
 from reliable_mq.wire.record import body_checksum
 

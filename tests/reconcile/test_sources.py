@@ -10,7 +10,7 @@ from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.moments import first_id
-from reliable_mq.reconcile.source_options import number, option, switch
+from reliable_mq.reconcile.source_options import names, number, option, switch
 from reliable_mq.reconcile.sql_ledger import (
     CONSUME_LOG,
     STUB,
@@ -121,6 +121,41 @@ def test_spark_reads_both_sources_in_partitions(
     assert stubs.rdd.getNumPartitions() == 5
     assert log.rdd.getNumPartitions() > 3
     assert joined.count() == COUNT
+
+
+@pytest.mark.spark
+def test_a_query_of_the_log_reads_only_the_columns_that_were_chosen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Given columns chosen by an option or by a schema, then the source has these and no other."""
+    store = StoreWriter(tmp_path / "store")
+    for index in range(COUNT):
+        store.send(message_id(index, moment(index)), b"%d" % index)
+    reader = spark.read.format("reliable_mq_log").option("path", store.write())
+
+    chosen = reader.option("columns", "body, broker, message_id").option("broker", "b-1").load()
+    told = reader.schema("queue_offset bigint, message_id string").load()
+
+    assert chosen.columns == ["body", "broker", "message_id"]
+    rows = chosen.where(f"message_id = '{message_id(7, moment(7))}'").collect()
+    assert [(bytes(row.body), row.broker) for row in rows] == [(b"7", "b-1")]
+    assert told.columns == ["queue_offset", "message_id"]
+    found = told.where("queue_offset = 100").collect()
+    assert [row.message_id for row in found] == [message_id(100, moment(100))]
+    for schema, what in (
+        ("nonsense int", "no such column"),
+        ("size int", "size is bigint, not int"),
+    ):
+        with pytest.raises(Exception, match=what):
+            reader.schema(schema).load().collect()
+
+
+def test_names_are_listed_with_commas_between_them() -> None:
+    assert names({"columns": "a, b"}, "columns", ()) == ["a", "b"]
+    assert names({}, "columns", ("c",)) == ["c"]
+    for text in ("", "a,,b", "a,b,a"):
+        with pytest.raises(ConfigurationError, match="takes names with commas between them"):
+            names({"columns": text}, "columns", ())
 
 
 def test_options_that_make_no_sense_are_named() -> None:

@@ -1,33 +1,34 @@
 """A scan of commit-log bytes that reads of each record only what reconciliation asks for.
 
-Receives bytes and the log offset at which they begin; hands on one tuple per record (`COLUMNS`).
+Receives bytes and the log offset at which they begin; hands on one tuple per record (`LogRow`).
 Refuses to know files and Spark. It is written against the format alone (`wire/record.py`), not
 against the broker's own reader: reconciliation must not inherit a mistake of what it audits.
 
-Roles: a `first` delivery is a record in an ordinary topic. Topics of the system hold copies:
-`delayed` (still in a delay queue), `retry` and `retry delayed` (a failed attempt, to be delivered
-again), `dead` (a dead letter). `system` is anything else there. `damaged` is a stretch of the log
-that is no record though the log goes on behind it.
+What the roles mean is told in `log_roles`. This is the plain reading, record by record:
+`log_columns` reads many at once, comes here for what is rare, and must agree in everything.
 
-Source of the format: Apache RocketMQ `MessageDecoder`, `CommitLog`, `MixAll`, `TopicValidator`.
+Source of the format: Apache RocketMQ `MessageDecoder`, `CommitLog`.
 """
 
 import struct
 import zlib
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import RECORD_SIZE_MAX
-from reliable_mq.wire.message_id import ledger_id
-from reliable_mq.wire.properties import (
-    DELAY,
-    ORIGIN_MESSAGE_ID,
-    REAL_TOPIC,
-    TAGS,
-    UNIQ_KEY,
-    decode_properties,
+from reliable_mq.reconcile.log_roles import (
+    DAMAGED,
+    FIRST,
+    USUAL,
+    Customs,
+    Place,
+    Role,
+    is_special,
+    role_of,
 )
+from reliable_mq.wire.message_id import ledger_id
+from reliable_mq.wire.properties import ORIGIN_MESSAGE_ID, TAGS, UNIQ_KEY, decode_properties
 from reliable_mq.wire.record import (
     BLANK_MAGIC,
     BORN_HOST_V6,
@@ -43,22 +44,7 @@ from reliable_mq.wire.record import (
     decode_record,
 )
 
-RETRY_PREFIX = "%RETRY%"
-DEAD_PREFIX = "%DLQ%"
-DELAY_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
-SYSTEM_TOPICS = frozenset(
-    {
-        *("TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC"),
-        *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
-        *("TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"),
-        "DefaultHeartBeatSyncerTopic",
-    }
-)
-SYSTEM_PREFIXES = ("rmq_sys_", "%LMQ%")
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
-
-FIRST, DELAYED, RETRY, RETRY_DELAYED = "first", "delayed", "retry", "retry delayed"
-DEAD, SYSTEM, DAMAGED = "dead", "system", "damaged"
 
 
 class LogRow(NamedTuple):
@@ -70,7 +56,8 @@ class LogRow(NamedTuple):
     `topic` is the topic the message was sent to, as far as the record says; `queue_topic` and
     `queue_id` are the queue that holds the record. `content_crc` is computed from the body as it
     lies there, after decompression, and None when it was not asked for or cannot be known;
-    `body_crc` is what the record says of itself.
+    `body_crc` is what the record says of itself. `due_time` is when a broker is to deliver a copy
+    that waits, None of all others.
     """
 
     role: str
@@ -92,6 +79,7 @@ class LogRow(NamedTuple):
     body_crc: int | None = None
     content_crc: int | None = None
     reason: str | None = None
+    due_time: int | None = None
 
 
 class End(Enum):
@@ -102,17 +90,17 @@ class End(Enum):
     INVALID = "no record begins here"
 
 
-_HEAD_V4 = struct.Struct(">iIIi4xqqiq8xq8xi8xi")  # wire/record.py draws it; both hosts IPv4
+_HEAD_V4 = struct.Struct(">iIii4xqqiq8xq8xi8xi")  # wire/record.py draws it; both hosts IPv4
 _HEAD_V4_SIZE = _HEAD_V4.size
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _PHYSICAL_OFFSET_AT = 28
 _STORE_HOST_AT, _STORE_HOST_SIZE = 64, 8
-_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_SIGN_BIT = 1 << 31
 _CRC_MASK = 0x7FFFFFFF
 _COMPRESSION_MASK = 0x700
 _ZLIB = (0x000, 0x300)
 _UNPACKED_SIZE_MAX = 64 * 1024 * 1024
-_INVISIBLE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+INVISIBLE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 def damaged(log_offset: int, size: int) -> LogRow:
@@ -120,34 +108,50 @@ def damaged(log_offset: int, size: int) -> LogRow:
     return LogRow(DAMAGED, log_offset, size)
 
 
-def scan(buffer: bytes, log_offset: int, *, check_body: bool) -> tuple[list[LogRow], int, End]:
+def scan(
+    buffer: bytes, log_offset: int, *, check_body: bool, customs: Customs = USUAL
+) -> tuple[list[LogRow], int, End]:
     """Read the records that lie one after another from the beginning of `buffer`.
 
     Args:
         buffer: bytes of one segment; the first is where a record begins.
         log_offset: the log offset of the first byte; every record must say the same of itself.
         check_body: whether to compute `content_crc`.
+        customs: of the broker whose log it is.
 
     Returns:
         The rows, how many bytes they took, and why the scan ended.
     """
     rows: list[LogRow] = []
-    at, length = 0, len(buffer)
-    while True:
-        if length - at < _SIZE_AND_MAGIC.size:
-            return rows, at, End.CUT
-        size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
-        if magic not in (MAGIC_V1, MAGIC_V2):
-            return rows, at, End.BLANK if magic == BLANK_MAGIC else End.INVALID
-        if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX:
-            return rows, at, End.INVALID
-        if size > length - at:
-            return rows, at, End.CUT
-        row = _row(buffer, at, size, magic, log_offset + at, check_body)
+    starts, used, end = record_starts(buffer)
+    for at in starts:
+        row = read_row(buffer, at, log_offset + at, check_body=check_body, customs=customs)
         if row is None:
             return rows, at, End.INVALID
         rows.append(row)
+    return rows, used, end
+
+
+def record_starts(buffer: bytes) -> tuple[list[int], int, End]:
+    """Walk over what claims to be records, from the beginning of `buffer`, by their sizes alone.
+
+    Returns:
+        Where each begins, where the walk ended, and why.
+    """
+    starts: list[int] = []
+    at, length = 0, len(buffer)
+    unpack = _SIZE_AND_MAGIC.unpack_from
+    while length - at >= _SIZE_AND_MAGIC.size:
+        size, magic = unpack(buffer, at)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            return starts, at, End.BLANK if magic == BLANK_MAGIC else End.INVALID
+        if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX:
+            return starts, at, End.INVALID
+        if size > length - at:
+            break
+        starts.append(at)
         at += size
+    return starts, at, End.CUT
 
 
 def find_record(buffer: bytes, log_offset: int) -> int | None:
@@ -170,18 +174,27 @@ def find_record(buffer: bytes, log_offset: int) -> int | None:
     return min(found, default=None)
 
 
-def _row(
-    buffer: bytes, at: int, size: int, magic: int, log_offset: int, check_body: bool
+def read_row(
+    buffer: bytes, at: int, log_offset: int | None, *, check_body: bool, customs: Customs
 ) -> LogRow | None:
+    """Return what the record at `at` says, or None when it is none.
+
+    Args:
+        buffer: holds it whole, as `record_starts` found it.
+        at: where it begins.
+        log_offset: what it has to say of its place; None: whatever it says is believed.
+        check_body: whether to compute `content_crc`.
+        customs: of the broker whose record it is.
+    """
     head = _HEAD_V4.unpack_from(buffer, at)
-    if magic == MAGIC_V2 or head[6] & _V6:
-        return _unusual_row(buffer, at, log_offset, check_body)
-    (_, _, body_crc, queue_id, queue_offset, says, sys_flag, born_time, store_time) = head[:9]
+    if head[1] == MAGIC_V2 or head[6] & (BORN_HOST_V6 | STORE_HOST_V6):
+        return _unusual_row(buffer, at, log_offset, check_body, customs)
+    (size, _, body_crc, queue_id, queue_offset, says, sys_flag, born_time, store_time) = head[:9]
     reconsume_times, body_size = head[9:]
     body_at = at + _HEAD_V4_SIZE
     topic_at = body_at + body_size + 1
     end = at + size
-    if says != log_offset or body_size < 0 or topic_at + 2 > end:
+    if log_offset not in (None, says) or body_size < 0 or topic_at + 2 > end:
         return None
     properties_at = topic_at + buffer[topic_at - 1] + 2
     properties = buffer[properties_at:end]
@@ -193,31 +206,36 @@ def _row(
     return _described(
         buffer[topic_at : properties_at - 2],
         properties,
-        (queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times),
+        (queue_id, queue_offset, says, size, sys_flag, reconsume_times),
         (born_time, store_time, body_size, body_crc),
         content_crc(body, sys_flag) if check_body else None,
         buffer[at + _STORE_HOST_AT : at + _STORE_HOST_AT + _STORE_HOST_SIZE],
+        customs,
     )
 
 
-def _unusual_row(buffer: bytes, at: int, log_offset: int, check_body: bool) -> LogRow | None:
+def _unusual_row(
+    buffer: bytes, at: int, log_offset: int | None, check_body: bool, customs: Customs
+) -> LogRow | None:
     """Read a record with IPv6 hosts or a long topic: rare, so the plain decoder is good enough."""
     try:
         record: Record = decode_record(buffer, at)
     except RecordError:
         return None
-    if record.commit_log_offset != log_offset:
+    if log_offset not in (None, record.commit_log_offset):
         return None
+    body_crc = record.body_crc - 2 * (record.body_crc & _SIGN_BIT)
     return _described(
         record.topic.encode(),
         record.properties,
         (
-            *(record.queue_id, record.queue_offset, log_offset),
+            *(record.queue_id, record.queue_offset, record.commit_log_offset),
             *(record.size, record.sys_flag, record.reconsume_times),
         ),
-        (record.born_time_ms, record.store_time_ms, len(record.body), record.body_crc),
+        (record.born_time_ms, record.store_time_ms, len(record.body), body_crc),
         content_crc(record.body, record.sys_flag) if check_body else None,
         record.store_host,
+        customs,
     )
 
 
@@ -242,31 +260,29 @@ def content_crc(body: bytes, sys_flag: int) -> int | None:
 def _described(
     topic_bytes: bytes,
     properties: bytes,
-    place: tuple[int, int, int, int, int, int],
+    place_and_size: tuple[int, int, int, int, int, int],
     times_and_body: tuple[int, int, int, int],
     crc: int | None,
     store_host: bytes,
+    customs: Customs,
 ) -> LogRow:
     queue_topic = topic_bytes.decode("utf-8", "replace")
-    delay_level: int | None = None
-    reason: str | None = None
-    role, topic, group = FIRST, queue_topic, None
-    if _is_special(queue_topic) or place[4] & TRANSACTION_MASK in _INVISIBLE:
+    queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times = place_and_size
+    role, reason = Role(FIRST, queue_topic), None
+    if is_special(queue_topic) or sys_flag & TRANSACTION_MASK in INVISIBLE:
         names = decode_properties(properties)
-        role, topic, group = _role(queue_topic, names)
-        level = names.get(DELAY, "")
-        delay_level = int(level) if level.isdigit() else None
+        place = Place(queue_topic, queue_id, queue_offset, log_offset, times_and_body[1])
+        role = role_of(place, names, customs)
         reason = names.get(DEAD_LETTER_REASON)
-    queue_id, queue_offset, log_offset, size, sys_flag, reconsume_times = place
     return LogRow(
-        role,
+        role.role,
         log_offset,
         size,
-        topic,
-        group,
+        role.topic,
+        role.consumer_group,
         ledger_id(
             property_value(properties, UNIQ_KEY)
-            or _id_without_key(properties, role, store_host, log_offset)
+            or id_without_key(properties, role.role, store_host, log_offset)
         ),
         property_value(properties, TAGS),
         queue_topic,
@@ -274,56 +290,36 @@ def _described(
         queue_offset,
         sys_flag,
         reconsume_times,
-        delay_level,
+        role.delay_level,
         *times_and_body,
         crc,
         reason,
+        role.due_ms,
     )
 
 
-def _id_without_key(properties: bytes, role: str, store_host: bytes, log_offset: int) -> str:
+def id_without_key(properties: bytes, role: str, store_host: bytes, log_offset: int) -> str:
     """Return what a consumer calls a message whose producer gave it no UNIQ_KEY.
 
     The offset message id of its first delivery; copies carry that of the first one as a property.
     """
     origin = None if role == FIRST else property_value(properties, ORIGIN_MESSAGE_ID)
-    return origin or (store_host + log_offset.to_bytes(8, "big")).hex().upper()
-
-
-def _is_special(topic: str) -> bool:
-    return (
-        topic.startswith("%")
-        or topic in DELAY_TOPICS
-        or topic in SYSTEM_TOPICS
-        or topic.startswith(SYSTEM_PREFIXES)
-    )
-
-
-def _role(queue_topic: str, properties: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return (role, topic the message was sent to, consumer group) of a record that is a copy."""
-    origin = properties.get("RETRY_TOPIC", queue_topic)
-    if queue_topic.startswith(RETRY_PREFIX):
-        return RETRY, origin, queue_topic.removeprefix(RETRY_PREFIX)
-    if queue_topic.startswith(DEAD_PREFIX):
-        return DEAD, origin, queue_topic.removeprefix(DEAD_PREFIX)
-    if queue_topic in DELAY_TOPICS:
-        real = properties.get(REAL_TOPIC, queue_topic)
-        if real.startswith(RETRY_PREFIX):
-            return RETRY_DELAYED, origin, real.removeprefix(RETRY_PREFIX)
-        return DELAYED, real, None
-    return SYSTEM, queue_topic, None
+    return origin or (store_host + (log_offset % 2**64).to_bytes(8, "big")).hex().upper()
 
 
 def property_value(properties: bytes, name: str) -> str | None:
     """Return the value of one property of the stored text without reading the others."""
-    mark = name.encode() + b"\x01"
-    at = properties.rfind(b"\x02" + mark)
-    if at >= 0:
-        start = at + 1 + len(mark)
-    elif properties.startswith(mark):
-        start = len(mark)
-    else:
+    start = value_begin(properties, name.encode() + b"\x01")
+    if start < 0:
         return None
     end = properties.find(b"\x02", start)
     value = properties[start:end] if end >= 0 else properties[start:]
     return value.decode("utf-8", "replace") or None
+
+
+def value_begin(properties: bytes, mark: bytes) -> int:
+    """Return where the value of the last property begins whose name and 0x01 are `mark`, or -1."""
+    at = properties.rfind(b"\x02" + mark)
+    if at >= 0:
+        return at + 1 + len(mark)
+    return len(mark) if properties.startswith(mark) else -1

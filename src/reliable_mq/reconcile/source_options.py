@@ -1,6 +1,6 @@
 """Options of the data sources: texts that Spark hands over, as values. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from reliable_mq.errors import ConfigurationError
 
@@ -39,3 +39,20 @@ def switch(options: Mapping[str, str], name: str, otherwise: str) -> bool:
     if value not in ("true", "false"):
         raise ConfigurationError(f"the option {name!r} is true or false, not {value!r}")
     return value == "true"
+
+
+def names(options: Mapping[str, str], name: str, otherwise: Sequence[str]) -> list[str]:
+    """Return the names that an option lists, with commas between them.
+
+    Raises:
+        ConfigurationError: when it lists none, or one twice.
+    """
+    if name not in options:
+        return list(otherwise)
+    found = [part.strip() for part in options[name].split(",")]
+    if not all(found) or len(set(found)) != len(found):
+        raise ConfigurationError(
+            f"the option {name!r} takes names with commas between them, each once,"
+            f" not {options[name]!r}"
+        )
+    return found

@@ -13,14 +13,12 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.message import NOTICE_TOPIC_PREFIX
 from reliable_mq.reconcile import sql_ledger
 from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
 from reliable_mq.reconcile.verdict import FACTS, FINDINGS, sql_case
 
 MOVING_SECONDS_MAX = 5.0  # how far the clocks of database, broker and this machine may differ
-_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -184,14 +182,6 @@ def _with_places(spark: SparkSession, rows: DataFrame, ledgers: Ledgers) -> Data
     )
 
 
-def _delay_seconds(level: str) -> str:
-    """Return SQL for the seconds of a delay level, by the levels that Apache's broker ships."""
-    words = DELAY_LEVELS_TEXT.split()
-    seconds = [int(word[:-1]) * _SECONDS_OF_UNIT[word[-1]] for word in words]
-    table = f"array({', '.join(map(str, seconds))})"
-    return f"get({table}, least(greatest({level}, 1), {len(seconds)}) - 1)"
-
-
 def _timestamp(moment: datetime) -> str:
     return f"timestamp'{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
@@ -199,10 +189,7 @@ def _timestamp(moment: datetime) -> str:
 def _facts(ledgers: Ledgers, moment: Moment) -> dict[str, Column]:
     """Return one expression for each fact of the decision table."""
     late = _timestamp(moment.as_of - moment.grace)
-    due = (
-        "r.store_time + make_interval(0, 0, 0, 0, 0, 0,"
-        f" {_delay_seconds('coalesce(r.delay_level, r.queue_id + 1)')})"
-    )
+    due = "r.due_time"
     position = "coalesce(stub.offset, log.offset)"
     queue = "coalesce(stub.queue_id, log.queue_id)"
     retried = "coalesce(array_max(filter(copies, c -> c.role = 'retry').reconsume_times), 0)"

@@ -20,8 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from reliable_mq.reconcile import file_store, sql_ledger
+from reliable_mq.reconcile.log_schema import LOG_SCHEMA
 from reliable_mq.reconcile.source_options import option
-from reliable_mq.reconcile.spark_log_source import LOG_SCHEMA, LogReader
+from reliable_mq.reconcile.spark_log_source import LogReader
 from reliable_mq.reconcile.spark_table_source import TableReader
 
 LEDGERS_FORMAT = "reliable_mq_ledgers"
@@ -30,7 +31,7 @@ STUB, LOG, RECORD = "stub", "log", "record"
 RECORD_FIELDS = (
     *("commit_log_offset", "role", "topic", "consumer_group", "queue_topic", "queue_id"),
     *("queue_offset", "size", "reconsume_times", "delay_level", "born_time", "store_time"),
-    *("body_size", "body_crc", "content_crc", "reason"),
+    *("body_size", "body_crc", "content_crc", "reason", "due_time"),
 )
 _TYPES = {
     STUB: pa.struct(list(sql_ledger.arrow_schema(sql_ledger.STUB, with_content=False))),

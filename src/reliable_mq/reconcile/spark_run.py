@@ -20,9 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.errors import ConfigurationError, ReliableMQError
+from reliable_mq.errors import ConfigurationError, ReliableMQError, StoreError
 from reliable_mq.message import new_message_id
-from reliable_mq.reconcile import conclusion, file_store, sql_ledger
+from reliable_mq.reconcile import conclusion, file_queues, file_store, sql_ledger
 from reliable_mq.reconcile.evidence import evidence_of
 from reliable_mq.reconcile.file_run_folders import LocalRunFolders
 from reliable_mq.reconcile.moments import first_id
@@ -213,7 +213,9 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
     layout = file_store.read_layout(options.store)
-    progress = file_store.read_progress(options.store)
+    if layout.missing:
+        raise StoreError(f"the store {options.store} is not whole: {'; '.join(layout.missing)}")
+    progress = file_queues.read_progress(options.store)
     for url in options.databases:
         sql_ledger.check_tables(url, options.prefix)
     window = sql_ledger.IdWindow(

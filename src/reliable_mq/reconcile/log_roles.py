@@ -1,0 +1,181 @@
+"""What a record is by the queue that holds it: a first delivery, or a copy that a broker made.
+
+Pure names and numbers. Topics of the system hold copies: `delayed` (still in a delay queue),
+`retry` and `retry delayed` (a failed attempt, to be delivered again), `dead` (a dead letter).
+`system` is anything else there. `damaged` is a stretch of a log that is no record.
+
+Source: Apache RocketMQ `MixAll`, `TopicValidator`, `KeyBuilder`, `ScheduleMessageService`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import DELAY_LEVELS_TEXT
+from reliable_mq.wire.properties import DELAY, REAL_TOPIC, RETRY_TOPIC, TIMER_OUT_MS
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_PREFIX = "%DLQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+DELAY_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+SYSTEM_TOPICS = frozenset(
+    {
+        *("TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC"),
+        *("TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"),
+        "DefaultHeartBeatSyncerTopic",
+    }
+)
+SYSTEM_PREFIXES = ("rmq_sys_", "%LMQ%")
+
+FIRST, DELAYED, RETRY, RETRY_DELAYED = "first", "delayed", "retry", "retry delayed"
+DEAD, SYSTEM, DAMAGED = "dead", "system", "damaged"
+
+_POP_SEPARATOR = "+"  # no letter of a topic or group, so these names have one reading
+_OLD_POP_SEPARATOR = "_"
+_MS_OF_UNIT = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIMER_SLOT_MS = 1_000
+_LONG_MAX = 2**63 - 1
+
+
+def delay_levels(text: str) -> tuple[int, ...]:
+    """Return the milliseconds of each delay level, from a broker's `messageDelayLevel`.
+
+    Raises:
+        ConfigurationError: when the text is no list such as "1s 5s 2h".
+    """
+    try:
+        return tuple(int(word[:-1]) * _MS_OF_UNIT[word[-1]] for word in text.split())
+    except (ValueError, KeyError) as error:
+        raise ConfigurationError(f"{text!r} is no list of delay levels, such as 1s 5s") from error
+
+
+@dataclass(frozen=True)
+class Customs:
+    """What a record's meaning depends on, beside the record: settings and names of its broker.
+
+    `delay_ms`: how long each delay level waits, level 1 first. `pop_retries`: the retry topics in
+    which a group that pops keeps the messages of one topic: name -> (group, topic). `delivery_ms`:
+    tells by queue id, queue offset and log offset when a message of the delay queues is due, or
+    None; where it is known, the delay levels do not count.
+    """
+
+    delay_ms: tuple[int, ...] = delay_levels(DELAY_LEVELS_TEXT)
+    pop_retries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    delivery_ms: Callable[[int, int, int], int | None] = lambda *_: None
+
+
+USUAL = Customs()
+
+
+class Role(NamedTuple):
+    """What a copy is: `topic` is the one the message was sent to, as far as is known.
+
+    `due_ms`: when a broker is to deliver what waits, at the latest, milliseconds since the epoch.
+    """
+
+    role: str
+    topic: str
+    consumer_group: str | None = None
+    delay_level: int | None = None
+    due_ms: int | None = None
+
+
+def is_special(topic: str) -> bool:
+    """Return whether a topic is one of those in which brokers keep copies and notes."""
+    return (
+        topic.startswith("%")
+        or topic in DELAY_TOPICS
+        or topic in SYSTEM_TOPICS
+        or topic.startswith(SYSTEM_PREFIXES)
+    )
+
+
+class Place(NamedTuple):
+    """Where a record lies, and since when in milliseconds since the epoch."""
+
+    queue_topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    store_time_ms: int
+
+
+def role_of(place: Place, properties: Mapping[str, str], customs: Customs) -> Role:
+    """Return what a record is that lies in a special topic."""
+    queue_topic, origin = place.queue_topic, properties.get(RETRY_TOPIC)
+    level = _level(properties)
+    if queue_topic.startswith(RETRY_PREFIX):
+        group, topic = retry_names(queue_topic, customs)
+        return Role(RETRY, origin or topic or queue_topic, group, level)
+    if queue_topic.startswith(DEAD_PREFIX):
+        group = queue_topic.removeprefix(DEAD_PREFIX)
+        return Role(DEAD, origin or queue_topic, group, level)
+    if queue_topic not in DELAY_TOPICS:
+        return Role(SYSTEM, queue_topic, None, level)
+    due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, customs)
+    real = properties.get(REAL_TOPIC, queue_topic)
+    if real.startswith(RETRY_PREFIX):
+        group, topic = retry_names(real, customs)
+        return Role(RETRY_DELAYED, origin or topic or queue_topic, group, level, due)
+    return Role(DELAYED, real, None, level, due)
+
+
+def retry_names(queue_topic: str, customs: Customs) -> tuple[str, str | None]:
+    """Return (consumer group, topic or None) of a retry topic by its name alone.
+
+    A group that pops has a retry topic for each of its topics: `%RETRY%group+topic`, or, as older
+    brokers and Apache's settings by default have it, `%RETRY%group_topic`. The latter may be read
+    in several ways, so it has to be known.
+    """
+    known = customs.pop_retries.get(queue_topic)
+    if known is not None:
+        return known
+    group, separator, topic = queue_topic.removeprefix(RETRY_PREFIX).partition(_POP_SEPARATOR)
+    return (group, topic) if separator else (group, None)
+
+
+def pop_retries(topics: Iterable[str], groups: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Find the names of the kind `%RETRY%group_topic` among the topics of a broker.
+
+    Args:
+        topics: all topics of the broker, retry topics among them.
+        groups: its consumer groups. A name that is itself a group's is no such name.
+    """
+    names = set(topics)
+    found: dict[str, tuple[str, str]] = {}
+    for name in sorted(names):
+        rest = name.removeprefix(RETRY_PREFIX)
+        if rest == name or rest in groups or _POP_SEPARATOR in rest:
+            continue
+        at = rest.rfind(_OLD_POP_SEPARATOR)
+        while at > 0:  # the longest group that there is
+            group, topic = rest[:at], rest[at + 1 :]
+            if group in groups and topic in names:
+                found[name] = (group, topic)
+                break
+            at = rest.rfind(_OLD_POP_SEPARATOR, 0, at)
+    return found
+
+
+def _level(properties: Mapping[str, str]) -> int | None:
+    text = properties.get(DELAY, "")
+    return min(int(text), 2**31 - 1) if text.isdecimal() and text.isascii() else None
+
+
+def _level_due(place: Place, properties: Mapping[str, str], customs: Customs) -> int:
+    known = customs.delivery_ms(place.queue_id, place.queue_offset, place.log_offset)
+    if known is not None and known >= place.store_time_ms:  # else it is a tag's hash, or nothing
+        return known
+    level, steps = _level(properties), customs.delay_ms
+    level = place.queue_id + 1 if level is None else level
+    return place.store_time_ms + (steps[max(1, min(level, len(steps))) - 1] if steps else 0)
+
+
+def _timer_due(place: Place, properties: Mapping[str, str], _customs: Customs) -> int:
+    """Return the end of the slot of the timer wheel: ours delivers in it, Apache's behind it."""
+    text = properties.get(TIMER_OUT_MS, "")
+    is_number = text.isdecimal() and text.isascii() and len(text) < len(str(_LONG_MAX))
+    return int(text) + _TIMER_SLOT_MS if is_number else place.store_time_ms

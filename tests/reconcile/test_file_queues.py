@@ -1,0 +1,149 @@
+"""Consume queues and offsets of a store, and what is said of one that is not whole."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.reconcile.ledgers import QUEUE_FILE_UNITS, StoreWriter, TableWriter, message_id
+from tests.reconcile.test_log_scan import all_rows, filled
+
+from reliable_mq.errors import StoreError
+from reliable_mq.reconcile.file_queues import has_progress, queues_of, read_groups
+from reliable_mq.reconcile.file_store import read_layout
+from reliable_mq.reconcile.offset_table import committed_offsets, group_names
+from reliable_mq.reconcile.spark_run import Options, reconcile
+
+UNIT_SIZE = 20
+
+
+def test_a_queue_lists_the_places_of_its_messages(tmp_path: Path) -> None:
+    """Given queues of several files whose ends are pre-allocated, then every message is listed
+    once, in the order of its queue."""
+    store = filled(tmp_path, count=3 * QUEUE_FILE_UNITS + 30)
+    path = store.write()
+
+    listed = [
+        row
+        for queue in queues_of(Path(path))
+        for batch in queue.batches()
+        for row in batch.to_pylist()
+    ]
+
+    records = {(row.queue_id, row.queue_offset): row for row in all_rows(read_layout(path))}
+    assert len(listed) == len(records) == 3 * QUEUE_FILE_UNITS + 30
+    for row in listed:
+        record = records[row["queue_id"], row["queue_offset"]]
+        assert row["topic"] == record.queue_topic
+        assert row["commit_log_offset"] == record.commit_log_offset
+        assert (row["size"], row["tags_code"]) == (record.size, 0)
+
+
+def test_a_whole_store_misses_nothing(tmp_path: Path) -> None:
+    assert read_layout(filled(tmp_path).write()).missing == ()
+
+
+def test_a_queue_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
+    path = filled(tmp_path, count=3 * QUEUE_FILE_UNITS + 30).write()
+    first = tmp_path / "consumequeue" / "orders" / "1" / f"{0:020d}"
+    first.write_bytes(first.read_bytes()[: 3 * UNIT_SIZE])
+
+    (missing,) = read_layout(path).missing
+
+    assert missing == f"consumequeue/orders/1/{0:020d} has 60 of 20,000 bytes"
+
+
+def test_a_store_without_its_consumers_offsets_is_not_whole(tmp_path: Path) -> None:
+    """Given no file of offsets, then no message is called unread without a word; the copy that a
+    broker keeps stands in for it, and a broker that nobody consumes from never wrote one."""
+    path = filled(tmp_path).write()
+    config = tmp_path / "config"
+    (config / "consumerOffset.json").rename(config / "consumerOffset.json.bak")
+    assert (has_progress(path), read_layout(path).missing) == (True, ())
+
+    (config / "consumerOffset.json.bak").unlink()
+
+    (missing,) = read_layout(path).missing
+    assert missing == (
+        "it has no config/consumerOffset.json, which tells how far consumer groups have come"
+    )
+    (config / "topics.json").write_bytes(b"{}")
+    assert read_layout(path).missing == ()
+
+
+def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
+    path = filled(tmp_path).write()
+    (tmp_path / "consumequeue").rename(tmp_path / "elsewhere")
+
+    (missing,) = read_layout(path).missing
+
+    assert missing == "it has no consume queues, which tell where the log must end"
+
+
+def test_a_segment_that_was_cut_short_is_damage_up_to_the_next(tmp_path: Path) -> None:
+    path = filled(tmp_path).write()
+    whole = all_rows(read_layout(path))
+    first = tmp_path / "commitlog" / f"{0:020d}"
+    first.write_bytes(first.read_bytes()[:10_000])
+
+    rows = all_rows(read_layout(path))
+
+    damage = [row for row in rows if row.role == "damaged"]
+    kept = [row for row in rows if row.role == "first"]
+    assert damage[0].commit_log_offset + damage[0].size == 10_000
+    assert (damage[1].commit_log_offset, damage[1].size) == (10_000, 65_536 - 10_000)
+    assert kept == [
+        row for row in whole if not damage[0].commit_log_offset <= row.commit_log_offset < 65_536
+    ]
+
+
+def test_a_last_segment_that_was_cut_short_is_damage_up_to_what_the_queues_know(
+    tmp_path: Path,
+) -> None:
+    store = StoreWriter(tmp_path, segment_size=1 << 20)
+    for number in range(100):
+        store.send(message_id(number), bytes(100))
+    path = store.write()
+    end = read_layout(path).sure_end
+    segments = tmp_path / "commitlog"
+    (segments / f"{1 << 20:020d}").unlink()
+    only = segments / f"{0:020d}"
+    only.write_bytes(only.read_bytes()[: end // 2])
+
+    rows = all_rows(read_layout(path))
+
+    assert rows[-1].role == "damaged"
+    assert rows[-1].commit_log_offset + rows[-1].size == end
+    assert sum(row.size for row in rows) == end
+
+
+def test_a_store_that_is_not_whole_is_named_and_not_judged(tmp_path: Path) -> None:
+    store = filled(tmp_path / "store")
+    url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
+    path = store.write()
+    shutil.rmtree(tmp_path / "store" / "config")
+    options = Options(url, path, tmp_path / "out", datetime.now(UTC), timedelta(0))
+
+    with pytest.raises(StoreError, match=r"store is not whole: it has no config/consumerOffset"):
+        reconcile(options)
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_groups_are_those_that_the_settings_name(tmp_path: Path) -> None:
+    assert read_groups(str(tmp_path)) == frozenset()
+    (tmp_path / "config").mkdir()
+    file = tmp_path / "config" / "subscriptionGroup.json"
+    file.write_bytes(b"{broken")
+    assert read_groups(str(tmp_path)) == frozenset()
+
+    file.write_bytes(b'{"subscriptionGroupTable":{"payments":{},"ships":{}}}')
+
+    assert read_groups(str(tmp_path)) == {"payments", "ships"}
+
+
+def test_tables_of_another_shape_are_refused() -> None:
+    for read in (committed_offsets, group_names):
+        for text in (b"", b"[]", b"{}", b'{"offsetTable":[],"subscriptionGroupTable":3}'):
+            with pytest.raises(ValueError, match=r"."):
+                read(text)
