@@ -30,7 +30,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"sql_faults", "sql_prepared", "sql_types", "client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
     | {"wire", "sql_types"}
-    | {"outbox.sql_tables", "idempotency.sql_tables"}
+    | {"outbox.sql_tables", "idempotency.sql_tables", "idempotency.sql_key_tables"}
     | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
     "migrations": VALUES | {"sql_schema", "sql_types"},
     "doctor": VALUES

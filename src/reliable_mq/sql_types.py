@@ -19,6 +19,9 @@ from sqlalchemy import (
     any_,
     bindparam,
     event,
+    func,
+    literal_column,
+    or_,
     type_coerce,
 )
 from sqlalchemy.dialects import mysql, sqlite
@@ -279,6 +282,25 @@ def is_among(column: ColumnElement[Any], parameter: str, dialect: str) -> Column
     if dialect == "postgresql":
         return column == any_(bindparam(parameter, type_=ARRAY(column.type)))
     return column.in_(bindparam(parameter, expanding=True))
+
+
+def tells_no_time(message_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Say that an id is not one of ours: 32 upper-case digits that begin with its time, a UUIDv7.
+
+    Ours stand in the order of their time. The others have to be found among them, so partial
+    indexes hold these; literals throughout, or they would not be used.
+    """
+
+    def digit(place: int) -> ColumnElement[str]:
+        return func.substr(message_id, literal_column(str(place)), literal_column("1"))
+
+    variants: list[ColumnElement[str]] = [literal_column(f"'{each}'") for each in "89AB"]
+    return or_(
+        func.length(message_id) != literal_column("32"),
+        digit(13) != literal_column("'7'"),
+        digit(17).not_in(variants),
+        message_id != func.upper(message_id),
+    )
 
 
 def missing_table_text(name: str) -> str:

@@ -27,6 +27,7 @@ from reliable_mq.sql_types import (
 
 FILE = Path(reliable_mq.migrations.__file__).parent / "versions" / "r0001_first_release.py"
 PREFIX = "rmq_"
+CONDITION_WIDTH_MAX = 70
 HEAD = '''"""The tables of the first release.
 
 Revision 0001, after none. Written by `python -m tests.app.first_migration`.
@@ -148,9 +149,19 @@ def _index(table: Table, index: Index) -> str:
     conditions = [_conditions(table, index, dialect.dialect()) for dialect in (postgresql, sqlite)]
     if any(conditions):
         pairs = zip(*conditions, strict=True)
-        texts = [f'"{one}"' if one == two else f'("{one}", "{two}")' for one, two in pairs]
+        texts = [
+            _quoted(one) if one == two else f"({_quoted(one)}, {_quoted(two)})"
+            for one, two in pairs
+        ]
         words.append(f"**partial({', '.join(texts)})")
     return f"Index({', '.join(words)})"
+
+
+def _quoted(condition: str) -> str:
+    """Return a condition as text of Python, in several where one would not fit into a line."""
+    if len(condition) <= CONDITION_WIDTH_MAX:
+        return f'"{condition}"'
+    return "\n".join(f'"{each}"' for each in condition.replace(" OR ", " OR \n").splitlines())
 
 
 def _conditions(table: Table, index: Index, dialect: Dialect) -> list[str]:

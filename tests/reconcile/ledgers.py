@@ -13,6 +13,7 @@ from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.message import new_message_id
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.resend.sql_tables import confirmation_table
+from reliable_mq.sql_types import let_tables_be_alike
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
@@ -133,7 +134,7 @@ class TableWriter:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        metadata = MetaData()
+        metadata = let_tables_be_alike(MetaData())
         self.stubs = message_stub_table(metadata)
         self.logs = consume_log_table(metadata)
         self.confirmations = confirmation_table(metadata, "rmq_")
@@ -150,6 +151,7 @@ class TableWriter:
             {
                 "message_id": identity,
                 "topic": "orders",
+                "tag": "",
                 "content": content,
                 "status": 0,
                 "count": 0,
@@ -158,6 +160,10 @@ class TableWriter:
                 "offset": None,
                 "required_groups": "",
                 "resend_time": None,
+                "given_up": False,
+                "note": None,
+                "owner": None,
+                "lease_until": None,
                 "deliver_time": None,
                 "create_date": created,
                 "update_date": created,

@@ -9,17 +9,12 @@ from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.ledger_columns import COLUMNS, CONSUME_LOG, CONTENT, STUB
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.source_options import names, number, option, switch
-from reliable_mq.reconcile.sql_ledger import (
-    CONSUME_LOG,
-    STUB,
-    IdWindow,
-    key_ranges,
-    managed_topics,
-    read_range,
-    stub_count_at_most,
-)
+from reliable_mq.reconcile.sql_arrow import Asked, read
+from reliable_mq.reconcile.sql_ledger import managed_topics, stub_count_at_most
+from reliable_mq.reconcile.sql_ranges import IdWindow, key_ranges
 from reliable_mq.wire.record import body_checksum
 
 COUNT = 120
@@ -44,10 +39,11 @@ def url(database_url: str) -> str:
 
 
 def rows(url: str, table: str, window: IdWindow, per_partition: int) -> list[dict[str, Any]]:
+    columns = (*COLUMNS[table], *([CONTENT] if table == STUB else []))
     return [
         row
         for part in key_ranges(url, table, "rmq_", window, per_partition)
-        for batch in read_range(url, table, "rmq_", window, part, with_content=True)
+        for batch in read(url, Asked(table, "rmq_", columns, part))
         for row in batch.to_pylist()
     ]
 
@@ -160,10 +156,10 @@ def test_names_are_listed_with_commas_between_them() -> None:
 
 def test_options_that_make_no_sense_are_named() -> None:
     assert (option({}, "a", "b"), number({}, "a", 3), switch({}, "a", "true")) == ("b", 3, True)
-    for read in (
+    for ask in (
         lambda: option({}, "path"),
         lambda: number({"path": "0"}, "path", 1),
         lambda: switch({"path": "maybe"}, "path", "true"),
     ):
         with pytest.raises(ConfigurationError, match="path"):
-            read()
+            ask()

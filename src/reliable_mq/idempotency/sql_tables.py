@@ -17,7 +17,14 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.claim import LogState
-from reliable_mq.sql_types import NOTE_LENGTH_MAX, PlainText, UtcDateTime
+from reliable_mq.sql_types import (
+    NOTE_LENGTH_MAX,
+    PARTIAL_INDEXES,
+    PlainText,
+    UtcDateTime,
+    only_on,
+    tells_no_time,
+)
 
 __all__ = ["DEFAULT_PREFIX", "LogState", "consume_log_table", "consumed_rows", "free_keys"]
 
@@ -77,6 +84,11 @@ def consume_log_table(
         postgresql_where=consumed_rows(table),
         sqlite_where=consumed_rows(table),
     )
+    # What reconciliation cannot find by time: attempts, and ids that do not begin with theirs.
+    no_time = tells_no_time(table.c.message_id)
+    for kind, rows in (("received", received_rows(table)), ("untimed", no_time)):
+        some = Index(f"{name}_{kind}", table.c.message_id, postgresql_where=rows, sqlite_where=rows)
+        only_on(PARTIAL_INDEXES, some)
     return table
 
 
@@ -88,10 +100,14 @@ def consumed_rows(table: Table) -> ColumnElement[bool]:
     return table.c.state == literal_column(str(LogState.CONSUMED.value))
 
 
+def received_rows(table: Table) -> ColumnElement[bool]:
+    """Return what the rows of messages have in common that were not consumed yet."""
+    return table.c.state == literal_column(str(LogState.RECEIVED.value))
+
+
 def free_keys(table: Table) -> ColumnElement[bool]:
     """Return what the rows of business keys have in common that no message had an effect under.
 
     Their attempts failed; what remains of the key is that, and whether there is a doubt.
     """
-    received: ColumnElement[int] = literal_column(str(LogState.RECEIVED.value))
-    return and_(table.c.state == received, table.c.owner.is_(None))
+    return and_(received_rows(table), table.c.owner.is_(None))

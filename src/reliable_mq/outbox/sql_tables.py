@@ -18,6 +18,7 @@ from sqlalchemy import (
     false,
     literal_column,
     not_,
+    or_,
     text,
 )
 
@@ -32,6 +33,7 @@ from reliable_mq.sql_types import (
     PlainText,
     UtcDateTime,
     only_on,
+    tells_no_time,
 )
 
 DEFAULT_PREFIX = "rmq_"
@@ -108,6 +110,10 @@ def _make_indexes(table: Table) -> None:
     _index(f"{name}_settled", settled_rows(table), column.update_date)
     # What no relay owns and nobody has sent or missed; what has an owner costs this index nothing.
     _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
+    # Reconciliation: what waits for a person is in no index of those that wait, and ids that do not
+    # begin with their time are in no range of them. There are few of either, or none.
+    _index(f"{name}_parked", parked_rows(table), column.update_date)
+    _index(f"{name}_untimed", tells_no_time(column.message_id), column.message_id)
     ordered = and_(column.status == 0, column.ordering_key != "")
     by_key = (column.topic, column.ordering_key, column.broker_name, column.seq)
     _index(f"{name}_ordered", ordered, *by_key)
@@ -162,6 +168,13 @@ def unowned_rows(table: Table) -> ColumnElement[bool]:
     waiting = waiting_kinds(table)["unsent"]
     never_sent = column.count == literal_column("0")
     return and_(waiting, not_(column.missed), column.owner.is_(None), never_sent)
+
+
+def parked_rows(table: Table) -> ColumnElement[bool]:
+    """Return what stubs have in common that are not settled and wait for a person only."""
+    column = table.c
+    unsettled = column.status == literal_column("0")
+    return and_(unsettled, or_(column.resend_time.is_(None), column.given_up))
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:

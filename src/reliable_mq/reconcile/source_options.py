@@ -1,6 +1,7 @@
 """Options of the data sources: texts that Spark hands over, as values. Pure."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from reliable_mq.errors import ConfigurationError
 
@@ -56,3 +57,39 @@ def names(options: Mapping[str, str], name: str, otherwise: Sequence[str]) -> li
             f" not {options[name]!r}"
         )
     return found
+
+
+def share(options: Mapping[str, str], name: str) -> float:
+    """Return an option's share of a whole, 1.0 unless it is given.
+
+    Raises:
+        ConfigurationError: when it is no number above 0 and at most 1.
+    """
+    value = options.get(name, "1")
+    try:
+        number_of_it = float(value)
+    except ValueError:
+        number_of_it = 0.0
+    if not 0 < number_of_it <= 1:
+        raise ConfigurationError(
+            f"the option {name!r} takes a number above 0, at most 1, not {value!r}"
+        )
+    return number_of_it
+
+
+def moment(options: Mapping[str, str], name: str) -> datetime | None:
+    """Return an option's moment, ISO 8601 and UTC if no zone is named; None: it is not given.
+
+    Raises:
+        ConfigurationError: when it is none.
+    """
+    value = options.get(name)
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"the option {name!r} takes a time like 2026-11-20T08:00 (UTC), not {value!r}"
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found

@@ -69,7 +69,6 @@ class LedgersSource(DataSource):
             prefix=option(self.options, "prefix", "rmq_"),
             window=sql_ledger.IdWindow(self.options.get("idFrom"), self.options.get("idTo")),
             rows_per_partition=sql_ledger.ROWS_PER_PARTITION,
-            with_content=False,
             groups=groups,
         )
 

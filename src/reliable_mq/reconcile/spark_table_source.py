@@ -1,18 +1,26 @@
 """The application's tables as the Spark data source `reliable_mq_table`.
 
-Receives options; hands Spark key ranges found from the database itself, and reads them in Spark's
+Receives options; hands Spark ranges found from the database itself, and reads them in Spark's
 workers as Arrow batches, so that no row passes the driver. Of use by itself:
 
     register(spark)    # spark_session
     spark.read.format("reliable_mq_table").option("url", "sqlite:////data/shop.db")
         .option("table", "stub").load()
 
-Options: `url` any SQLAlchemy URL; `table` stub, consume_log or confirmation; `prefix` of the table
-names (rmq_); `idFrom` and `idTo` the window of message ids, the end excluded; `rowsPerPartition`
-(250,000); `content` whether stubs come with their content (false). Columns: `sql_ledger.COLUMNS`.
+Options: `url` any SQLAlchemy URL; `table` one of `ledger_columns`: stub, consume_log, confirmation,
+key, escalation, audit, run, finding; `prefix` of the table names (rmq_).
+
+What is read: `columns`, by commas, or `.schema(...)`, for Spark does not tell a Python source which
+columns a query needs (all but the content of stubs); `content` whether stubs come with it, too
+(false). `idFrom` and `idTo` the window of message ids, the end excluded; or `changedFrom` and
+`changedTo`, ISO 8601, when a stub, consume log or confirmation was changed, and `open` whether with
+everything that is open (false).
+
+How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -20,46 +28,92 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile import sql_ledger
-from reliable_mq.reconcile.source_options import number, option, switch
+from reliable_mq.reconcile import sql_arrow, sql_ranges
+from reliable_mq.reconcile.ledger_columns import CONTENT, STUB, schema_of
+from reliable_mq.reconcile.source_filters import AMONG, Condition
+from reliable_mq.reconcile.source_options import moment, names, number, option, share, switch
 
 TABLE_FORMAT = "reliable_mq_table"
 
 
+def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Changes:
+    ids = (options.get("idFrom"), options.get("idTo"))
+    changed = (moment(options, "changedFrom"), moment(options, "changedTo"))
+    if changed == (None, None):
+        return sql_ranges.IdWindow(*ids)
+    if ids != (None, None):
+        raise ConfigurationError("give idFrom and idTo, or changedFrom and changedTo, not both")
+    return sql_ranges.Changes(*changed, with_open=switch(options, "open", "false"))
+
+
 class TableSource(DataSource):
-    """A table of the application, one row per stub or consume log; see this module's head."""
+    """A table of the application, one row per stub, consume log, …; see this module's head."""
 
     @classmethod
     def name(cls) -> str:
         return TABLE_FORMAT
 
-    def _table(self) -> str:
-        name = option(self.options, "table")
-        if name not in sql_ledger.COLUMNS:
-            raise ConfigurationError(
-                f"the option 'table' is one of {', '.join(sql_ledger.COLUMNS)}, not {name!r}"
-            )
-        return name
+    def _columns(self) -> pa.Schema:
+        table = option(self.options, "table")
+        schema = schema_of(table, names(self.options, "columns", schema_of(table).names))
+        if (
+            switch(self.options, "content", "false")
+            and table == STUB
+            and CONTENT not in schema.names
+        ):
+            return schema_of(table, [*schema.names, CONTENT])
+        return schema
 
     def schema(self) -> StructType:
-        with_content = switch(self.options, "content", "false")
-        return from_arrow_schema(sql_ledger.arrow_schema(self._table(), with_content=with_content))
+        return from_arrow_schema(self._columns())
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+    def reader(self, schema: StructType) -> DataSourceReader:
+        table = option(self.options, "table")
         return TableReader(
             url=option(self.options, "url"),
-            table=self._table(),
+            table=table,
             prefix=option(self.options, "prefix", "rmq_"),
-            window=sql_ledger.IdWindow(self.options.get("idFrom"), self.options.get("idTo")),
+            window=_window(self.options),
             rows_per_partition=number(
-                self.options, "rowsPerPartition", sql_ledger.ROWS_PER_PARTITION
+                self.options, "rowsPerPartition", sql_ranges.ROWS_PER_PARTITION
             ),
-            with_content=switch(self.options, "content", "false"),
+            columns=_asked(table, schema),
+            share=share(self.options, "share"),
         )
 
 
+def _asked(table: str, schema: StructType) -> list[str]:
+    """Return the columns of the schema that a query was given.
+
+    Raises:
+        ConfigurationError: when the ledger has no such column, or it is of another type.
+    """
+    known = from_arrow_schema(schema_of(table, schema.fieldNames()))
+    for theirs, ours in zip(schema.fields, known.fields, strict=True):
+        if theirs.dataType != ours.dataType:
+            raise ConfigurationError(
+                f"the column {ours.name!r} of {table!r} is of type {ours.dataType.simpleString()},"
+                f" not {theirs.dataType.simpleString()}"
+            )
+    return schema.fieldNames()
+
+
 class TableReader(DataSourceReader):
-    """Reads key ranges of a table in Spark's workers."""
+    """Reads ranges of a table in Spark's workers.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        table: the ledger's name, of `ledger_columns`.
+        prefix: of the table names.
+        window: what of it; `sql_ranges` tells how it is cut into partitions.
+        rows_per_partition: about how many rows a partition has.
+        columns: which ones, in this order (all but the content of stubs).
+        groups: only of these consumer groups (all).
+        share: of the time, how much reading may take; the rest is slept (1.0).
+
+    Raises:
+        ConfigurationError: when there is no such ledger or column.
+    """
 
     def __init__(
         self,
@@ -67,32 +121,33 @@ class TableReader(DataSourceReader):
         url: str,
         table: str,
         prefix: str,
-        window: sql_ledger.IdWindow,
-        rows_per_partition: int,
-        with_content: bool,
+        window: sql_ranges.IdWindow | sql_ranges.Changes,
+        rows_per_partition: int = sql_ranges.ROWS_PER_PARTITION,
+        columns: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
+        share: float = 1.0,
     ) -> None:
         self._url = url
-        self._table = table
-        self._prefix = prefix
         self._window = window
         self._rows_per_partition = rows_per_partition
-        self._with_content = with_content
-        self._groups = groups
+        held = () if groups is None else (Condition("consumer_group", AMONG, tuple(groups)),)
+        self.asked = sql_arrow.Asked(
+            ledger=table,
+            prefix=prefix,
+            columns=tuple(schema_of(table, columns).names),
+            conditions=held,
+            share=share,
+        )
 
     def partitions(self) -> Sequence[InputPartition]:
-        ranges = sql_ledger.key_ranges(
-            self._url, self._table, self._prefix, self._window, self._rows_per_partition
+        ranges = sql_ranges.key_ranges(
+            self._url,
+            self.asked.ledger,
+            self.asked.prefix,
+            self._window,
+            self._rows_per_partition,
         )
-        return [InputPartition(key_range) for key_range in ranges]
+        return [InputPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from sql_ledger.read_range(
-            self._url,
-            self._table,
-            self._prefix,
-            self._window,
-            partition.value,
-            with_content=self._with_content,
-            groups=self._groups,
-        )
+        yield from sql_arrow.read(self._url, replace(self.asked, part=partition.value))

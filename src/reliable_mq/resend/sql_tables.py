@@ -3,7 +3,7 @@
 Statements are in `sql_confirmation` (what is complete) and `sql_notices` (what a notice writes).
 """
 
-from sqlalchemy import Column, Integer, MetaData, SmallInteger, String, Table
+from sqlalchemy import Column, Index, Integer, MetaData, SmallInteger, String, Table
 
 from reliable_mq.sql_types import UtcDateTime
 
@@ -16,8 +16,11 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
     `state` 1 (CONSUMED) is final. `state` 0 (RECEIVED) is a failed attempt: the next one is
     expected at `lease_until`, or none when it is null. `notices` counts what was told.
     """
-    return Table(
-        f"{prefix}confirmation",
+    name = f"{prefix}confirmation"
+    if name in metadata.tables:
+        return metadata.tables[name]
+    table = Table(
+        name,
         metadata,
         Column("message_id", String(32), primary_key=True),
         Column("consumer_group", String(127), primary_key=True),
@@ -26,5 +29,7 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
         Column("notices", Integer, nullable=False),
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
-        extend_existing=True,
     )
+    # What reconciliation has not seen yet.
+    Index(f"{name}_updated", table.c.update_date)
+    return table

@@ -98,7 +98,7 @@ class Record(msgspec.Struct):
         return decode_properties(self.properties)
 
 
-def body_checksum(body: bytes) -> int:
+def body_checksum(body: bytes | memoryview) -> int:
     """Return the checksum that a record keeps of its body: CRC-32 without the sign bit."""
     return crc32(body) & CRC_MASK
 

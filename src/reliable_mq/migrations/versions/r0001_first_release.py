@@ -110,7 +110,7 @@ def _business_key(metadata: MetaData, name: str) -> None:
 
 
 def _confirmation(metadata: MetaData, name: str) -> None:
-    Table(
+    table = Table(
         name,
         metadata,
         Column("message_id", String(32), primary_key=True),
@@ -121,6 +121,8 @@ def _confirmation(metadata: MetaData, name: str) -> None:
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
     )
+    column = table.c
+    Index(f"{name}_updated", column.update_date)
 
 
 def _consume_log(metadata: MetaData, name: str) -> None:
@@ -149,6 +151,20 @@ def _consume_log(metadata: MetaData, name: str) -> None:
     Index(f"{name}_consumed", column.consume_date, **partial("state = 1"))
     Index(f"{name}_message", column.message_id)
     Index(f"{name}_untold", column.confirm_time, **partial("confirm_time IS NOT NULL"))
+    only_on(
+        PARTIAL_INDEXES,
+        Index(f"{name}_received", column.message_id, **partial("state = 0")),
+        Index(
+            f"{name}_untimed",
+            column.message_id,
+            **partial(
+                "length(message_id) != 32 OR "
+                "substr(message_id, 13, 1) != '7' OR "
+                "(substr(message_id, 17, 1) NOT IN ('8', '9', 'A', 'B')) OR "
+                "message_id != upper(message_id)"
+            ),
+        ),
+    )
 
 
 def _duty(metadata: MetaData, name: str) -> None:
@@ -256,6 +272,14 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             **partial("status = 0", "ordering_key != ''"),
         ),
         Index(
+            f"{name}_parked",
+            column.update_date,
+            **partial(
+                "status = 0",
+                ("(resend_time IS NULL OR given_up)", "(resend_time IS NULL OR given_up = 1)"),
+            ),
+        ),
+        Index(
             f"{name}_sent",
             column.topic,
             column.resend_time,
@@ -308,6 +332,16 @@ def _message_stub(metadata: MetaData, name: str) -> None:
                 ("NOT given_up", "given_up = 0"),
                 "broker_name IS NULL",
                 "NOT (owner IS NOT NULL AND count > 0)",
+            ),
+        ),
+        Index(
+            f"{name}_untimed",
+            column.message_id,
+            **partial(
+                "length(message_id) != 32 OR "
+                "substr(message_id, 13, 1) != '7' OR "
+                "(substr(message_id, 17, 1) NOT IN ('8', '9', 'A', 'B')) OR "
+                "message_id != upper(message_id)"
             ),
         ),
         Index(

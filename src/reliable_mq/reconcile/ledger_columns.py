@@ -1,0 +1,117 @@
+"""The tables of an application as readers see them: names, and columns as Arrow types. Pure.
+
+A ledger's columns are those of its table, so that a new one can be read as soon as it is written.
+The content of a message is read only by who asks for it: in its place stand its size and the
+checksum that a record would have of it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import pyarrow as pa
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+)
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.idempotency.sql_key_tables import business_key_table
+from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.reconcile.sql_tables import finding_table, run_table
+from reliable_mq.resend.sql_people_tables import audit_table, escalation_table
+from reliable_mq.resend.sql_tables import confirmation_table
+from reliable_mq.sql_types import UtcDateTime
+
+STUB, CONSUME_LOG, TOLD = "stub", "consume_log", "confirmation"
+KEY, ESCALATION, AUDIT = "key", "escalation", "audit"
+RUN, FINDING = "run", "finding"
+
+_TABLES: dict[str, Callable[[MetaData, str], Table]] = {
+    STUB: message_stub_table,
+    CONSUME_LOG: consume_log_table,
+    TOLD: confirmation_table,
+    KEY: business_key_table,
+    ESCALATION: escalation_table,
+    AUDIT: audit_table,
+    RUN: run_table,
+    FINDING: finding_table,
+}
+
+CONTENT, CONTENT_SIZE, CONTENT_CRC = "content", "content_size", "content_crc"
+TIME = pa.timestamp("us", tz="UTC")
+
+
+@cache
+def table_of(name: str, prefix: str) -> Table:
+    """Return the table that a ledger's name stands for.
+
+    Raises:
+        ConfigurationError: when no ledger has this name.
+    """
+    if name not in _TABLES:
+        raise ConfigurationError(f"no ledger is called {name!r}; there are {', '.join(_TABLES)}")
+    return _TABLES[name](MetaData(), prefix)
+
+
+def arrow_type(column: Column[object]) -> pa.DataType:
+    """Return the Arrow type of a column of ours."""
+    kind = column.type
+    if isinstance(kind, UtcDateTime):
+        return TIME
+    if isinstance(kind, Boolean):
+        return pa.bool_()
+    if isinstance(kind, BigInteger):
+        return pa.int64()
+    if isinstance(kind, Integer):
+        return pa.int32()
+    if isinstance(kind, Numeric):
+        return pa.float64()
+    if isinstance(kind, LargeBinary):
+        return pa.binary()
+    # A type of ours for text is a decorator of String.
+    if isinstance(getattr(kind, "impl_instance", kind), String):
+        return pa.string()
+    raise TypeError(f"{column}: {kind!r} has no Arrow type")
+
+
+def _columns_of(name: str) -> dict[str, pa.DataType]:
+    columns: dict[str, pa.DataType] = {}
+    for column in table_of(name, "rmq_").columns:
+        if column.name == CONTENT:
+            columns |= {CONTENT_SIZE: pa.int32(), CONTENT_CRC: pa.int32()}
+        else:
+            columns[column.name] = arrow_type(column)
+    return columns
+
+
+# What a reader of each table gets unless it asks for less; and, of stubs, for the content.
+COLUMNS: dict[str, dict[str, pa.DataType]] = {name: _columns_of(name) for name in _TABLES}
+
+
+def schema_of(name: str, columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the Arrow schema of a ledger's rows, of all columns but the content unless told which.
+
+    Raises:
+        ConfigurationError: when there is no such ledger, or it has no such column.
+    """
+    table_of(name, "rmq_")
+    known = COLUMNS[name]
+    if CONTENT_CRC in known:
+        known = known | {CONTENT: pa.binary()}
+    wanted = list(COLUMNS[name]) if columns is None else list(columns)
+    for column in wanted:
+        if column not in known:
+            raise ConfigurationError(
+                f"{name!r} has no column {column!r}; there are {', '.join(known)}"
+            )
+    if len(set(wanted)) < len(wanted):
+        raise ConfigurationError(f"a column is asked for twice: {', '.join(wanted)}")
+    return pa.schema([(column, known[column]) for column in wanted])

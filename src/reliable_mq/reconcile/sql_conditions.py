@@ -1,0 +1,131 @@
+"""What rows of a ledger have in common, as SQL: a partition's range, the filters of a query."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, String, Table, and_, collate, func, not_, or_, true
+
+from reliable_mq.idempotency.sql_tables import consumed_rows, received_rows
+from reliable_mq.outbox.sql_tables import parked_rows, settled_rows, waiting_rows
+from reliable_mq.reconcile.source_filters import (
+    AMONG,
+    AT_LEAST,
+    AT_MOST,
+    EQUAL,
+    LESS,
+    MORE,
+    NOT_NULL,
+    NULL,
+    STARTS_WITH,
+    Condition,
+)
+from reliable_mq.sql_types import tells_no_time
+
+SETTLED, WAITING, PARKED = "settled", "waiting", "parked"
+CONSUMED, RECEIVED = "consumed", "received"
+TIMED, UNTIMED = "timed", "untimed"
+
+
+def _received(table: Table) -> ColumnElement[bool]:
+    # The second is always so with the first, and where MySQL's index finds them.
+    return and_(received_rows(table), table.c.consume_date.is_(None))
+
+
+# What finds each kind of rows is a partial index, except in MySQL.
+_KINDS: dict[str, Callable[[Table], ColumnElement[bool]]] = {
+    SETTLED: settled_rows,
+    WAITING: waiting_rows,
+    PARKED: parked_rows,
+    CONSUMED: consumed_rows,
+    RECEIVED: _received,
+    TIMED: lambda table: not_(tells_no_time(table.c.message_id)),
+    UNTIMED: lambda table: tells_no_time(table.c.message_id),
+}
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Rows whose key is in `low` .. `high`, the end excluded; None is open.
+
+    The database compares, so that ranges neither overlap nor leave a gap, whatever its collation.
+    `kind`: only rows of it. Of UNTIMED ones those are meant that may be of the time which the ids
+    `low` .. `high` tell: ours in another spelling, and all that tell none, for what decides about
+    these is the first trace that any ledger has of them, which no ledger can know alone.
+    """
+
+    column: str | None = None
+    low: Any = None
+    high: Any = None
+    kind: str | None = None
+
+
+EVERYTHING = KeyRange()
+
+
+def in_range(table: Table, part: KeyRange) -> ColumnElement[bool]:
+    """Say that a row is in a range."""
+    held = [] if part.kind is None else [_KINDS[part.kind](table)]
+    if part.column is None:
+        return and_(true(), *held)
+    if part.kind == UNTIMED:
+        return and_(*held, in_window(table, part.low, part.high))
+    return and_(true(), *held, _between(table.c[part.column], part.low, part.high))
+
+
+def in_window(table: Table, low: str | None, high: str | None) -> ColumnElement[bool]:
+    """Say that a message may be of a time window, by its id however it is spelt."""
+    key: ColumnElement[str] = table.c.message_id
+    return or_(_is_no_uuid(key), _between(func.upper(key), low, high))
+
+
+def _between(key: ColumnElement[Any], low: Any, high: Any) -> ColumnElement[bool]:
+    edges = [key >= low] if low is not None else []
+    edges += [key < high] if high is not None else []
+    return and_(true(), *edges)
+
+
+def _is_no_uuid(message_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Say that an id is none that begins with its time, however it is spelt."""
+    return or_(
+        func.length(message_id) != 32,
+        func.substr(message_id, 13, 1) != "7",
+        func.upper(func.substr(message_id, 17, 1)).not_in(("8", "9", "A", "B")),
+    )
+
+
+def clause(table: Table, condition: Condition, family: str) -> ColumnElement[bool]:
+    """Return a condition in the words of a database (`sql_types.family_of`).
+
+    Text is compared as Spark compares it, by code points. So are all our columns in SQLite and
+    MySQL by themselves; PostgreSQL has to be told.
+    """
+    column: ColumnElement[Any] = table.c[condition.column]
+    value = condition.value
+    if condition.operator == NULL:
+        return column.is_(None)
+    if condition.operator == NOT_NULL:
+        return column.is_not(None)
+    if condition.operator == AMONG:
+        return column.in_(value)
+    if condition.operator == STARTS_WITH:
+        column = func.substr(column, 1, len(value))
+    elif condition.operator != EQUAL:
+        column = _by_code_points(column, family)
+    return cast("ColumnElement[bool]", _COMPARED[condition.operator](column, value))
+
+
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    EQUAL: operator.eq,
+    STARTS_WITH: operator.eq,
+    LESS: operator.lt,
+    AT_MOST: operator.le,
+    MORE: operator.gt,
+    AT_LEAST: operator.ge,
+}
+
+
+def _by_code_points(column: ColumnElement[Any], family: str) -> ColumnElement[Any]:
+    is_text = isinstance(getattr(column.type, "impl_instance", column.type), String)
+    return collate(column, "C") if is_text and family == "postgresql" else column

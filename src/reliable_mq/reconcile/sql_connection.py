@@ -1,0 +1,61 @@
+"""Databases of ledgers: their URLs, and connections that are kept no longer than they are used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.sql_types import drivers_of
+
+# A name without a driver stands for one that need not be installed.
+_PLAIN = ("postgresql", "mysql", "mariadb")
+
+
+def sync_url(url: str) -> URL:
+    """Return a URL with the driver that reads without asyncio.
+
+    Raises:
+        ConfigurationError: when `url` names no database that can be used.
+    """
+    try:
+        parsed = make_url(url)
+        name = parsed.get_backend_name()
+        drivers = drivers_of(name)
+        is_ours = parsed.drivername in _PLAIN or name in _PLAIN[1:]
+        if drivers is not None and (is_ours or parsed.get_dialect().is_async):
+            return parsed.set(drivername=drivers.for_threads)
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigurationError(
+            "not a database URL; write it like postgresql+psycopg://user@host/name,"
+            f" mysql+pymysql://user@host/name or sqlite:////path/to/file ({error})"
+        ) from error
+    return parsed
+
+
+def open_engine(url: str) -> Engine:
+    """Return an engine that keeps no connection.
+
+    Raises:
+        ConfigurationError: when `url` names no database that can be used.
+    """
+    return create_engine(sync_url(url), poolclass=NullPool)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Give a connection; what it read is rolled back at the end.
+
+    Raises:
+        ConfigurationError: when `url` names no database that can be used.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
+    """
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
