@@ -45,7 +45,8 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     "idempotency": frozenset({"runtime"}),
     "resend": frozenset({"runtime"}),
     # What a repair changes and tells, it changes and tells as a person's retry does.
-    "reconcile": frozenset({"sql_clock", "outbox.sql_again", "outbox.stub"})
+    "reconcile": frozenset({"runtime.blocking_link"})
+    | {"sql_clock", "outbox.sql_again", "outbox.stub"}
     | {"resend.escalation", "resend.sql_audit", "resend.sql_escalations"},
 }
 FREE = frozenset({"app", "cli", "testing", "__init__"})  # the faces, and what tests stand on

@@ -3,8 +3,9 @@
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
@@ -15,10 +16,15 @@ from tests.client.cluster import QUICK, eventually, play
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.subscription import CONSUMED, Dead, Outcome, Subscription
 from reliable_mq.client.transaction import CheckBack
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
 from reliable_mq.reconcile.file_queues import read_progress
-from reliable_mq.reconcile.file_store import read_layout, read_partition
+from reliable_mq.reconcile.file_store import read_batches, read_layout, read_partition
 from reliable_mq.reconcile.log_scan import LogRow
+from reliable_mq.reconcile.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
+from reliable_mq.reconcile.spark_cluster import read_cluster
+from reliable_mq.reconcile.spark_topic_source import read_pulls
+from reliable_mq.reconcile.topic_pulls import is_told_of
 from reliable_mq.wire.record import body_checksum
 
 pytestmark = pytest.mark.processes
@@ -110,6 +116,41 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
 
     play(scene())
     assert not [row for row in rows_of(store) if row.role == "damaged"]
+    same_by_pulling(name_servers, store)
+
+
+def same_by_pulling(name_servers: str, store: Path) -> None:
+    """Assert that the cluster, read by pulling its queues, tells of messages as its log does."""
+    (ledger,) = read_cluster(name_servers, messages_per_partition=37)
+    pulled = [
+        row
+        for partition in ledger.partitions
+        for batch in read_pulls(partition, STORED_SCHEMA, check_body=True, timeout=10)
+        for row in batch.to_pylist()
+    ]
+    partitions = read_layout(str(store)).partitions
+    batches = [batch for each in partitions for batch in read_batches(each, RECORD_SCHEMA)]
+    logged = [
+        row for batch in batches for row in batch.to_pylist() if is_told_of(row["queue_topic"])
+    ]
+
+    assert {row.pop(BROKER) for row in pulled} == {ledger.broker.name}
+    roles = {row["role"] for row in pulled}
+    assert roles >= {"first", "dead"}
+    assert sorted(pulled, key=place_in_log) == logged
+    assert ledger.progress[GROUP, TOPIC] == read_progress(str(store))[GROUP, TOPIC]
+    ends = Counter((row["queue_topic"], row["queue_id"]) for row in logged)
+    assert {queue: end for queue, (_, end) in ledger.queues.items() if end} == ends
+    (dead,) = {row["queue_topic"] for row in logged if row["role"] == "dead"}
+    chosen = read_cluster(name_servers, [dead], since_ms=1)[0].partitions
+    assert [(each.topic, each.begin, each.end) for each in chosen] == [(dead, 0, 1)]
+    assert read_cluster(name_servers, [dead], since_ms=2**42)[0].partitions == ()
+    with pytest.raises(ConfigurationError, match="no broker has the topic nonsense"):
+        read_cluster(name_servers, ["nonsense", dead])
+
+
+def place_in_log(row: Mapping[str, Any]) -> int:
+    return int(row["commit_log_offset"])
 
 
 def test_a_reader_never_sees_half_a_record_while_the_broker_writes(

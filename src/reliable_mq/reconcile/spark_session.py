@@ -22,6 +22,7 @@ from reliable_mq.reconcile.machine_share import share_of
 from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
 from reliable_mq.reconcile.spark_log_source import LogSource
 from reliable_mq.reconcile.spark_table_source import TableSource
+from reliable_mq.reconcile.spark_topic_source import TopicSource
 
 # Spark's start-up lines go to the terminal before any level can be set, except from this file. The
 # root stays at warn, or Spark announces that it makes it so; the filter is what silences it.
@@ -151,3 +152,4 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(LogSource)
     spark.dataSource.register(LedgersSource)
     spark.dataSource.register(TableSource)
+    spark.dataSource.register(TopicSource)

@@ -1,0 +1,85 @@
+"""A connection to one broker or name server for code that waits: one request, one reply.
+
+For processes that have no event loop and need none, such as Spark's workers. Requests of the peer
+are left unanswered: it has none for whoever never sent a heartbeat.
+"""
+
+import socket
+from typing import Self
+
+from reliable_mq.errors import ConnectionLost, FrameError, ProtocolError, RequestTimeout
+from reliable_mq.wire.command import Command, decode_command, encode_command
+from reliable_mq.wire.frame import FrameReader
+
+_RECEIVE_SIZE = 256 * 1024
+_OPAQUE_MASK = 0x7FFFFFFF
+
+
+class BlockingLink:
+    """One connection, opened with the first call. A context manager; not for two threads at once.
+
+    Args:
+        address: the peer, "host:port".
+        timeout: seconds that connecting, and each wait for bytes, may take.
+    """
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._reader = FrameReader()
+        self._opaque = 0
+
+    def call(self, command: Command) -> Command:
+        """Send a request and return its reply. After an error the next call connects anew.
+
+        Raises:
+            ConnectionLost: when the peer cannot be reached or goes away.
+            RequestTimeout: when it is silent for too long.
+            ProtocolError: when what it sends is no command.
+        """
+        self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        command.opaque = self._opaque
+        try:
+            connection = self._open()
+            connection.sendall(encode_command(command))
+            return self._reply(connection)
+        except TimeoutError as error:
+            self.close()
+            raise RequestTimeout(f"{self.address} is silent for {self._timeout:g} s") from error
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"{self.address}: {error.strerror or error}") from error
+        except FrameError as error:
+            self.close()
+            raise ProtocolError(f"{self.address} sent what is no command: {error}") from error
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _open(self) -> socket.socket:
+        if self._socket is None:
+            host, _, port = self.address.rpartition(":")
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), self._timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reader = FrameReader()
+        return self._socket
+
+    def _reply(self, connection: socket.socket) -> Command:
+        while True:
+            data = connection.recv(_RECEIVE_SIZE)
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            for frame in self._reader.feed(data):
+                command = decode_command(frame)
+                if command.is_reply and command.opaque == self._opaque:
+                    return command
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,215 @@
+"""What is asked of a cluster and what its answers mean, and brokers that do not answer."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from reliable_mq.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    ProtocolError,
+    RemoteError,
+    RequestTimeout,
+    Unavailable,
+)
+from reliable_mq.reconcile import topic_pulls
+from reliable_mq.reconcile.spark_cluster import read_cluster
+from reliable_mq.reconcile.topic_pulls import BrokerAddress, Came, Pulled, QueueRange
+from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.testing.local_servers import free_port
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
+from reliable_mq.wire.frame import Frame, FrameReader
+from reliable_mq.wire.headers import PullMessageHeader
+
+
+def answer(body: bytes = b"", code: int = 0, **ext: int) -> Command:
+    fields = {name: str(value) for name, value in ext.items()}
+    return reply(request(1), code, "so it is", fields, body)
+
+
+def pull_answer(code: int, after: int, low: int = 0, high: int = 100, body: bytes = b"") -> Command:
+    ext = {"nextBeginOffset": after, "minOffset": low, "maxOffset": high}
+    return answer(body, code, suggestWhichBrokerId=0, **ext)
+
+
+def test_of_each_broker_the_master_is_read_and_else_a_slave() -> None:
+    body = (
+        b'{"brokerAddrTable":{"b":{"brokerAddrs":{1:"h:2",0:"h:1"},"brokerName":"b"},'
+        b'"a":{"brokerAddrs":{2:"h:4",1:"h:3"}},"gone":{"brokerAddrs":{}}}}'
+    )
+
+    assert topic_pulls.brokers_in(answer(body)) == [
+        BrokerAddress("a", "h:3"),
+        BrokerAddress("b", "h:1"),
+    ]
+
+
+def test_topics_that_may_not_be_read_are_left_out() -> None:
+    body = b'{"topicConfigTable":{"b":{"perm":6},"a":{"perm":4},"c":{"perm":2}}}'
+
+    assert topic_pulls.topics_in(answer(body)) == ["a", "b"]
+
+
+def test_topics_of_applications_and_their_copies_are_told_of() -> None:
+    told = ("orders", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+    hidden = ("TBW102", "rmq_sys_REVIVE_LOG_c", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%x")
+
+    assert all(map(topic_pulls.is_told_of, told))
+    assert not any(map(topic_pulls.is_told_of, hidden))
+
+
+def test_a_queue_without_messages_begins_where_it_ends() -> None:
+    body = fastjson.dumps(
+        {
+            "offsetTable": {
+                (("brokerName", "a"), ("queueId", 1), ("topic", "t")): {
+                    "maxOffset": 9,
+                    "minOffset": 4,
+                },
+                (("brokerName", "a"), ("queueId", 0), ("topic", "t")): {
+                    "maxOffset": -1,
+                    "minOffset": -1,
+                },
+            }
+        }
+    )
+
+    assert topic_pulls.ranges_in(answer(body)) == [QueueRange(0, 0, 0), QueueRange(1, 4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("pulled", "means"),
+    [
+        (pull_answer(ResponseCode.SUCCESS, 12, body=b"x"), Pulled(Came.MESSAGES, 12, b"x")),
+        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 40, low=40), Pulled(Came.GONE, 40)),
+        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 14), Pulled(Came.NOTHING, 14)),
+        (pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 10), Pulled(Came.NOTHING, 11)),
+        (pull_answer(ResponseCode.PULL_OFFSET_MOVED, 3, high=3), Pulled(Came.END, 10)),
+        (pull_answer(ResponseCode.PULL_NOT_FOUND, 10, high=10), Pulled(Came.END, 10)),
+    ],
+)
+def test_a_pull_goes_on_behind_what_it_was_told(pulled: Command, means: Pulled) -> None:
+    assert topic_pulls.messages_in(pulled, 10) == means
+
+
+def test_an_answer_that_would_go_in_circles_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="a pull from offset 10 goes on at 10"):
+        topic_pulls.messages_in(pull_answer(ResponseCode.SUCCESS, 10), 10)
+
+
+def test_a_pull_commits_nothing_and_waits_for_nothing() -> None:
+    question = topic_pulls.ask_messages("orders", 3, 10, 15, 1000)
+
+    header = PullMessageHeader.decode(question.ext_fields)
+    assert (header.consumer_group, header.sys_flag) == ("TOOLS_CONSUMER", 0x4)
+    assert (header.queue_offset, header.max_msg_nums, header.max_msg_bytes) == (10, 5, 1000)
+    assert header.suspend_timeout_millis == 0
+
+
+def test_refusals_and_nonsense_are_told() -> None:
+    readers = (
+        *(topic_pulls.brokers_in, topic_pulls.topics_in, topic_pulls.ranges_in),
+        *(topic_pulls.first_in, topic_pulls.progress_in, topic_pulls.groups_in),
+    )
+    for read in readers:
+        for body in (b"[", b"3", b'{"brokerAddrTable":3}', b'{"topicConfigTable":{"a":3}}'):
+            with pytest.raises(ProtocolError):
+                read(answer(body))
+        with pytest.raises(RemoteError, match="so it is"):
+            read(answer(code=1))
+    with pytest.raises(RemoteError, match="so it is"):
+        topic_pulls.messages_in(answer(code=1), 0)
+
+
+@pytest.mark.parametrize("text", ["", ";", "host", "host:port", ":9876", "h:70000"])
+def test_addresses_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"host:port"):
+        topic_pulls.addresses(text)
+
+
+@contextmanager
+def server(*answers: bytes) -> Iterator[str]:
+    """Answer each request on one connection with the next of some bytes, then close it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                reader = FrameReader()
+                for data in answers:
+                    frames: list[Frame] = []
+                    while not frames:
+                        frames = reader.feed(connection.recv(65536))
+                    command = decode_command(frames[0])
+                    connection.sendall(data or encode_command(reply(command, body=BODY)))
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+def name_server_of(address: str) -> bytes:
+    return b'{"brokerAddrTable":{"b-2":{"brokerAddrs":{0:"' + address.encode() + b'"}}}}'
+
+
+BODY = name_server_of(f"127.0.0.1:{free_port()}")  # where nobody listens
+
+
+def test_a_broker_that_cannot_be_reached_is_named_in_one_line() -> None:
+    with server(b"") as address, pytest.raises(Unavailable) as caught:
+        read_cluster(address, timeout=5)
+
+    assert str(caught.value).startswith("broker b-2 cannot be read: 127.0.0.1:")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broker_that_cannot_be_reached_may_be_left_out_and_is_told_of() -> None:
+    with server(b"") as address:
+        (ledger,) = read_cluster(address, timeout=5, is_partial=True)
+
+    assert (ledger.broker.name, ledger.partitions) == ("b-2", ())
+    assert (ledger.missing or "").startswith("broker b-2 cannot be read: ")
+
+
+def test_the_next_name_server_is_asked_when_one_is_away() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    with server(b"") as address:
+        (ledger,) = read_cluster(f"{nowhere};{address}", timeout=5, is_partial=True)
+    assert ledger.broker.name == "b-2"
+
+    with pytest.raises(Unavailable, match=f"no name server answers \\({nowhere}: "):
+        read_cluster(nowhere, timeout=5)
+
+
+def test_a_link_connects_anew_after_an_error() -> None:
+    """Given a peer that goes away in the middle of an answer, then the call fails and the next one
+    is answered over a connection of its own."""
+    question = request(RequestCode.GET_BROKER_CONFIG)
+    with server(b"\0\0\1\0") as address:
+        link = BlockingLink(address, 5)
+        with pytest.raises(ConnectionLost, match=address):
+            link.call(question)
+    with server(b"", b"") as other:
+        link.address = other
+        assert [link.call(question).body for _ in range(2)] == [BODY, BODY]
+        link.close()
+
+
+def test_what_is_no_command_and_what_is_silent_are_told_apart() -> None:
+    question = request(RequestCode.GET_BROKER_CONFIG)
+    with (
+        server(b"\xff" * 8) as address,
+        BlockingLink(address, 5) as link,
+        pytest.raises(ProtocolError, match="sent what is no command"),
+    ):
+        link.call(question)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RequestTimeout, match=f"{address} is silent for 0.05 s"):
+            BlockingLink(address, 0.05).call(question)
