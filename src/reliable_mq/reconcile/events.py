@@ -1,7 +1,7 @@
 """The narrow shape in which all ledgers meet: one row is one trace of one message. Pure.
 
 Every ledger is read into rows of `EVENTS`; they are shuffled by `id` once, and `judge` sees all
-traces of a message together. What decides nothing (keys, notes, reasons) does not travel: it is
+traces of a message together. What decides nothing (keys, notes, owners) does not travel: it is
 fetched for findings only. What a column says depends on `kind`:
 
 | column | STUB | LOG, TOLD | RECORD |
@@ -19,6 +19,7 @@ fetched for findings only. What a column says depends on `kind`:
 | `log_offset` | `seq` | null | commit-log offset |
 | `required` | required groups, by comma | null | null |
 | `queue_topic` | null | null | the topic of the queue it lies in |
+| `reason` | null | null | why it is a dead letter |
 | `marks` | `GIVEN_UP` | `IN_DOUBT`, `DUPLICATE`, `TELLS` | 0 |
 
 Times are UTC; sizes are bytes; a null is what the ledger does not know.
@@ -63,7 +64,7 @@ EVENTS = pa.schema(
         ("crc", pa.int32()),
         ("log_offset", pa.int64()),
         ("size", pa.int32()),
-        *((name, pa.string()) for name in ("required", "queue_topic")),
+        *((name, pa.string()) for name in ("required", "queue_topic", "reason")),
         ("marks", pa.int8()),
     ]
 )
