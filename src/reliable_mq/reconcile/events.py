@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_mq.reconcile.log_scan import (
+from reliable_mq.reconcile.log_roles import (
     DAMAGED,
     DEAD,
     DELAYED,
@@ -63,18 +63,22 @@ EVENTS = pa.schema(
         *((name, _TIME) for name in ("seen", "changed", "until")),
         ("crc", pa.int32()),
         ("log_offset", pa.int64()),
-        ("size", pa.int32()),
+        ("size", pa.int64()),
         *((name, pa.string()) for name in ("required", "queue_topic", "reason")),
         ("marks", pa.int8()),
     ]
 )
 
+NO_TIME = np.int64(-(2**63))
+_MILLISECONDS_MAX = 253_402_300_799_999  # the end of the year 9999
 _DIGITS = 32
 _PACKED = 16
 _TEXT_MARK = 0xFF
 _NO_DIGIT = 0xFF
 _VALUE_OF_DIGIT = np.full(256, _NO_DIGIT, np.uint8)
 _VALUE_OF_DIGIT[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16, dtype=np.uint8)
+_VALUE_OF_ANY_DIGIT = _VALUE_OF_DIGIT.copy()
+_VALUE_OF_ANY_DIGIT[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16, dtype=np.uint8)
 _DIGITS_OF_BYTE = np.frombuffer(
     b"".join(b"%02X" % value for value in range(256)), np.uint8
 ).reshape(256, 2)
@@ -110,7 +114,7 @@ def unpacked_ids(ids: pa.Array) -> pa.Array:
     sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
     long_enough = np.flatnonzero(sizes == _PACKED)
     values = _windows(ids, _starts(ids)[long_enough], _PACKED)
-    is_number = values[:, 0] != _TEXT_MARK
+    is_number: np.ndarray = values[:, 0] != _TEXT_MARK
     digits = _DIGITS_OF_BYTE[values[is_number]].reshape(-1, _DIGITS)
     numbers = long_enough[is_number]
     texts = ids if len(numbers) == len(ids) else _without_first_byte(ids, numbers)
@@ -131,6 +135,33 @@ def _without_first_byte(values: pa.Array, emptied: np.ndarray) -> pa.Array:
     stretches = pa.Array.from_buffers(pa.binary(), 2 * len(values), buffers)
     chosen = pa.array(np.arange(len(values)) * 2, mask=values.is_null().to_numpy(False))
     return stretches.take(chosen)
+
+
+def id_times(ids: pa.Array) -> np.ndarray:
+    """Return the times that packed ids begin with, or the least int64 where they tell none.
+
+    A message id of ours begins with its milliseconds (`message.new_message_id`, a UUIDv7 of 32
+    digits of either case). Microseconds since the epoch.
+    """
+    found = np.full(len(ids), NO_TIME)
+    sizes = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    starts = _starts(ids)
+    numbers, texts = (np.flatnonzero(sizes == size) for size in (_PACKED, _DIGITS + 1))
+    found[numbers] = _times_of(_windows(ids, starts[numbers], _PACKED))
+    digits = _VALUE_OF_ANY_DIGIT[_windows(ids, starts[texts] + 1, _DIGITS)]
+    of_texts = _times_of(digits[:, 0::2] << 4 | digits[:, 1::2])
+    is_number = digits.max(axis=1, initial=0) != _NO_DIGIT
+    found[texts] = np.where(is_number, of_texts, NO_TIME)
+    return found
+
+
+def _times_of(packed: np.ndarray) -> np.ndarray:
+    milliseconds = np.zeros(len(packed), np.int64)
+    for place in range(6):
+        milliseconds = milliseconds << 8 | packed[:, place]
+    is_ours = (packed[:, 6] >> 4 == 7) & (packed[:, 8] >> 6 == 2)
+    is_ours &= milliseconds <= _MILLISECONDS_MAX
+    return np.where(is_ours, milliseconds * 1_000, NO_TIME)
 
 
 def _starts(values: pa.Array) -> np.ndarray:

@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 BUCKETS_PER_DOUBLING = 4
 
 
-def bucket_sql(column: str) -> str:
-    """Return SQL for the bucket of a column of milliseconds; null stays null."""
-    bucket = f"CAST(floor(log2(greatest({column}, 1)) * {BUCKETS_PER_DOUBLING}) AS INT)"
-    return f"CASE WHEN {column} IS NOT NULL THEN {bucket} END"  # greatest() passes over null
+def buckets(milliseconds: pa.ChunkedArray) -> pa.Array:
+    """Return the bucket of each of a column of milliseconds; null stays null."""
+    values = np.maximum(pc.fill_null(milliseconds, 1).to_numpy(), 1)
+    found = np.floor(np.log2(values) * BUCKETS_PER_DOUBLING).astype(np.int32)
+    return pa.array(found, mask=milliseconds.is_null().to_numpy())
 
 
 def bucket_start_ms(bucket: int) -> float:

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
-from reliable_mq.reconcile.latency import bucket_sql
 from reliable_mq.reconcile.run_folder import VERDICTS
-from reliable_mq.reconcile.summary import Group
 
 FINDINGS = "findings.parquet"
 _FINDINGS_AT_ONCE = 50_000
@@ -26,21 +23,6 @@ class Result:
         self._uri = uri
         self._frame: DataFrame = spark.read.parquet(f"{uri}/{VERDICTS}")
         self._files: list[str] | None = None
-
-    def groups(self) -> list[Group]:
-        """Return the counts by everything that the report tells apart."""
-        keys = ("verdict", "finding", "topic", "consumer_group")
-        counted = self._frame.groupBy(
-            *keys,
-            f.expr(bucket_sql("stored_ms")).alias("stored"),
-            f.expr(bucket_sql("consumed_ms")).alias("consumed"),
-        ).agg(
-            f.count(f.lit(1)).alias("rows"),
-            f.count_if("is_lead").alias("messages"),
-            f.sum(f.expr("if(is_lead, greatest(record_copies - 1, 0), 0)")).alias("copies"),
-            f.sum("retries").alias("retries"),
-        )
-        return [Group(*row) for row in counted.collect()]
 
     def sort_findings(self, count: int) -> None:
         """Write the findings once more, by themselves and in order; `count`: how many there are."""

@@ -30,7 +30,7 @@ from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Ra
 from reliable_mq.reconcile.repair_outcome import outcome_of
 from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
 from reliable_mq.reconcile.spark_causes import cause
-from reliable_mq.reconcile.spark_job import Ledgers, Moment, verdicts
+from reliable_mq.reconcile.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
@@ -187,17 +187,16 @@ def _judge(
 ) -> tuple[dict[str, Any], Result]:
     """Write the verdicts; return the summary of the run, and the verdicts."""
     moment = Moment(options.now, options.grace, options.since, options.until)
-    frame, counted = verdicts(spark, ledgers, moment)
-    frame.write.parquet(f"{folder.uri}/{VERDICTS}")
+    tally = judge_ledgers(spark, ledgers, moment, f"{folder.uri}/{VERDICTS}")
     result = Result(spark, folder.uri)
-    groups = result.groups()
+    groups = tally.groups()
     found = sum(group.rows for group in groups if group.is_finding)
     if found:
         result.sort_findings(found)
     summary = summarize(
         run_id=run_id,
         moment=_moment_fields(options, moment),
-        ledgers=counted.get,
+        ledgers=tally.ledger_counts(),
         groups=groups,
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
     )
@@ -238,6 +237,8 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         queue_begins=layout.queue_begins,
         managed=sorted(managed),
         told_groups=sql_ledger.told_groups(options.databases, options.prefix),
+        stub_count_max=stubs,
+        log_size=log_size,
     )
     return ledgers, is_small
 
