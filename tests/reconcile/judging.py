@@ -1,0 +1,61 @@
+"""The judgement without Spark: whole ledgers as events, and the world that they are judged in."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tests.reconcile.ledgers import GRACE, NOW
+
+from reliable_mq.reconcile import file_store, sql_ledger
+from reliable_mq.reconcile.events import EVENTS
+from reliable_mq.reconcile.ledger_events import log_events, record_events, stub_events
+from reliable_mq.reconcile.spark_log_source import log_batch
+from reliable_mq.reconcile.world import World
+
+Key = tuple[str, str]
+
+
+def events_in(url: str, store: str) -> pa.Table:
+    """Read all ledgers as events; damage is left out."""
+    window = sql_ledger.IdWindow()
+    batches = [
+        events_of(batch)
+        for name, events_of in ((sql_ledger.STUB, stub_events), ("consume_log", log_events))
+        for part in sql_ledger.key_ranges(url, name, "rmq_", window)
+        for batch in sql_ledger.read_range(url, name, "rmq_", window, part, with_content=False)
+    ]
+    batches += [
+        record_events(log_batch(rows), "")
+        for partition in file_store.read_layout(store).partitions
+        for rows in file_store.read_partition(partition, check_body=True)
+    ]
+    events = pa.Table.from_batches(batches, EVENTS)
+    return events.filter(pc.is_valid(events["id"]))
+
+
+def world_of(url: str, store: str, now: datetime = NOW, grace: timedelta = GRACE) -> World:
+    """Return the world of ledgers of one broker."""
+    begins: dict[tuple[str, str], dict[int, int]] = {}
+    for (topic, queue), begin in file_store.read_layout(store).queue_begins.items():
+        begins.setdefault(("", topic), {})[queue] = begin
+    progress = file_store.read_progress(store)
+    return World(
+        as_of=now,
+        grace=grace,
+        moving_since=now - min(grace, timedelta(seconds=5)),
+        managed=frozenset(sql_ledger.managed_topics(url, "rmq_")),
+        progress={("", *names): queues for names, queues in progress.items()},
+        begins=begins,
+    )
+
+
+def verdicts_of(judged: pa.Table) -> dict[Key, str]:
+    """Return the verdict of each message and consumer group; each must have one."""
+    found = {(row["message_id"], row["consumer_group"]): row["verdict"] for row in rows_of(judged)}
+    assert len(found) == judged.num_rows, "one verdict per message and group"
+    return found
+
+
+def rows_of(judged: pa.Table) -> list[dict[str, Any]]:
+    return list(judged.to_pylist())
