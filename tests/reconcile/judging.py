@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tests.reconcile.ledgers import GRACE, NOW
 
-from reliable_mq.reconcile import file_store, sql_ledger
+from reliable_mq.reconcile import file_queues, file_store, sql_ledger
 from reliable_mq.reconcile.events import EVENTS
 from reliable_mq.reconcile.ledger_events import log_events, record_events, stub_events
-from reliable_mq.reconcile.spark_log_source import log_batch
+from reliable_mq.reconcile.log_schema import log_batch
 from reliable_mq.reconcile.world import World
 
 Key = tuple[str, str]
@@ -39,7 +39,7 @@ def world_of(url: str, store: str, now: datetime = NOW, grace: timedelta = GRACE
     begins: dict[tuple[str, str], dict[int, int]] = {}
     for (topic, queue), begin in file_store.read_layout(store).queue_begins.items():
         begins.setdefault(("", topic), {})[queue] = begin
-    progress = file_store.read_progress(store)
+    progress = file_queues.read_progress(store)
     return World(
         as_of=now,
         grace=grace,
