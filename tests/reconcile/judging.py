@@ -9,8 +9,17 @@ from tests.reconcile.ledgers import GRACE, NOW
 
 from reliable_mq.reconcile import file_queues, file_store, sql_ledger
 from reliable_mq.reconcile.events import EVENTS
-from reliable_mq.reconcile.ledger_events import log_events, record_events, stub_events
+from reliable_mq.reconcile.ledger_columns import CONSUME_LOG, STUB
+from reliable_mq.reconcile.ledger_events import (
+    LOG_COLUMNS,
+    STUB_COLUMNS,
+    log_events,
+    record_events,
+    stub_events,
+)
 from reliable_mq.reconcile.log_schema import log_batch
+from reliable_mq.reconcile.sql_arrow import Asked, read
+from reliable_mq.reconcile.sql_ranges import IdWindow, key_ranges
 from reliable_mq.reconcile.world import World
 
 Key = tuple[str, str]
@@ -18,12 +27,12 @@ Key = tuple[str, str]
 
 def events_in(url: str, store: str) -> pa.Table:
     """Read all ledgers as events; damage is left out."""
-    window = sql_ledger.IdWindow()
+    adapters = {STUB: (STUB_COLUMNS, stub_events), CONSUME_LOG: (LOG_COLUMNS, log_events)}
     batches = [
         events_of(batch)
-        for name, events_of in ((sql_ledger.STUB, stub_events), ("consume_log", log_events))
-        for part in sql_ledger.key_ranges(url, name, "rmq_", window)
-        for batch in sql_ledger.read_range(url, name, "rmq_", window, part, with_content=False)
+        for name, (columns, events_of) in adapters.items()
+        for part in key_ranges(url, name, "rmq_", IdWindow())
+        for batch in read(url, Asked(name, "rmq_", columns, part))
     ]
     batches += [
         record_events(log_batch(rows), "")

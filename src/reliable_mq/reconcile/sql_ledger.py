@@ -7,17 +7,14 @@ Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the r
 from collections.abc import Sequence
 from datetime import datetime
 
-import pyarrow as pa
 from sqlalchemy import MetaData, func, inspect, make_url, select
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import (
     COLUMNS,
     CONSUME_LOG,
-    CONTENT,
     STUB,
     TOLD,
-    schema_of,
     table_of,
 )
 from reliable_mq.reconcile.sql_conditions import in_window
@@ -33,7 +30,6 @@ __all__ = [
     "STUB",
     "TOLD",
     "IdWindow",
-    "arrow_schema",
     "broker_names",
     "check_tables",
     "managed_topics",
@@ -123,9 +119,3 @@ def broker_names(url: str, prefix: str, window: IdWindow) -> set[str]:
             )
             names.update(name for name in connection.scalars(query) if name)
     return names
-
-
-def arrow_schema(name: str, *, with_content: bool) -> pa.Schema:
-    """Return the Arrow schema of a ledger's rows, of stubs with their content if asked for."""
-    columns = list(COLUMNS[name])
-    return schema_of(name, [*columns, CONTENT] if with_content and name == STUB else columns)
