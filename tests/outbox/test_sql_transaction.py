@@ -162,6 +162,21 @@ def test_what_cannot_be_sent_is_refused_in_the_transaction(bench: Bench) -> None
     assert bench.ids() == [kept]
 
 
+def test_on_mysql_an_async_session_writes_a_body_of_any_bytes(mysql_url: str) -> None:
+    """PyMySQL 1.2 no longer has what aiomysql writes bytes with."""
+    bench, body = Bench(mysql_url), bytes(range(256))
+
+    async def scenario() -> None:
+        async with bench.transaction() as tx:
+            await tx.send("orders", body)
+        await bench.database.close_async()
+
+    asyncio.run(scenario())
+
+    assert [bytes(row.content) for row in bench.stubs()] == [body]
+    bench.database.close()
+
+
 def test_a_sync_block_over_an_async_session_says_what_to_write(bench: Bench) -> None:
     async def scenario() -> None:
         async with bench.database.async_session() as session:
