@@ -120,6 +120,33 @@ def test_what_a_group_gave_up_is_not_stuck_for_that_group(world: World) -> None:
     ]
 
 
+def test_what_is_stuck_is_over_when_its_group_has_consumed_it_or_given_it_up(world: World) -> None:
+    """However long the stub waits for another group, or for a person."""
+    stub = world.sent("a", groups=("payments", "points", "stock"))
+    world.log(stub, group="stock")
+    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    assert stuck_groups(world) == ["payments"]
+
+    # When that group gives it up, Then its dead letter tells of it, and the other one is told of
+    with world.database.engine.begin() as connection:
+        world.database.settlement().exhaust(
+            connection, stub, group="payments", reason="no", now=105.0, topic="orders"
+        )
+    world.stuck.close_settled(200.0 + DAY)
+    assert world.stuck.look(200.0 + DAY, DAY) == 1
+    assert stuck_groups(world) == ["points"]
+
+    # When that one consumes it after all, Then a person reads of the dead letter alone
+    world.log(stub, group="points")
+    world.stuck.close_settled(300.0 + DAY)
+    assert world.open_escalations() == [("dead letter", "a")]
+
+
+def stuck_groups(world: World) -> list[str]:
+    rows = world.rows(world.database.escalations)
+    return [row["consumer_group"] for row in rows if row["open_key"] and row["kind"] == Kind.STUCK]
+
+
 def test_one_instance_looks_and_the_next_turn_is_anybodys(world: World) -> None:
     first, second = world.alerts(owner="one"), world.alerts(owner="two")
     first.run_once(90.0 + DAY)

@@ -161,8 +161,15 @@ class SqlStuck:
         )
         consumed = self._has_consumed(this.message_id, this.consumer_group)
         is_letter = this.kind == Kind.DEAD_LETTER.value
+        # Of what its group has given up since, a dead letter tells.
+        comma = literal(",")
+        named, over = comma + this.consumer_group + comma, comma + stub.given_up_by + comma
+        given_up = exists().where(
+            stub.message_id == this.message_id, func.replace(over, named, "") != over
+        )
+        is_over = and_(this.kind == Kind.STUCK.value, this.consumer_group != "", given_up)
         self._close_settled = close.where(
-            or_(and_(not_(is_letter), settled), and_(is_letter, or_(voided, consumed)))
+            or_(consumed, is_over, and_(is_letter, voided), and_(not_(is_letter), settled))
         )
         self._close_rests = close.where(is_among(this.open_key, "keys", dialect))
 
