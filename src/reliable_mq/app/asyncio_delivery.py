@@ -168,7 +168,7 @@ class Deliveries:
             message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
         if step is Step.GIVE_UP:
-            reason = f"{consumer.max_attempts} attempts did not finish"
+            reason = ""
         elif message.fault:
             reason = f"the payload does not validate: {message.fault}"
         else:

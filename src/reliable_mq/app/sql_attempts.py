@@ -112,8 +112,7 @@ class Attempts:
         ready: list[Attempt] = []
         for attempt, found in received:
             if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
-                reason = f"{self.consumer.max_attempts} attempts did not finish"
-                results[attempt.entry.token] = self.give_up(attempt, reason)
+                results[attempt.entry.token] = self.give_up(attempt)
             elif found.step in (Step.RECEIVE_FIRST, Step.ALONE):
                 numbered = _numbered(attempt, found.attempt, found.in_doubt)
                 (alone if found.step is Step.ALONE else ready).append(numbered)
@@ -256,10 +255,12 @@ class Attempts:
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
-    def give_up(self, attempt: Attempt, reason: str) -> Settled:
+    def give_up(self, attempt: Attempt, reason: str = "") -> Settled:
         """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
 
         The row is asked first: the message may have had its effect long ago, or have it now.
+        Without a reason its attempts are used up, and what the last one said, if it ended, is why:
+        this may be a copy of a message that was given up before.
         """
         entry = attempt.entry
         try:
@@ -270,7 +271,9 @@ class Attempts:
                     self.keys.release(connection, attempt.key, now)
                 step = found[entry.message_id].step
                 if step is Step.RECEIVE_FIRST:
-                    return self._fail(connection, entry, Settled(Dead(reason), "fail"), now)
+                    unfinished = f"{self.consumer.max_attempts} attempts did not finish"
+                    why = reason or self.log.last_words(connection, entry) or unfinished
+                    return self._fail(connection, entry, Settled(Dead(why), "fail"), now)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - told there
             if is_row_refused(fault):

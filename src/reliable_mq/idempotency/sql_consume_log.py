@@ -211,6 +211,12 @@ class SqlConsumeLog:
         row["lease_until"] = utc_datetime(retry_at)
         return self._inserts.failed(connection, row, entry.token)
 
+    def last_words(self, connection: Connection, entry: Entry) -> str:
+        """Return why the row's last attempt was the last one; "" when that was not said."""
+        log = self.table.c
+        of_row = (log.consumer_group == entry.group, log.message_id == entry.message_id)
+        return connection.execute(select(log.note).where(*of_row)).scalar_one_or_none() or ""
+
     def release(self, connection: Connection, entry: Entry, retry_at: float) -> None:
         """Take an attempt back that ended without an effect and does not count, if it is ours."""
         values = _this(entry) | {"until": utc_datetime(retry_at)}
