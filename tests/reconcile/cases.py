@@ -179,6 +179,16 @@ def _given_up(cases: Cases) -> None:
     identity, queue = cases.new(payments=Verdict.VOIDED_BUT_CONSUMED)
     cases.stub(identity, "payments", status=2, **cases.send(identity, queue))
     cases.tables.log(identity, "payments", 1)
+    # a half message that was rolled back: by its tombstone, and, twice, in spite of it
+    identity, _ = cases.new(ack=Verdict.VOIDED)
+    cases.stub(identity, status=2, content=b"")
+    identity, queue = cases.new(ack=Verdict.ORPHAN)
+    cases.stub(identity, status=2, content=b"")
+    cases.send(identity, queue)
+    identity, queue = cases.new(ack=Verdict.ORPHAN, payments=Verdict.VOIDED_BUT_CONSUMED)
+    cases.stub(identity, status=2, content=b"")
+    cases.send(identity, queue)
+    cases.tables.log(identity, "payments", 1)
 
 
 def _foreign(cases: Cases) -> None:
@@ -253,6 +263,8 @@ def random_cases(url: str, root: Path, seed: int, count: int) -> str:
             groups = rng.choice(((), ("payments",), ("loyalty", "payments")))
             columns = columns if rng.random() < 0.9 else {}
             status = rng.choice((0, 0, 1, 1, 2))
+            if status == 2 and rng.random() < 0.3:
+                columns = {"content": b""}  # a tombstone
             cases.stub(identity, *groups, status=status, create_date=moment, **columns)
         for group in rng.sample(("loyalty", "payments", "audit"), rng.choice((0, 1, 2))):
             _random_attempts(cases, rng, identity, group, queue, moment)

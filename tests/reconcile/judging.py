@@ -1,14 +1,16 @@
 """The judgement without Spark: whole ledgers as events, and the world that they are judged in."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tests.reconcile.ledgers import GRACE, NOW
+from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW
 
 from reliable_mq.reconcile import file_queues, file_store, sql_ledger
-from reliable_mq.reconcile.events import EVENTS
+from reliable_mq.reconcile.events import EVENTS, packed_ids
+from reliable_mq.reconcile.judge import judge
 from reliable_mq.reconcile.ledger_columns import CONSUME_LOG, STUB
 from reliable_mq.reconcile.ledger_events import (
     LOG_COLUMNS,
@@ -68,3 +70,16 @@ def verdicts_of(judged: pa.Table) -> dict[Key, str]:
 
 def rows_of(judged: pa.Table) -> list[dict[str, Any]]:
     return list(judged.to_pylist())
+
+
+def event(kind: int, identity: str, **columns: Any) -> dict[str, Any]:
+    """Return one event, two hours old; what is not told is null."""
+    packed = packed_ids(pa.array([identity]))[0].as_py()
+    told = {"id": packed, "kind": kind, "topic": "orders", "state": 0, "tries": 1, "marks": 0}
+    return dict.fromkeys(EVENTS.names) | told | {"seen": LONG_AGO, "changed": LONG_AGO} | columns
+
+
+def verdicts_on(events: list[dict[str, Any]], **world: Any) -> dict[Key, str]:
+    """Judge events of managed topics, in a world of one broker unless told otherwise."""
+    around = World(NOW, GRACE, NOW - timedelta(seconds=5), frozenset({"orders"}))
+    return verdicts_of(judge(pa.Table.from_pylist(events, EVENTS), replace(around, **world)))

@@ -81,7 +81,9 @@ class PlainReconciliation:
         done = self.progress.get((group, topics[0] or ""), {})
         passed = [done.get(r.queue_id or 0, 0) > (r.queue_offset or 0) for r in firsts]
         consumed = {g for g in required if self.logs.get((identity, g), {}).get("state") == 1}
-        status = ("unconfirmed", "confirmed", "voided")
+        status = ["unconfirmed", "confirmed", "voided"]
+        if stub and not stub["content"]:
+            status[2] = "tombstone"
         kind = "required" if group in required else ("extra" if group else "ack")
         return {
             "stub": status[stub["status"]] if stub else "none",

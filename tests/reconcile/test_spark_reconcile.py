@@ -73,7 +73,7 @@ def test_every_way_into_a_verdict_is_judged_so(tmp_path: Path) -> None:
     summary = reconcile(options(url, store, tmp_path / "out"))
 
     assert verdicts_in(tmp_path / "out") == expected
-    assert set(expected.values()) == set(Verdict)
+    assert set(expected.values()) == set(Verdict) - {Verdict.DUPLICATE_EFFECT}
     assert summary["verdicts"] == Counter(map(str, expected.values()))
     found = {key: verdict for key, verdict in expected.items() if verdict in FINDINGS}
     told = {(f["message_id"], f["consumer_group"]): f["verdict"] for f in summary["findings"]}
@@ -261,6 +261,10 @@ def test_ledgers_of_several_databases_are_judged_as_one_and_repaired_where_they_
     forgotten, queue = cases.new(ledger=Verdict.CONFIRMED_WITHOUT_LOG)
     cases.stub(forgotten, "ledger", status=1, **cases.send(forgotten, queue))
     cases.tables.told(forgotten, "ledger", 1)
+    twice, queue = cases.new(ledger=Verdict.DUPLICATE_EFFECT)
+    cases.stub(twice, "ledger", status=1, **cases.send(twice, queue))
+    cases.tables.log(twice, "ledger", 1)
+    elsewhere.log(twice, "ledger", 1, create_date=NOW - GRACE * 2)
     lost, queue = cases.new(payments=Verdict.LOST)
     place = {"broker_name": "broker-a", "queue_id": queue, "offset": 9, "count": 1}
     elsewhere.stub(lost, b"{}", required_groups="payments", **place)

@@ -30,14 +30,23 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
     """Say the verdict from the promises, written without a look at the table's order."""
     stub, log, record = facts["stub"], facts["log"], facts["record"]
     is_needed = facts["group"] != "ack"
-    if stub == "voided":
-        return Verdict.VOIDED_BUT_CONSUMED if log == "consumed" else Verdict.VOIDED
+    if log == "twice":
+        return Verdict.DUPLICATE_EFFECT
+    if stub in ("voided", "tombstone"):
+        if log == "consumed":
+            return Verdict.VOIDED_BUT_CONSUMED
+        if stub == "voided" or record in ("absent", "expired", "unknown"):
+            return Verdict.VOIDED
+        return Verdict.ORPHAN if facts["age"] == "old" else Verdict.IN_FLIGHT
     if stub == "none":
         if facts["topic"] == "unmanaged":
             return Verdict.UNMANAGED
-        if facts["age"] == "fresh":
+        if facts["age"] == "fresh" or record == "unknown":
             return Verdict.IN_FLIGHT
         return Verdict.EXPIRED if record == "expired" else Verdict.ORPHAN
+    if record == "unknown":
+        is_sure = log == "consumed" and stub == "confirmed"
+        return Verdict.SETTLED if is_sure else Verdict.IN_FLIGHT
     if record == "differs":
         return Verdict.CONTENT_DIFFERS
     if log == "consumed":
@@ -143,3 +152,20 @@ def test_the_documentation_has_the_same_list_of_verdicts() -> None:
         action = ACTIONS.get(verdict, "a person decides" if kind else "")
         row = f"| {verdict} | {kind} | {meaning} | {action} |"
         assert row.replace("|  |", "| |").replace("|  |", "| |") in page
+
+
+def told_rules() -> str:
+    """Return the decision table as the documentation prints it."""
+    lines = ["| | when | verdict |", "|---|---|---|"]
+    for number, rule in enumerate(RULES, 1):
+        when = ", ".join(f"{name} {' or '.join(values)}" for name, values in rule.when.items())
+        lines.append(f"| {number} | {when or 'else'} | {rule.verdict} |")
+    return "\n".join(lines)
+
+
+def test_the_documentation_prints_the_decision_table_and_the_facts() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text()
+
+    assert told_rules() in page
+    for name, values in FACTS.items():
+        assert f"| {name} | {', '.join(values)} | " in page

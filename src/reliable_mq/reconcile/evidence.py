@@ -30,6 +30,7 @@ _VALUES = {
     "stub_content_crc": "content_crc",
     "stub_note": "note",
     "record_copies": "records",
+    "record_broker_name": "stored_by",
     "record_queue_id": "queue_id",
     "record_queue_offset": "queue_offset",
     "record_commit_log_offset": "commit_log_offset",
@@ -50,6 +51,7 @@ _VALUES = {
     "log_lease_until": "lease_until",
     "log_create_date": "first_received",
     "log_consume_date": "consumed",
+    "other_consume_date": "consumed_again",
 }
 _NEWS_ABOVE_ZERO = ("retries", "queue_begin")
 _CHECKSUMS = ("stub_content_crc", "record_content_crc", "differing_content_crc")
@@ -110,8 +112,12 @@ def sentence(row: Mapping[str, Any]) -> str:
             )
         case Verdict.VOIDED_BUT_CONSUMED:
             return f"consumed {told.get('consumed')} at attempt {told.get('attempts')}"
+        case Verdict.DUPLICATE_EFFECT:
+            return f"consumed {told.get('consumed')} and again {told.get('consumed_again')}"
         case Verdict.ORPHAN if "commit_log_offset" in told:
-            return f"{_place(told)}; no stub was ever committed"
+            is_known = "stub_status" in told
+            why = "its transaction was rolled back" if is_known else "no stub was ever committed"
+            return f"{_place(told)}; {why}"
         case verdict:
             return MEANINGS[verdict]
 

@@ -10,14 +10,17 @@ from functools import cached_property
 
 import numpy as np
 
-from reliable_mq.reconcile.events import CONSUMED, NO_TIME, TELLS
+from reliable_mq.reconcile.events import CONSUMED, DUPLICATE, LOG, NO_TIME, TELLS
 from reliable_mq.reconcile.log_roles import DEAD, RETRY, RETRY_DELAYED
 from reliable_mq.reconcile.spread_rows import ROLE, Rows
-from reliable_mq.reconcile.traces import NO_NUMBER, Names, Traces, at, is_in, spread
+from reliable_mq.reconcile.traces import NO_NUMBER, Names, Traces, at, firsts_of, is_in, spread
 from reliable_mq.reconcile.verdict import FACTS
 from reliable_mq.reconcile.world import QueueOffsets, World, microseconds
 
 _CODE = {name: {value: code for code, value in enumerate(FACTS[name])} for name in FACTS}
+# By a stub's state; the last one, at -1, is for none.
+_STATES = ("unconfirmed", "confirmed", "voided", "tombstone", "none")
+_STUB = np.array([_CODE["stub"][value] for value in _STATES], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Case:
         is_consumed: np.ndarray = at(self.traces["state"], self.rows.log, -1) == CONSUMED
         return is_consumed
 
+    @cached_property
+    def second_effect(self) -> np.ndarray:
+        """See `second_effects`."""
+        return second_effects(self)
+
     def done(self, rows: np.ndarray, events: np.ndarray) -> np.ndarray:
         """Return how far the groups of `rows` are in the queues of the events beside them.
 
@@ -93,9 +101,7 @@ def facts_of(case: Case) -> Mapping[str, np.ndarray]:
     is_everyone = (rows.required > 0) & (everyone == rows.required)
     managed = is_in(traces.names["topic"], case.world.managed)[case.topic]
     return {
-        "stub": _codes("stub", ("unconfirmed", "confirmed", "voided", "none"))[
-            at(traces["state"], case.stub, -1)
-        ],
+        "stub": _STUB[at(traces["state"], case.stub, -1)],
         "group": np.where(
             rows.is_required,
             _CODE["group"]["required"],
@@ -132,8 +138,22 @@ def _record(case: Case) -> np.ndarray:
     record = found[rows.message]
     store, queue, offset = case.place()
     begin = case.begins.of([(case.stores, store), (traces.names["topic"], case.topic)], queue)
-    is_gone = (record == code["absent"]) & (offset != NO_TIME) & (offset < begin)
-    return np.where(is_gone, code["expired"], record)
+    is_absent = record == code["absent"]
+    is_gone = is_absent & (offset != NO_TIME) & (offset < begin)
+    record = np.where(is_gone, code["expired"], record)
+    return np.where(is_absent & _is_unknown(case), code["unknown"], record).astype(np.uint8)
+
+
+def _is_unknown(case: Case) -> np.ndarray:
+    """Say of each row whether the log of a broker that was not reached may hold its message."""
+    missing = case.world.missing
+    if not missing:
+        return np.zeros(len(case.rows), bool)
+    brokers, traces = case.traces.names["broker"], case.traces
+    is_sent = at(traces["queue_offset"], case.stub, int(NO_TIME)) != NO_TIME
+    named = at(brokers.codes, np.where(is_sent, case.stub, case.rows.log), -1)
+    is_missing: np.ndarray = is_in(brokers, missing)[named] | (named < 0)
+    return is_missing
 
 
 def _progress(case: Case) -> np.ndarray:
@@ -204,7 +224,27 @@ def _log(case: Case) -> np.ndarray:
     is_live = until > microseconds(case.world.as_of)
     received = np.where(is_live, code["live"], code["dead"])
     found = np.where(case.is_consumed, code["consumed"], received)
-    return np.where(log < 0, code["none"], found).astype(np.uint8)
+    found = np.where(log < 0, code["none"], found).astype(np.uint8)
+    found[case.second_effect >= 0] = code["twice"]
+    return found
+
+
+def second_effects(case: Case) -> np.ndarray:
+    """Return for each row the consume log of another effect than the one that counts, or -1.
+
+    The same row found in two databases is a table that was copied, not a second effect.
+    """
+    rows, traces = case.rows, case.traces
+    is_effect = (traces["kind"][rows.logs] == LOG) & (traces["state"][rows.logs] == CONSUMED)
+    is_effect &= (traces["marks"][rows.logs] & DUPLICATE) == 0
+    effects, row = rows.logs[is_effect], rows.row_of_log[is_effect]
+    if np.bincount(row, minlength=1).max() < 2:
+        return np.full(len(rows), -1)
+    first = firsts_of(row, len(rows), traces["seen"][effects], effects)[row]
+    is_other = traces["seen"][effects] != traces["seen"][first]
+    is_other |= traces["changed"][effects] != traces["changed"][first]
+    others = effects[is_other]
+    return firsts_of(row[is_other], len(rows), traces["seen"][others], others)
 
 
 def _is_fresh(case: Case) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from reliable_mq.reconcile.event_rows import column_of
-from reliable_mq.reconcile.events import NO_TIME, id_times, unpacked_ids
+from reliable_mq.reconcile.events import NO_TIME, VOIDED, id_times, unpacked_ids
 from reliable_mq.reconcile.facts import Case, facts_of
 from reliable_mq.reconcile.log_roles import DEAD
 from reliable_mq.reconcile.spread_rows import ROLE, Rows, rows_of
@@ -29,6 +29,7 @@ _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
 _INT, _LONG = pa.int32(), pa.int64()
 _OTHERS_SHOWN_MAX = 20
+_NO_STATE = np.iinfo(np.int8).min
 
 # What decides nothing: `spark_judge` fetches it, for findings only.
 DETAILS = {
@@ -66,6 +67,7 @@ VERDICTS = pa.schema(
         *((f"log_{name}", _INT) for name in ("state", "attempt")),
         *((f"log_{name}", _TIME) for name in ("lease_until", "create_date", "consume_date")),
         ("log_broker_name", _TEXT),
+        ("other_consume_date", _TIME),
         *((name, _LONG) for name in ("stored_ms", "consumed_ms")),
         *DETAILS.items(),
         *((f"fact_{name}", _TEXT) for name in FACTS),
@@ -183,7 +185,6 @@ def _messages(case: Case) -> dict[str, pa.Array]:
 def _stubs(case: Case) -> dict[str, pa.Array]:
     numbers = {
         "seq": ("log_offset", _LONG),
-        "status": ("state", _INT),
         "count": ("tries", _INT),
         "create_date": ("seen", _TIME),
         "update_date": ("changed", _TIME),
@@ -196,6 +197,8 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
         f"stub_{name}": _of(case, column, case.stub, kind)
         for name, (column, kind) in numbers.items()
     }
+    status = np.minimum(at(case.traces["state"], case.stub, int(_NO_STATE)), VOIDED)
+    found["stub_status"] = column_of(np.where(status < 0, NO_NUMBER, status.astype(np.int32)), _INT)
     return found | {"stub_broker_name": _named(case, "broker", case.stub)}
 
 
@@ -285,7 +288,10 @@ def _logs(case: Case) -> dict[str, pa.Array]:
         f"log_{name}": _of(case, column, case.rows.log, kind)
         for name, (column, kind) in numbers.items()
     }
-    return found | {"log_broker_name": _named(case, "broker", case.rows.log)}
+    return found | {
+        "log_broker_name": _named(case, "broker", case.rows.log),
+        "other_consume_date": _of(case, "changed", case.second_effect, _TIME),
+    }
 
 
 def _latencies(case: Case) -> dict[str, pa.Array]:

@@ -17,6 +17,8 @@ from reliable_mq.reconcile.events import (
     STUB,
     TELLS,
     TOLD,
+    TOMBSTONE,
+    VOIDED,
     packed_ids,
 )
 from reliable_mq.reconcile.log_roles import DAMAGED, SYSTEM
@@ -41,7 +43,12 @@ _ROLES = pa.array(ROLES)
 
 
 def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return stubs, their columns `STUB_COLUMNS`, as events."""
+    """Return stubs, their columns `STUB_COLUMNS`, as events.
+
+    No message has an empty body: that tells the tombstone of a half message from a voided stub.
+    """
+    status = batch["status"].cast(pa.int8())
+    is_tombstone = pc.and_(pc.equal(status, VOIDED), pc.equal(batch["content_size"], 0))
     return _events(
         STUB,
         batch,
@@ -50,7 +57,7 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         broker=batch["broker_name"],
         queue_id=batch["queue_id"],
         queue_offset=batch["offset"],
-        state=batch["status"],
+        state=pc.if_else(is_tombstone, pa.scalar(TOMBSTONE, pa.int8()), status),
         tries=batch["count"],
         seen=batch["create_date"],
         changed=batch["update_date"],

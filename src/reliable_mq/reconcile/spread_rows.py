@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reliable_mq.reconcile.events import CONSUMED, LOG, RECORD, ROLES, STUB, TOLD
+from reliable_mq.reconcile.events import CONSUMED, DUPLICATE, LOG, RECORD, ROLES, STUB, TOLD
 from reliable_mq.reconcile.log_roles import DELAYED, FIRST
 from reliable_mq.reconcile.traces import Names, Traces, firsts_of, spread, with_names
 
@@ -80,7 +80,8 @@ def rows_of(traces: Traces) -> Rows:
     is_required[np.searchsorted(keys, owed[owed % width > 0])] = True
 
     row_of_log = np.searchsorted(keys, message[logs] * width + spoken[logs])
-    order = np.where(state[logs] == CONSUMED, 0, _LATER_THAN_ANY_TIME) + traces["seen"][logs]
+    doubt = np.where(state[logs] == CONSUMED, (traces["marks"][logs] & DUPLICATE) // DUPLICATE, 2)
+    order = doubt.astype(np.int64) * _LATER_THAN_ANY_TIME + traces["seen"][logs]
     copies = records[spoken[records] >= 0]
     firsts = records[state[records] == ROLE[FIRST]]
     delays = records[state[records] == ROLE[DELAYED]]

@@ -39,6 +39,7 @@ class Verdict(StrEnum):
     ORPHAN = "orphan"
     CONTENT_DIFFERS = "content differs"
     EXPIRED = "expired"
+    DUPLICATE_EFFECT = "duplicate effect"
 
 
 MEANINGS: dict[Verdict, str] = {
@@ -56,9 +57,11 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.CONFIRMED_WITHOUT_LOG: "the stub is confirmed; the group's consume log knows nothing",
     Verdict.DEAD_LETTERED: "the consumer group gave up; it lies in the dead-letter topic",
     Verdict.VOIDED_BUT_CONSUMED: "the stub is voided, and yet the group consumed it",
-    Verdict.ORPHAN: "in a managed topic or consumed, without a committed stub",
+    Verdict.ORPHAN: "in a managed topic or consumed, without a committed stub; or rolled back, and"
+    " yet visible",
     Verdict.CONTENT_DIFFERS: "what the broker holds is not what the business transaction wrote",
     Verdict.EXPIRED: "not consumed, and the broker's log no longer reaches back to it",
+    Verdict.DUPLICATE_EFFECT: "the group consumed it twice, in two databases",
 }
 
 FINDINGS = frozenset(Verdict) - {
@@ -71,22 +74,24 @@ FINDINGS = frozenset(Verdict) - {
 
 # What is known, and every value it can have.
 FACTS: dict[str, tuple[str, ...]] = {
-    # the stub's status
-    "stub": ("none", "unconfirmed", "confirmed", "voided"),
+    # the stub's status; a "tombstone" stands for a half message that was rolled back
+    "stub": ("none", "unconfirmed", "confirmed", "voided", "tombstone"),
     # how the group stands to the stub: "ack" is the row of a stub that names no group and is
     # confirmed by the broker's acknowledgement; "extra" consumes without being required
     "group": ("ack", "required", "extra"),
     # whether the stub holds the broker position of an acknowledged send
     "position": ("unknown", "known"),
     # the first delivery in the broker's log; "expired": older than the log's first record;
-    # "delayed": still in the delay queue; "overdue": still there though its time has passed
-    "record": ("absent", "expired", "delayed", "overdue", "present", "differs"),
+    # "delayed": still in the delay queue; "overdue": still there though its time has passed;
+    # "unknown": in no log that was read, and the log that may hold it was not reached
+    "record": ("absent", "expired", "delayed", "overdue", "present", "differs", "unknown"),
     # whether the group's committed offset has passed every copy of the record
     "progress": ("behind", "passed"),
     # what became of failed attempts: a copy still to be delivered, or a dead letter
     "retry": ("none", "waiting", "dead"),
-    # the group's consume log; "live" and "dead" are RECEIVED by a lease that holds or has ended
-    "log": ("none", "live", "dead", "consumed"),
+    # the group's consume log; "live" and "dead" are RECEIVED by a lease that holds or has ended;
+    # "twice": CONSUMED in two databases, neither as the duplicate of a business key
+    "log": ("none", "live", "dead", "consumed", "twice"),
     # whether all required groups have consumed the message
     "everyone": ("no", "yes"),
     # "fresh": within the grace time, or changed while the ledgers were read
@@ -104,19 +109,26 @@ class Rule(NamedTuple):
 
 
 _STORED = ("delayed", "overdue", "present")
-_HALF_DONE = ("none", "live", "dead")
+_VISIBLE = (*_STORED, "differs")
 _NEEDED = ("required", "extra")
 
 RULES: tuple[Rule, ...] = (
-    # A voided stub: only a consumed effect contradicts it.
-    Rule({"stub": ("voided",), "log": ("consumed",)}, Verdict.VOIDED_BUT_CONSUMED),
-    Rule({"stub": ("voided",)}, Verdict.VOIDED),
+    # Once is promised, whoever sent the message.
+    Rule({"log": ("twice",)}, Verdict.DUPLICATE_EFFECT),
+    # A voided stub or a tombstone: only a consumed effect contradicts it, and a tombstone a record.
+    Rule({"stub": ("voided", "tombstone"), "log": ("consumed",)}, Verdict.VOIDED_BUT_CONSUMED),
+    Rule({"stub": ("tombstone",), "record": _VISIBLE, "age": ("old",)}, Verdict.ORPHAN),
+    Rule({"stub": ("tombstone",), "record": _VISIBLE}, Verdict.IN_FLIGHT),
+    Rule({"stub": ("voided", "tombstone")}, Verdict.VOIDED),
     # No stub: either nothing was promised, or the message has no business transaction behind it.
     Rule({"stub": ("none",), "topic": ("unmanaged",)}, Verdict.UNMANAGED),
+    # Without the log of its broker only what needs none can be said.
+    Rule({"record": ("unknown",), "log": ("consumed",), "stub": ("confirmed",)}, Verdict.SETTLED),
+    Rule({"record": ("unknown",)}, Verdict.IN_FLIGHT),
     Rule({"stub": ("none",), "age": ("fresh",)}, Verdict.IN_FLIGHT),
     Rule({"stub": ("none",), "record": ("expired",)}, Verdict.EXPIRED),
     Rule({"stub": ("none",)}, Verdict.ORPHAN),
-    # From here on a stub exists and is not voided.
+    # From here on a stub exists and is not voided, and the logs are known.
     Rule({"record": ("differs",)}, Verdict.CONTENT_DIFFERS),
     # The effect exists.
     Rule({"log": ("consumed",), "stub": ("confirmed",)}, Verdict.SETTLED),

@@ -33,7 +33,7 @@ class World:
     `progress`: (broker, group, topic) -> queue id -> the group's committed offset. `begins`:
     (broker, topic) -> queue id -> the first message that the queue still has. `brokers` are the
     names of the brokers whose logs were read; "" among them is one whose name is not known, which
-    every name stands for that is no other's.
+    every name stands for that is no other's. The logs of the brokers `missing` were not reached.
     """
 
     as_of: datetime
@@ -43,6 +43,7 @@ class World:
     progress: Progress = field(default_factory=dict)
     begins: Begins = field(default_factory=dict)
     brokers: frozenset[str] = frozenset({""})
+    missing: frozenset[str] = frozenset()
     since: datetime | None = None
     until: datetime | None = None
 

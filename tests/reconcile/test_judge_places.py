@@ -1,0 +1,177 @@
+"""What is judged by where it is: effects in two databases, logs of several brokers, none at all."""
+
+from datetime import timedelta
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.reconcile.judging import event, rows_of, verdicts_of, verdicts_on
+from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
+
+from reliable_mq.reconcile.events import (
+    CONFIRMED,
+    CONSUMED,
+    DUPLICATE,
+    EVENTS,
+    LOG,
+    RECORD,
+    ROLES,
+    STUB,
+    TOLD,
+    UNCONFIRMED,
+    unpacked_ids,
+)
+from reliable_mq.reconcile.judge import judge
+from reliable_mq.reconcile.log_roles import DEAD, FIRST
+from reliable_mq.reconcile.world import World
+
+M = message_id(1)
+LATER = LONG_AGO + timedelta(minutes=1)
+
+
+def stub(**columns: Any) -> dict[str, Any]:
+    return event(STUB, M, required="payments", **columns)
+
+
+def log(**columns: Any) -> dict[str, Any]:
+    return event(LOG, M, consumer_group="payments", **columns)
+
+
+def record(broker: str, role: str = FIRST, **columns: Any) -> dict[str, Any]:
+    place = {"queue_id": 0, "queue_offset": 5, "log_offset": 1_000, "size": 200}
+    return event(RECORD, M, broker=broker, state=ROLES.index(role), **place | columns)
+
+
+def sent(broker: str, **columns: Any) -> dict[str, Any]:
+    return stub(broker=broker, queue_id=0, queue_offset=5, **columns)
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [
+        ({"seen": LATER, "changed": LATER}, "duplicate effect"),
+        ({}, "settled"),  # the same row: a table that was copied
+        ({"seen": LATER, "changed": LATER, "marks": DUPLICATE}, "settled"),
+        ({"seen": LATER, "changed": None, "state": 0}, "settled"),
+        ({"kind": TOLD, "changed": LATER}, "settled"),  # told twice, consumed once
+    ],
+)
+def test_an_effect_in_each_of_two_databases_is_a_duplicate(
+    second: dict[str, Any], verdict: str
+) -> None:
+    logs = [log(state=CONSUMED), {**log(state=CONSUMED), **second}]
+    for both in (logs, logs[::-1]):
+        events = [stub(state=CONFIRMED), record(""), *both]
+        assert verdicts_on(events) == {(M, "payments"): verdict}
+
+
+def test_the_log_of_the_broker_that_the_stub_names_says_whether_a_message_is_lost() -> None:
+    """Given two brokers whose queues of one name begin at different offsets, then expired is told
+    from lost by those of the broker that acknowledged it, and a record at any broker counts."""
+    begins = {("a", "orders"): {0: 0}, ("b", "orders"): {0: 9}}
+    world = {"brokers": frozenset({"a", "b"}), "begins": begins}
+
+    assert verdicts_on([sent("a")], **world) == {(M, "payments"): "lost by the broker"}
+    assert verdicts_on([sent("b")], **world) == {(M, "payments"): "expired"}
+    assert verdicts_on([sent("a"), record("b")], **world) == {(M, "payments"): "waiting"}
+
+
+def test_a_group_has_passed_a_message_when_it_has_passed_every_copy_at_its_own_broker() -> None:
+    progress = {("a", "payments", "orders"): {0: 6}, ("b", "payments", "orders"): {0: 5}}
+    world = {"brokers": frozenset({"a", "b"}), "progress": progress}
+
+    only_a = verdicts_on([sent("a"), record("a")], **world)
+    both = verdicts_on([sent("a"), record("a"), record("b", log_offset=1)], **world)
+
+    assert only_a == {(M, "payments"): "not consumed"}
+    assert both == {(M, "payments"): "waiting"}
+
+
+def test_a_dead_letter_of_another_broker_is_compared_by_time() -> None:
+    """Given a dead letter that lies at a smaller log offset of another broker, then it is the end
+    when it was stored later than the message, and the message was sent again when it was not."""
+    world = {"brokers": frozenset({"a", "b"})}
+    first = record("a", seen=LONG_AGO)
+    dead = record("b", DEAD, log_offset=1, consumer_group="payments")
+    before = LONG_AGO - timedelta(minutes=1)
+
+    later = verdicts_on([sent("a"), first, {**dead, "seen": LATER}], **world)
+    earlier = verdicts_on([sent("a"), first, {**dead, "seen": before}], **world)
+
+    assert later == {(M, "payments"): "dead-lettered"}
+    assert earlier == {(M, "payments"): "waiting"}
+
+
+def test_what_the_log_of_a_broker_that_was_not_reached_may_hold_is_never_called_lost() -> None:
+    """Given one broker of two that was not reached, then only its messages, and those that nobody
+    knows a broker of, are left open; what is settled without a log is settled."""
+    world = {"brokers": frozenset({"a"}), "missing": frozenset({"b"})}
+
+    assert verdicts_on([sent("b")], **world) == {(M, "payments"): "in flight"}
+    assert verdicts_on([stub()], **world) == {(M, "payments"): "in flight"}
+    assert verdicts_on([sent("a")], **world) == {(M, "payments"): "lost by the broker"}
+    assert verdicts_on([sent("b"), record("a")], **world) == {(M, "payments"): "waiting"}
+    settled = [sent("b", state=CONFIRMED), log(state=CONSUMED, broker="b")]
+    assert verdicts_on(settled, **world) == {(M, "payments"): "settled"}
+    unconfirmed = [sent("b", state=UNCONFIRMED), log(state=CONSUMED, broker="b")]
+    assert verdicts_on(unconfirmed, **world) == {(M, "payments"): "in flight"}
+
+
+_GROUPS = st.sampled_from(["payments", "loyalty", "audit"])
+_IDS = st.integers(0, 12).map(message_id) | st.sampled_from(["A", "b", "0" * 32])
+_STUBS = st.builds(
+    lambda identity, required: event(STUB, identity, required=",".join(required)),
+    *(_IDS, st.lists(_GROUPS, max_size=3)),
+)
+_LOGS = st.builds(
+    lambda kind, identity, group, state: event(kind, identity, consumer_group=group, state=state),
+    *(st.sampled_from([LOG, TOLD]), _IDS, _GROUPS, st.integers(0, 1)),
+)
+_RECORDS = st.builds(
+    lambda identity, group, place: event(
+        RECORD,
+        identity,
+        state=ROLES.index(DEAD if group else FIRST),
+        consumer_group=group,
+        log_offset=place,
+        queue_id=0,
+        queue_offset=place,
+    ),
+    *(_IDS, st.none() | _GROUPS, st.integers(0, 9)),
+)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(_STUBS | _LOGS | _RECORDS, max_size=40))
+def test_the_verdicts_add_up_to_the_union_of_the_ledgers(events: list[dict[str, Any]]) -> None:
+    """Given any events, then there is one verdict for each message and consumer group that any of
+    them speaks of, one of the group "" for each message that none speaks of a group of, no other
+    one; and each message is counted once. SQL says what the union is."""
+    table = pa.Table.from_pylist(events, EVENTS)
+    world = World(NOW, GRACE, NOW, frozenset({"orders"}))
+
+    judged = judge(table, world)
+
+    told = table.append_column("message", unpacked_ids(table["id"].combine_chunks()))
+    connection = duckdb.connect()
+    connection.register("told", told)
+    union = connection.execute("""
+        WITH spoken AS (
+            SELECT DISTINCT message, unnest(string_split(required, ',')) AS name FROM told
+            WHERE kind = 0 UNION SELECT message, consumer_group FROM told
+            WHERE consumer_group IS NOT NULL)
+        SELECT message, name FROM spoken
+        UNION SELECT message, '' FROM told WHERE message NOT IN (SELECT message FROM spoken)
+    """).fetchall()
+    # SQL knows of no second stub: the oldest of several says which groups are required.
+    stubs = [each["id"] for each in events if each["kind"] == STUB]
+    if len(set(stubs)) == len(stubs):
+        assert sorted(verdicts_of(judged)) == sorted(union)
+    leads = [row["message_id"] for row in rows_of(judged) if row["is_lead"]]
+    assert sorted(leads) == sorted({row["message_id"] for row in rows_of(judged)})
+    assert set(leads) == set(told["message"].to_pylist())
+    assert np.all(judged["record_copies"].to_numpy() >= 0)
