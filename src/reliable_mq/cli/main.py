@@ -4,7 +4,8 @@ Receives the command line; hands it to the verb's module. A broker must not wait
 SQLAlchemy to be imported, so this file knows of a verb only its name, module and line of help.
 
 A verb's module offers either `command`, a function in typer's manner, or `app`, a `typer.Typer`
-whose commands become `reliable-mq VERB COMMAND` (with a single command, the verb itself).
+whose commands become `reliable-mq VERB COMMAND` (with a single command, the verb itself). Beside
+`command` it may name a `command_class`.
 
 Exit codes: 0 done, 1 failed, 2 bad usage. What is not a bug is told in one line on stderr.
 """
@@ -93,7 +94,7 @@ def _attach(root: typer.Typer, name: str, module: ModuleType) -> None:
             return
         command = app.registered_commands[0].callback
         assert command is not None
-    root.command(name)(command)
+    root.command(name, cls=getattr(module, "command_class", None))(command)
 
 
 def _not_loaded() -> None:

@@ -6,67 +6,73 @@ findings must not take a misspelt path for one).
 
 import json
 import sys
+import time
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 
+from reliable_mq.cli import reconcile_options as options
+from reliable_mq.cli.option_groups import GroupedCommand
+from reliable_mq.cli.reconcile_after import (
+    check_notifiers,
+    send_what_is_due,
+    tell_what_is_due,
+)
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.reconcile.file_replaced import check_replaceable, replace_file
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
+from reliable_mq.reconcile.prometheus_text import prometheus_text
+from reliable_mq.reconcile.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
 from reliable_mq.runtime.java_home import use_java
 
 CLEAN, FAILED, FINDINGS = 0, 1, 2
 
 
 def command(
-    db: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="RELIABLE_MQ_DATABASE",
-            metavar="URL",
-            help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
-            " The first one keeps the record of the run.",
-        ),
-    ] = None,
-    store: Annotated[str, typer.Option(help="Store directory of the broker, running or not.")] = "",
-    out: Annotated[
-        str, typer.Option(help="Folder, or URI, for report.html, summary.json, verdicts.parquet.")
-    ] = "reconcile-output",
-    since: Annotated[str, typer.Option(help="Only messages since: ISO time (UTC), or -24h.")] = "",
-    until: Annotated[str, typer.Option(help="Only messages before: ISO time (UTC), or -1h.")] = "",
-    grace: Annotated[str, typer.Option(help="What is younger counts as in flight.")] = "10m",
-    repair: Annotated[
-        str, typer.Option(help="plan: say what would be done; apply: do it.", metavar="plan|apply")
-    ] = "",
-    table_prefix: Annotated[
-        str, typer.Option(envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.")
-    ] = "rmq_",
-    broker: Annotated[
-        str,
-        typer.Option(
-            help="Name servers HOST:PORT;…: with --repair apply, send what is due at once.",
-        ),
-    ] = "",
-    broker_name: Annotated[
-        str, typer.Option(help="Name of the broker whose store it is; other brokers are refused.")
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    db: options.Databases = None,
+    store: options.Store = "",
+    broker_name: options.BrokerName = "",
+    table_prefix: options.TablePrefix = "rmq_",
+    since: options.Since = "",
+    until: options.Until = "",
+    grace: options.Grace = "10m",
+    out: options.Out = "reconcile-output",
+    as_json: options.AsJson = False,
+    findings_max: options.FindingsMax = 100_000,
+    prometheus: options.Prometheus = "",
+    repair: options.Repair = "",
+    repair_only: options.RepairOnly = None,
+    void: options.Void = None,
+    repair_rate: options.RepairRate = "",
+    broker: options.Broker = "",
+    tell: options.Tell = False,
 ) -> None:
     """Give every message and consumer group one verdict from stubs, broker log, consume logs.
 
     Exit code 0: clean, 2: findings, 1: failed.
     """
+    asked: dict[str, Any] = {"store": store, "out": out, "prefix": table_prefix}
+    asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
+    urls = [url for url in db or [] if url]
+    metrics = Path(prometheus) if prometheus else None
     try:
-        urls = [url for url in db or [] if url]
-        summary = _run(urls, store, out, (since, until, grace), repair, table_prefix, broker_name)
+        asked |= _times(since, until, grace) | _repairs(repair, repair_only, void, repair_rate)
+        summary = _run(urls, metrics, asked)
     except UsageError as error:
         # The command line's own code for bad usage, 2, means findings here.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
     if broker and summary["repair"] and summary["repair"]["changed"]:
-        sent = sum(_send_what_is_due(url, broker, table_prefix) for url in urls)
-        summary["repair"]["sent"] = sent
+        summary["repair"]["sent"] = sum(
+            send_what_is_due(each, broker, table_prefix) for each in urls
+        )
+    if metrics:
+        replace_file(metrics, prometheus_text(summary, time.time()))
+    if tell:
+        tell_what_is_due(urls[0], table_prefix)
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
@@ -76,54 +82,50 @@ def command(
     raise typer.Exit(summary["exit_code"])
 
 
-def _run(
-    urls: list[str],
-    store: str,
-    out: str,
-    times: tuple[str, str, str],
-    repair: str,
-    prefix: str,
-    broker_name: str,
+command_class = GroupedCommand
+
+
+def _times(since: str, until: str, grace: str) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "now": now,
+        "grace": parse_duration(grace, "--grace"),
+        "since": parse_moment(since, "--since", now) if since else None,
+        "until": parse_moment(until, "--until", now) if until else None,
+    }
+
+
+def _repairs(
+    repair: str, only: list[str] | None, void: list[str] | None, rate: str
 ) -> dict[str, Any]:
+    named = {"--repair-only": only, "--void": void, "--repair-rate": rate}
+    lonely = [option for option, given in named.items() if given]
+    if lonely and not repair:
+        raise ConfigurationError(f"{lonely[0]} goes with --repair plan or --repair apply")
+    chosen = (
+        frozenset(parse_verdict(option, text) for text in texts or ())
+        for option, texts in (("--repair-only", only), ("--void", void))
+    )
+    return {
+        "repair": repair or None,
+        "choice": Choice(*chosen),
+        "rate": parse_rate(rate) if rate else UNBOUNDED,
+    }
+
+
+def _run(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> dict[str, Any]:
     if not urls:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
-    if not store:
+    if not asked["store"]:
         raise ConfigurationError("--store is missing: the broker's store directory")
-    now = datetime.now(UTC)
-    since, until, grace = times
+    if metrics:
+        check_replaceable("--prometheus", metrics)
+    if asked["tells"]:
+        check_notifiers(urls[0], asked["prefix"])
     use_java()
     from reliable_mq.reconcile.spark_run import Options, reconcile  # noqa: PLC0415 - seconds
 
-    return reconcile(
-        Options(
-            database=urls[0],
-            others=tuple(urls[1:]),
-            store=store,
-            out=out,
-            now=now,
-            grace=parse_duration(grace, "--grace"),
-            since=parse_moment(since, "--since", now) if since else None,
-            until=parse_moment(until, "--until", now) if until else None,
-            repair=repair or None,
-            prefix=prefix,
-            broker_name=broker_name or None,
-        )
-    )
-
-
-def _send_what_is_due(db: str, broker: str, prefix: str) -> int:
-    """Do what a running resend scheduler would do next, until nothing is due."""
-    from reliable_mq.app.application import ReliableMQ  # noqa: PLC0415 - only when asked for
-
-    mq = ReliableMQ("reconcile", broker=broker, database=db, table_prefix=prefix)
-    sent = 0
-    try:
-        scheduler = mq.scheduler()
-        while now_sent := scheduler.run_once(mq.database.clock.measured_now()).sent:
-            sent += now_sent
-    finally:
-        mq.close()
-    return sent
+    return reconcile(Options(database=urls[0], others=tuple(urls[1:]), **asked))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from reliable_mq.reconcile.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
+from reliable_mq.reconcile.sql_digest import tell
 from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.reconcile.sql_repair import Order, repair_all
 from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, summarize
@@ -52,7 +53,7 @@ class Options:
     `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
     findings the first `findings_max` are written into the table; the folder has all. Of the runs'
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
-    `choice` and `rate` say what is repaired, and how fast.
+    `choice` and `rate` say what is repaired, and how fast. `tells`: people are told of what is new.
     """
 
     database: str
@@ -71,6 +72,7 @@ class Options:
     memory_bytes: int | None = None
     choice: Choice = ALL_THAT_IS_SAFE
     rate: Rate = UNBOUNDED
+    tells: bool = False
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -100,6 +102,8 @@ def reconcile(options: Options) -> dict[str, Any]:
             clock = _Clock(started, time.monotonic())
             summary = _one_run(spark, options, ledgers, run_id, folder, clock)
             folders.keep(options.runs_kept, run_id)
+            if options.tells:
+                summary["told"] = tell(options.databases, options.prefix, summary)
     except (Py4JError, PySparkException, ConnectionError) as error:
         raise SparkFailed(cause(f"{error}")) from error
     return summary

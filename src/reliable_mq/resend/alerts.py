@@ -58,6 +58,9 @@ class LogNotifier:
                 said = "%s: topic %s%s: %s; see `reliable-mq %s`"
                 log.error(said, each.kind, each.topic, group, each.reason, look)
                 continue
+            if each.kind == Kind.RECONCILIATION:
+                log.error("%s: run %s: %s", each.kind, each.message_id, each.reason)
+                continue
             log.error(
                 "%s: message %s of topic %s (key %r)%s: %s; see `reliable-mq stub show %s`, "
                 "then retry or void it",
@@ -165,13 +168,18 @@ class Alerts:
         Raises whatever the database raises; what was claimed is told when the lease ends.
         """
         stuck = self._look(now)
+        told, failed = self.tell_what_is_due(now)
+        return AlertCounts(stuck, told, failed)
+
+    def tell_what_is_due(self, now: float, but: Collection[str] = ()) -> tuple[int, int]:
+        """Let every notifier tell what is due, `but` these; return the digests told and failed."""
         told = failed = 0
         for name, notifier in sorted(self._notifiers.items()):
-            digest = self._claimed(name, now)
+            digest = None if name in but else self._claimed(name, now)
             if digest is not None:
                 done = self._tell(notifier, digest, now)
                 told, failed = told + done, failed + (not done)
-        return AlertCounts(stuck, told, failed)
+        return told, failed
 
     def _claimed(self, name: str, now: float) -> Digest | None:
         """Return what a notifier shall tell now, if there is something."""

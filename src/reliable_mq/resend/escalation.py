@@ -1,8 +1,9 @@
 """What a person must know, how it is gathered, and when it is told. Pure.
 
 An *escalation* is something that did not settle by itself: a stub that was sent as often as
-allowed, a dead letter, a stub that is stuck. Each *notifier* (mail, webhook, log) tells of all that
-are open and that it has no *alert* of, at once, in a *digest*; then it has one of each:
+allowed, a dead letter, a stub that is stuck, what a reconciliation has found. Each *notifier*
+(mail, webhook, log) tells of all that are open and that it has no *alert* of, at once, in a
+*digest*; then it has one of each:
 
     GATHERED --tell--> TOLD
 
@@ -34,6 +35,7 @@ class Kind(StrEnum):
     DEAD_LETTER = "dead letter"
     STUCK = "stuck"
     BACKLOG = "backlog"  # the stubs of a topic and group that are stuck, beyond those told already
+    RECONCILIATION = "reconciliation"  # a run has found what nobody was told of
 
 
 class AlertState(IntEnum):
@@ -67,7 +69,7 @@ class Escalation(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a person must know. `consumer_group` is empty unless it is one group's.
 
     `kind` is a `Kind`, unless somebody wrote another word into the table. A backlog is of no one
-    message: its `message_id` is empty.
+    message: its `message_id` is empty. That of a reconciliation is the id of the run.
     """
 
     kind: str
@@ -167,8 +169,9 @@ class Digest(msgspec.Struct, frozen=True):
         for share in self.shares:
             counts[share.kind] = counts.get(share.kind, 0) + share.count
         parts = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-        backlogs = counts[Kind.BACKLOG]
-        sums = ((self.total - backlogs, "message"), (backlogs, "backlog"))
+        of_many = {kind: counts[kind] for kind in (Kind.BACKLOG, Kind.RECONCILIATION)}
+        sums = [(self.total - sum(of_many.values()), "message")]
+        sums += [(count, str(kind)) for kind, count in of_many.items()]
         what = " and ".join(f"{count} {word}{'s'[: count > 1]}" for count, word in sums if count)
         verb = "waits" if self.total == 1 else "wait"
         return f"[{self.application}] {what} {verb} for a person: {parts}"

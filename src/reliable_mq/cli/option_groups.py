@@ -1,0 +1,39 @@
+"""A command whose help lists its options in groups, and whose usage errors are one line.
+
+The group of an option is what typer calls its panel. A verb whose exit code 2 means something else
+than bad usage says so by the code that bad usage has here.
+"""
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps the name to itself
+BAD_USAGE = 1
+
+
+class GroupedCommand(TyperCommand):
+    """Shows options by `rich_help_panel`, in the order of their first option."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section of help for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            line = param.get_help_record(ctx)
+            if line is not None:
+                name = getattr(param, "rich_help_panel", None) or "Options"
+                groups.setdefault(name, []).append(line)
+        for name, lines in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line; what does not read is told in a line."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            text = error.format_message()  # type: ignore[attr-defined]
+            print(f"error: {' '.join(text.split())}", file=sys.stderr)
+            raise typer.Exit(BAD_USAGE) from None

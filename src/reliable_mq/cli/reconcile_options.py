@@ -1,0 +1,124 @@
+"""The options of `reliable-mq reconcile`, in the groups in which its help shows them."""
+
+from typing import Annotated
+
+import typer
+
+LEDGERS = "The ledgers"
+TIME = "What is judged"
+OUTPUT = "What comes out"
+REPAIR = "Repair"
+PEOPLE = "Who is told"
+
+Databases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--db",
+        envvar="RELIABLE_MQ_DATABASE",
+        metavar="URL",
+        help="SQLAlchemy URL of a database; repeat it for all that have stubs or consume logs."
+        " The first one keeps the record of the run.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+Store = Annotated[
+    str,
+    typer.Option(help="Store directory of the broker, running or not.", rich_help_panel=LEDGERS),
+]
+BrokerName = Annotated[
+    str,
+    typer.Option(
+        help="Name of the broker whose store it is; other brokers are refused.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+TablePrefix = Annotated[
+    str,
+    typer.Option(
+        envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.", rich_help_panel=LEDGERS
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(help="Only messages since: ISO time (UTC), or -24h.", rich_help_panel=TIME),
+]
+Until = Annotated[
+    str,
+    typer.Option(help="Only messages before: ISO time (UTC), or -1h.", rich_help_panel=TIME),
+]
+Grace = Annotated[
+    str, typer.Option(help="What is younger counts as in flight.", rich_help_panel=TIME)
+]
+Out = Annotated[
+    str,
+    typer.Option(
+        help="Folder, or URI, for report.html, summary.json, verdicts.parquet.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON.", rich_help_panel=OUTPUT)
+]
+FindingsMax = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="How many findings the database keeps, the oldest; the Parquet files have all.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Prometheus = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        help="Replace FILE by the run's metrics, for node_exporter's textfile collector.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Repair = Annotated[
+    str,
+    typer.Option(
+        help="plan: say what would be done; apply: do it.",
+        metavar="plan|apply",
+        rich_help_panel=REPAIR,
+    ),
+]
+RepairOnly = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="VERDICT",
+        help="Only findings of this verdict, like not-sent; repeat it for several.",
+        rich_help_panel=REPAIR,
+    ),
+]
+Void = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="VERDICT",
+        help="Give findings of this verdict up; repeat it for several.",
+        rich_help_panel=REPAIR,
+    ),
+]
+RepairRate = Annotated[
+    str,
+    typer.Option(
+        metavar="N/s|N/m|N/h",
+        help="At most so many stubs in a second, minute or hour.",
+        rich_help_panel=REPAIR,
+    ),
+]
+Broker = Annotated[
+    str,
+    typer.Option(
+        help="Name servers HOST:PORT;…: with --repair apply, send what is due at once.",
+        rich_help_panel=REPAIR,
+    ),
+]
+Tell = Annotated[
+    bool,
+    typer.Option(
+        "--tell",
+        help="Have the notifiers tell people of new findings; see RELIABLE_MQ_ESCALATION_….",
+        rich_help_panel=PEOPLE,
+    ),
+]
