@@ -14,6 +14,7 @@ from tests.steps import last_steps
 
 from reliable_mq.reconcile import conclusion
 from reliable_mq.reconcile.file_run_folders import LocalRunFolder, LocalRunFolders
+from reliable_mq.reconcile.flow import Flow
 from reliable_mq.reconcile.run_folder import SUMMARY
 from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
@@ -31,7 +32,9 @@ MOMENT = {"as_of": NOW.isoformat(), "since": None, "until": None, "grace_seconds
 
 def summary_of(run_id: str) -> dict[str, Any]:
     counted = LEDGERS | DAMAGE
-    summary = summarize(run_id=run_id, moment=MOMENT, ledgers=counted, groups=(), findings=())
+    summary = summarize(
+        run_id=run_id, moment=MOMENT, ledgers=counted, groups=(), findings=(), flow=Flow(), whole={}
+    )
     return summary | {"repair": None, "seconds": {"session": 0, "all": 0}}
 
 

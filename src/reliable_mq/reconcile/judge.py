@@ -68,7 +68,7 @@ VERDICTS = pa.schema(
         *((f"log_{name}", _TIME) for name in ("lease_until", "create_date", "consume_date")),
         ("log_broker_name", _TEXT),
         ("other_consume_date", _TIME),
-        *((name, _LONG) for name in ("stored_ms", "consumed_ms")),
+        *((f"{name}_ms", _LONG) for name in ("stored", "delivered", "effect", "consumed")),
         *DETAILS.items(),
         *((f"fact_{name}", _TEXT) for name in FACTS),
     ]
@@ -295,13 +295,20 @@ def _logs(case: Case) -> dict[str, pa.Array]:
 
 
 def _latencies(case: Case) -> dict[str, pa.Array]:
+    """Return the times between the stations of each message's walk; see `flow.WAYS`."""
     traces, rows = case.traces, case.rows
-    created = at(traces["seen"], case.stub, int(NO_TIME))
-    ends = {
-        "stored_ms": at(traces["seen"], rows.first[rows.message], int(NO_TIME)),
-        "consumed_ms": at(traces["changed"], rows.log, int(NO_TIME)),
+    first, delay = rows.first[rows.message], rows.delay[rows.message]
+    created, due = (at(traces[name], case.stub, int(NO_TIME)) for name in ("seen", "until"))
+    delivered = at(traces["seen"], first, int(NO_TIME))
+    stored = at(traces["seen"], np.where(delay >= 0, delay, first), int(NO_TIME))
+    consumed = at(traces["changed"], rows.log, int(NO_TIME))
+    spans = {
+        "stored_ms": (created, stored),
+        "delivered_ms": (due, delivered),
+        "effect_ms": (delivered, consumed),
+        "consumed_ms": (created, consumed),
     }
-    return {name: column_of(_milliseconds(created, end), _LONG) for name, end in ends.items()}
+    return {name: column_of(_milliseconds(*span), _LONG) for name, span in spans.items()}
 
 
 def _milliseconds(begin: np.ndarray, end: np.ndarray) -> np.ndarray:

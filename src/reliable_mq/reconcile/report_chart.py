@@ -1,6 +1,7 @@
 """Charts of the HTML report as inline SVG, in the colours of `report_style`. Pure."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from html import escape
 from math import log2
 
@@ -44,6 +45,71 @@ def verdict_bar(counts: Mapping[str, int], height: int) -> str:
         f'<svg viewBox="0 0 100 {height}" height="{height}" preserveAspectRatio="none"'
         f' style="border-radius:{height // 3}px" role="img">{"".join(parts)}</svg>'
     )
+
+
+_DAY_HEIGHT, _DAY_LABELS, _LABELS_MAX, _SEEN_MIN = 74, 16, 8, 2.5
+_KINDS = ("var(--bad)", "var(--moving)", "var(--rest)", "var(--good)")
+
+
+def day_columns(days: Sequence[tuple[str, Mapping[str, int]]]) -> str:
+    """Return a column for each day, as high as its verdicts are many, in parts by their kind.
+
+    A part that would be too low to be seen, one finding among millions, is made as high as needed.
+    """
+    highest = max(sum(counts.values()) for _, counts in days)
+    width = _WIDTH / max(len(days), 14)
+    every = -(-len(days) // _LABELS_MAX)
+    shapes = []
+    for number, (day, counts) in enumerate(days):
+        left, top = number * width, float(_DAY_HEIGHT)
+        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        parts = []
+        for fill in reversed(_KINDS):  # what is bad lies on top
+            count = sum(n for name, n in counts.items() if colour(name) == fill)
+            if count:
+                height = max(_SEEN_MIN, _DAY_HEIGHT * 0.92 * count / highest)
+                top -= height
+                parts.append(
+                    f'<rect x="{left + 1:.1f}" y="{max(top, 0):.1f}" width="{width * 0.86:.1f}"'
+                    f' height="{height:.1f}" fill="{fill}"/>'
+                )
+        shapes.append(f"<g><title>{escape(day)}: {escape(told)}</title>{''.join(parts)}</g>")
+        if number % every == 0:
+            shapes.append(
+                f'<text x="{left + 1:.1f}" y="{_DAY_HEIGHT + _DAY_LABELS - 3}">'
+                f"{escape(day[5:])}</text>"
+            )
+    height = _DAY_HEIGHT + _DAY_LABELS
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(shapes)}</svg>'
+
+
+def arrival_columns(slots: Sequence[tuple[str, int]], begin: float, end: float, step: int) -> str:
+    """Return arrivals over time.
+
+    Args:
+        slots: (ISO time of its beginning, count).
+        begin: of the axis, in seconds since the epoch.
+        end: of the axis.
+        step: how long a slot is, in seconds.
+    """
+    highest = max(count for _, count in slots)
+    scale = _WIDTH / max(end - begin, step * 8)
+    bars = []
+    for moment, count in slots:
+        left = (datetime.fromisoformat(moment).timestamp() - begin) * scale
+        height = max(1.5, (_DAY_HEIGHT - 4) * count / highest)
+        bars.append(
+            f'<rect x="{left:.1f}" y="{_DAY_HEIGHT - height:.1f}" height="{height:.1f}"'
+            f' width="{max(step * scale * 0.88, 0.6):.1f}" fill="var(--moving)">'
+            f"<title>{escape(moment)}: {count:,}</title></rect>"
+        )
+    line = (
+        f'<line x1="0" x2="{_WIDTH}" y1="{_DAY_HEIGHT}" y2="{_DAY_HEIGHT}" stroke="var(--line)"/>'
+    )
+    label = f'<text x="0" y="{_DAY_HEIGHT + _DAY_LABELS - 3}">{escape(slots[0][0])}</text>'
+    height = _DAY_HEIGHT + _DAY_LABELS
+    shapes = "".join(bars)
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{line}{shapes}{label}</svg>'
 
 
 def spell_ms(milliseconds: float) -> str:

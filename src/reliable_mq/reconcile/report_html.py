@@ -9,7 +9,13 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from reliable_mq.reconcile.report_chart import colour, histogram, spell_ms, verdict_bar
+from reliable_mq.reconcile.report_chart import colour, spell_ms, verdict_bar
+from reliable_mq.reconcile.report_flow import (
+    days_section,
+    latency_section,
+    table,
+    throughput_section,
+)
 from reliable_mq.reconcile.report_style import STYLE
 from reliable_mq.reconcile.verdict import MEANINGS, Verdict
 
@@ -20,12 +26,15 @@ _ORDER = list(Verdict)
 def html_report(summary: Mapping[str, Any]) -> str:
     """Return the report as one HTML document."""
     sections = (
-        _damage(summary["ledgers"]),
+        _missing(summary["whole"]),
         _verdicts(summary),
         _findings(summary),
         _repair(summary["repair"]),
         _topics(summary["by_topic"]),
-        _latencies(summary["latency_ms"]),
+        days_section(summary["by_day"]),
+        latency_section(summary["latency_ms"], summary["stations"]),
+        throughput_section(summary["throughput"]),
+        _whole(summary),
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -47,7 +56,7 @@ def _head(summary: Mapping[str, Any]) -> str:
     elif found:
         badge = f'<div class="badge bad">{found:,} finding{"s" if found > 1 else ""}</div>'
     else:
-        badge = '<div class="badge bad">damaged log</div>'
+        badge = '<div class="badge bad">a ledger is not whole</div>'
     since, until = summary["since"] or "the beginning", summary["until"] or "now"
     return (
         "<header><div><h1>Reconciliation</h1>"
@@ -78,14 +87,19 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _damage(ledgers: Mapping[str, Any]) -> str:
-    if not ledgers["damaged_stretches"]:
-        return ""
-    return (
-        f'<section class="notice"><h2>The log is damaged</h2><p>{ledgers["damaged_stretches"]}'
-        f" stretches, together {ledgers['damaged_bytes']:,} bytes, are no records; the first begins"
-        f" at log offset {ledgers['damaged_from']}.</p></section>"
+def _missing(whole: Mapping[str, str | None]) -> str:
+    """Return what a reader has to know before all else: what of the ledgers was not there."""
+    lacks = "".join(f"<p>{_text(name)}: {_text(lack)}</p>" for name, lack in whole.items() if lack)
+    return f'<section class="notice"><h2>Not whole</h2>{lacks}</section>' if lacks else ""
+
+
+def _whole(summary: Mapping[str, Any]) -> str:
+    """Return which ledgers were read, and whether whole."""
+    rows = (
+        (_text(name), f'<span class="bad">{_text(lack)}</span>' if lack else "✓ whole")
+        for name, lack in summary["whole"].items()
     )
+    return f"<section><h2>The ledgers</h2>{table(('ledger', 'was read'), rows)}</section>"
 
 
 def _verdicts(summary: Mapping[str, Any]) -> str:
@@ -162,7 +176,7 @@ def _repair(repair: Mapping[str, Any] | None) -> str:
     )
     title = "Repair plan" if repair["mode"] == "plan" else f"Repaired · {repair['changed']}"
     heads = ("message", "action", "consumer groups", "because", "outcome")
-    return f"<section><h2>{title}</h2>{_table(heads, rows)}</section>"
+    return f"<section><h2>{title}</h2>{table(heads, rows)}</section>"
 
 
 def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
@@ -170,7 +184,7 @@ def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
         (
             _text(topic["topic"]),
             _text(topic["consumer_group"] or "broker only"),
-            f'<div style="text-align:right">{sum(topic["verdicts"].values()):,}</div>',
+            f'<div class="number">{sum(topic["verdicts"].values()):,}</div>',
             verdict_bar(topic["verdicts"], 10),
         )
         for topic in topics
@@ -178,32 +192,7 @@ def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     heads = ("topic", "consumer group", "verdicts", "")
-    return f"<section><h2>By topic and consumer group</h2>{_table(heads, rows)}</section>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; the cells are HTML already."""
-    kinds = {"": " class=wide", "verdicts": " class=number"}
-    head = "".join(f"<th{kinds.get(name, '')}>{_text(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _latencies(latencies: Mapping[str, Any]) -> str:
-    charts = []
-    for name, latency in latencies.items():
-        if latency:
-            told = " · ".join(
-                f"{quantile} {spell_ms(latency[quantile])}" for quantile in ("p50", "p90", "p99")
-            )
-            chart = histogram(latency["buckets"], latency)
-            charts.append(
-                f'<div><b>{_text(name)}</b><p class="soft">{latency["count"]:,} · {told}'
-                f" · max {spell_ms(latency['max'])}</p>{chart}</div>"
-            )
-    if not charts:
-        return ""
-    return f'<section><h2>Latency</h2><div class="charts">{"".join(charts)}</div></section>'
+    return f"<section><h2>By topic and consumer group</h2>{table(heads, rows)}</section>"
 
 
 def _foot(summary: Mapping[str, Any]) -> str:

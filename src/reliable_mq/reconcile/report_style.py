@@ -4,7 +4,7 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --line: #e3e6eb; --text: #171b22; --soft: #646d7a;
-  --good: #1a7f4b; --moving: #3b76d4; --rest: #98a2b0; --bad: #c62f3b; --warn: #b86a09;
+  --good: #177244; --moving: #3b76d4; --rest: #7a8493; --bad: #c62f3b; --warn: #b86a09;
   --good-soft: #e2f4ea; --bad-soft: #fce8e9;
 }
 @media (prefers-color-scheme: dark) {
@@ -26,6 +26,7 @@ h2 { font-size: 17px; margin: 0 0 14px; letter-spacing: -.01em; }
 h3 { font-size: 15px; margin: 22px 0 4px; }
 p { margin: 0; }
 .soft { color: var(--soft); }
+.bad { color: var(--bad); }
 .mono, code, dd { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .mono, code { font-size: .92em; }
 .badge {

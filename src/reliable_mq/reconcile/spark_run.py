@@ -18,6 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.errors import ConfigurationError, ReliableMQError, StoreError
@@ -37,7 +38,7 @@ from reliable_mq.reconcile.spark_session import session
 from reliable_mq.reconcile.sql_digest import tell
 from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.reconcile.sql_repair import Order, repair_all
-from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, summarize
+from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, LOG, summarize
 
 REPAIRS = ("plan", "apply")
 _SMALL_LOG_SIZE = 512 * 1024 * 1024
@@ -203,11 +204,19 @@ def _judge(
         ledgers=tally.ledger_counts(),
         groups=groups,
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
+        flow=tally.flow,
+        whole=_whole(options),
     )
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(options, run_id, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
     return summary, result
+
+
+def _whole(options: Options) -> dict[str, str | None]:
+    """Return what was read; nothing is missing, or the run would have failed."""
+    tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
+    return dict.fromkeys((*tables, LOG, "consumer progress"))
 
 
 def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:

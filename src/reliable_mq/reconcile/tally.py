@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_mq.reconcile.events import LOG, RECORD, ROLES, STUB, TOLD
-from reliable_mq.reconcile.latency import buckets
+from reliable_mq.reconcile.flow import Flow
 from reliable_mq.reconcile.log_roles import FIRST
 from reliable_mq.reconcile.summary import Group
 
 _KEYS = ("verdict", "finding", "topic", "consumer_group")
+_MICROSECONDS_OF_DAY = 86_400_000_000
 _SUMS = ("rows", "messages", "copies", "retries")
 LEDGERS = (
     *("stubs", "consume_logs", "first_deliveries", "other_copies"),
@@ -27,12 +28,17 @@ LEDGERS = (
 
 
 class Tally:
-    """Counts that add up. `ledgers` are the rows of each ledger; `damaged_from` a log offset."""
+    """Counts that add up.
+
+    `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
+    arrivals.
+    """
 
     def __init__(self) -> None:
         """Begin with nothing counted."""
         self.ledgers = Counter[str]()
         self.damaged_from: int | None = None
+        self.flow = Flow()
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
     def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
@@ -65,9 +71,11 @@ class Tally:
             "retries": verdicts["retries"].to_numpy().astype(np.int64),
         }
         keys = {name: verdicts[name] for name in _KEYS}
-        keys |= {name: buckets(verdicts[f"{name}_ms"]) for name in ("stored", "consumed")}
+        times = verdicts["message_time"].cast(pa.int64())
+        keys["day"] = pc.divide(times, pa.scalar(_MICROSECONDS_OF_DAY))
         for key, sums in _summed(keys, counts):
             self._groups[key] = self._groups.get(key, np.zeros(len(_SUMS), np.int64)) + sums
+        self.flow.add(verdicts)
 
     def groups(self) -> list[Group]:
         """Return the counts of verdicts by everything that the report tells apart."""
@@ -80,11 +88,12 @@ class Tally:
     def to_json(self) -> str:
         """Return the counts as a text that `add_json` reads."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
-        return json.dumps([dict(self.ledgers), self.damaged_from, groups])
+        return json.dumps([dict(self.ledgers), self.damaged_from, groups, self.flow.to_data()])
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, groups = json.loads(text)
+        ledgers, damaged_from, groups, flow = json.loads(text)
+        self.flow.add_data(flow)
         self.ledgers.update(ledgers)
         self._begin_damage(damaged_from)
         width = len(_SUMS)
