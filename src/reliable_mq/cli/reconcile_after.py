@@ -64,4 +64,4 @@ def check_notifiers(db: str, prefix: str) -> None:
 def _application(db: str, prefix: str, broker: str = "") -> "ReliableMQ":
     from reliable_mq.app.application import ReliableMQ  # noqa: PLC0415 - only when asked for
 
-    return ReliableMQ("reconcile", broker=broker, database=db, table_prefix=prefix)
+    return ReliableMQ("reconcile", broker=broker or None, database=db, table_prefix=prefix)

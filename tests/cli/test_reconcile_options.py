@@ -1,0 +1,91 @@
+"""The options of `reliable-mq reconcile`: in groups, and what does not fit is one line, code 1."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.reconcile.ledgers import StoreWriter, TableWriter
+
+from reliable_mq.cli.main import run
+from reliable_mq.cli.reconcile import FAILED
+
+ROOT = Path(__file__).parents[2]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run the command in this process; return its exit code and what it printed."""
+    with pytest.raises(SystemExit) as ended:
+        run(["reconcile", *words])
+    printed = capsys.readouterr()
+    return int(str(ended.value.code)), printed.out, printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--nosuch",), "No such option: --nosuch"),
+        (("--db",), "Option '--db' requires an argument"),
+        (("--findings-max", "many"), "Invalid value for '--findings-max'"),
+        (("--findings-max", "-1"), "Invalid value for '--findings-max'"),
+        (("--repair", "plan", "--repair-rate", "fast"), "--repair-rate takes stubs per second"),
+        (
+            ("--repair", "plan", "--repair-only", "lost"),
+            "--repair-only: there is no verdict",
+        ),
+        (("--repair", "plan", "--repair-only", "orphan"), "--repair-only cannot repair orphan"),
+        (("--repair", "apply", "--void", "settled"), "--void cannot repair settled"),
+        (("--void", "dead-lettered"), "--void goes with --repair plan or --repair apply"),
+        (("--repair-only", "stuck"), "--repair-only goes with --repair plan or --repair apply"),
+        (("--repair-rate", "5/s"), "--repair-rate goes with --repair plan or --repair apply"),
+        (("--prometheus", "nowhere/x.prom"), "--prometheus: there is no folder nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_not_taken_for_findings(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    """Given bad usage, then exit code 1: 2 is the code of findings."""
+    code, out, err = told(capsys, "--db", "sqlite:///x.db", "--store", "x", *words)
+
+    assert (code, out) == (FAILED, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert says in line
+
+
+def test_who_is_to_be_told_is_checked_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
+    store = StoreWriter(tmp_path / "store").write()
+    words = ("--db", url, "--store", store, "--tell", "--out", str(tmp_path / "out"))
+
+    code, _, err = told(capsys, *words)
+    assert code == FAILED
+    assert "reliable-mq create-tables" in err
+
+    monkeypatch.setenv("RELIABLE_MQ_ESCALATION_MAIL_TO", "ops@shop.example")
+    code, _, err = told(capsys, *words)
+    assert (code, "escalation_mail_to needs an escalation_mail_server" in err) == (FAILED, True), (
+        err
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = told(capsys, "--help")
+
+    assert code == 0
+    groups = re.findall(r"^(\w[\w ]+):\n", out, re.MULTILINE)
+    expected = ["The ledgers", "What is judged", "What comes out", "Repair", "Who is told"]
+    assert [group for group in groups if group != "Usage"] == [*expected, "Options"]
+    assert re.findall(r"^  (?:-h, )?--[\w-]+", out.partition("\nOptions:")[2], re.MULTILINE) == [
+        "  -h, --help"
+    ], "nothing is without a group"
+
+
+def test_every_option_is_explained_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = told(capsys, "--help")
+    explained = (ROOT / "docs" / "reconciliation.md").read_text()
+
+    options = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
+    assert {option for option in options if f"`{option}" not in explained} == set()

@@ -1,0 +1,186 @@
+"""The page on running it daily: every command on it is one that the command line takes."""
+
+import configparser
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer.main
+from jinja2 import Template
+
+from reliable_mq.cli.main import build_app
+from reliable_mq.reconcile.moments import parse_moment
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reconciliation_daily.md").read_text()
+WORDS = ("reliable-mq", "reconcile")
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """Read the words behind `reliable-mq reconcile` as the command line does; return the options.
+
+    Whatever it does not know, it ends the process for.
+    """
+    command = typer.main.get_command(build_app(["reconcile"]))
+    verb = command.commands["reconcile"]  # type: ignore[attr-defined]
+    given: dict[str, Any] = verb.make_context("reconcile", list(words)).params
+    since, until = given["since"], given["until"]
+    assert not since or parse_moment(since, "--since", NOON) < NOON
+    assert not until or parse_moment(until, "--until", NOON)
+    return given
+
+
+def commands_in(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the options of each command in a shell text."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        for at in range(len(words) - 1):
+            if words[at].endswith(WORDS[0]) and words[at + 1] == WORDS[1]:
+                yield options_of(words[at + 2 :])
+
+
+def test_every_option_that_the_text_names_is_one() -> None:
+    named = re.findall(r"`(--[^`]+)`", PAGE)
+    known = [words for text in named if " " in text for words in [shlex.split(text)]]
+
+    assert known
+    for words in known:
+        options_of(words)
+    names = {word for text in named for word in text.split() if word.startswith("--")}
+    command = typer.main.get_command(build_app(["reconcile"])).commands["reconcile"]  # type: ignore[attr-defined]
+    assert names <= {name for option in command.params for name in option.opts}
+
+
+def test_the_line_for_cron_is_one() -> None:
+    (line,) = blocks("cron")
+    schedule, user, shell = re.fullmatch(r"((?:\S+ ){5})(\S+) (.+)\n", line).groups()  # type: ignore[union-attr]
+
+    minute, hour, *days = schedule.split()
+    assert (int(minute) < 60, int(hour) < 24, days, user) == (True, True, ["*"] * 3, "mq")
+    assert "%" not in shell, "cron takes it for a line break"
+    (given,) = commands_in(shell)
+    assert (given["since"], given["tell"]) == ("-3d", True)
+    subprocess.run(["sh", "-n", "-c", shell], check=True)
+
+
+def test_the_units_of_systemd_are_units() -> None:
+    service, timer = (configparser.ConfigParser(interpolation=None) for _ in range(2))
+    for parser, text in zip((service, timer), blocks("ini"), strict=True):
+        parser.read_string(text)
+
+    (given,) = commands_in(service["Service"]["ExecStart"])
+    assert given["tell"], "or nobody would hear of what SuccessExitStatus passes over"
+    assert service["Service"]["SuccessExitStatus"] == "2"
+    assert timer["Timer"]["OnCalendar"] == "*-*-* 03:15:00"
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[str, dict[str, Any]]]]:
+    """Give what runs an example as Airflow loads it, and returns its operators with what they got.
+
+    Airflow is not installed: its modules are given as far as the examples name them.
+    """
+    made: list[tuple[str, dict[str, Any]]] = []
+
+    class Dag:
+        def __init__(self, **given: Any) -> None:
+            made.append(("DAG", given))
+
+        def __enter__(self) -> "Dag":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def operator(name: str) -> Callable[..., None]:
+        return lambda **given: made.append((name, given))
+
+    known: dict[str, dict[str, Any]] = {
+        "airflow.sdk": {"DAG": Dag},
+        "airflow.providers.standard.operators.bash": {"BashOperator": operator("bash")},
+        "airflow.providers.apache.spark.operators.spark_submit": {
+            "SparkSubmitOperator": operator("spark")
+        },
+    }
+    for path, members in known.items():
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or ModuleType(name))
+        vars(sys.modules[path]).update(members)
+
+    def load(source: str) -> list[tuple[str, dict[str, Any]]]:
+        made.clear()
+        exec(compile(source, "dag.py", "exec"), {"__name__": "dag"})
+        return list(made)
+
+    return load
+
+
+def examples(word: str) -> str:
+    (found,) = (block for block in blocks("python") if word in block)
+    return found
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (2, 99)])
+def test_airflows_task_is_skipped_for_findings_and_fails_for_failures(
+    airflow: Callable[[str], list[tuple[str, dict[str, Any]]]],
+    tmp_path: Path,
+    code: int,
+    ends: int,
+) -> None:
+    """Given the example, when its shell is run with a command that ends with a code, then the task
+    ends as the page says; its window ends where Airflow's interval does."""
+    (_, dag), (name, given) = airflow(examples("BashOperator"))
+    interval = {"data_interval_end": NOON}
+    shell = Template(given["bash_command"]).render(**interval)
+    command = tmp_path / "reliable-mq"
+    command.write_text(f"#!/bin/sh\nexit {code}\n")
+    command.chmod(0o755)
+
+    done = subprocess.run(
+        ["bash", "-c", shell],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+    )
+
+    assert (name, done.returncode) == ("bash", ends)
+    (options,) = commands_in(shell)
+    assert parse_moment(options["until"], "--until", NOON) == NOON
+    assert (given["skip_on_exit_code"], dag["max_active_runs"]) == (99, 1)
+    assert given["retry_delay"] < timedelta(hours=1)
+
+
+def test_airflows_spark_task_gives_the_command_what_it_takes(
+    airflow: Callable[[str], list[tuple[str, dict[str, Any]]]],
+) -> None:
+    (_, (name, given)) = airflow(examples("SparkSubmitOperator"))
+
+    options = options_of(given["application_args"])
+    assert (name, options["out"]) == ("spark", "s3a://shop-reports/reconcile")
+    assert given["application"] in PAGE.partition("## On a Spark cluster")[2]
+    assert given["retries"] == 0, "findings would be found again"
+
+
+def test_the_script_for_spark_submit_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = (block for block in blocks("python") if "sys.argv" in block)
+    monkeypatch.setattr(sys, "argv", ["reconcile.py", "--nosuch"])
+    with pytest.raises(SystemExit) as ended:
+        exec(compile(script, "reconcile.py", "exec"), {})
+    assert ended.value.code == 1
+
+    (submit,) = (block for block in blocks("sh") if "spark-submit" in block)
+    words = shlex.split(submit.replace("\\\n", " "))
+    options = options_of(words[words.index("/opt/reliable-mq/reconcile.py") + 1 :])
+    assert options["since"] == "-3d"
