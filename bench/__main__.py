@@ -16,6 +16,7 @@ MEASUREMENTS = (
     "orders_end_to_end",
     "order_flow",
     "resend",
+    "read_log",
     "duplicates",
     "rival_procrastinate",
     "kill_broker",

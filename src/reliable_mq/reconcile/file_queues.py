@@ -39,20 +39,13 @@ QUEUE_SCHEMA = pa.schema(
     ]
 )
 """One row for each message that a consume queue lists."""
-OFFSET_SCHEMA = pa.schema(
-    [
-        *(("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32())),
-        *(("committed_offset", pa.int64()), ("queue_begin", pa.int64())),
-        ("queue_end", pa.int64()),
-    ]
-)
-"""One row for each queue that a consumer group has committed an offset of."""
 
 
 class QueueFiles:
     """The files of one consume queue, read without opening a queue."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.topic, self.queue_id = folder.parent.name, int(folder.name)
         files = [path for path in folder.iterdir() if is_offset_name(path.name)]
         self._files = [(int(path.name), path) for path in sorted(files)]

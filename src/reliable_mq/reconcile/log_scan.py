@@ -35,6 +35,7 @@ from reliable_mq.wire.record import (
     COMPRESSED,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_HEAD_SIZE_MAX,
     RECORD_SIZE_MIN,
     STORE_HOST_V6,
     TRANSACTION_MASK,
@@ -96,6 +97,9 @@ _SIZE_AND_MAGIC = struct.Struct(">iI")
 _PHYSICAL_OFFSET_AT = 28
 _STORE_HOST_AT, _STORE_HOST_SIZE = 64, 8
 _SIGN_BIT = 1 << 31
+_SYS_FLAG_AT, _STORE_TIME_AT, _V6_MORE = 36, 56, 12
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+HEAD_SIZE_MAX = RECORD_HEAD_SIZE_MAX
 _CRC_MASK = 0x7FFFFFFF
 _COMPRESSION_MASK = 0x700
 _ZLIB = (0x000, 0x300)
@@ -143,7 +147,7 @@ def record_starts(buffer: bytes) -> tuple[list[int], int, End]:
     unpack = _SIZE_AND_MAGIC.unpack_from
     while length - at >= _SIZE_AND_MAGIC.size:
         size, magic = unpack(buffer, at)
-        if magic not in (MAGIC_V1, MAGIC_V2):
+        if magic not in _MAGICS:
             return starts, at, End.BLANK if magic == BLANK_MAGIC else End.INVALID
         if not RECORD_SIZE_MIN <= size <= RECORD_SIZE_MAX:
             return starts, at, End.INVALID
@@ -161,7 +165,7 @@ def find_record(buffer: bytes, log_offset: int) -> int | None:
     body, but hardly together with the right log offset 24 bytes later.
     """
     found: list[int] = []
-    for magic in (MAGIC_V1, MAGIC_V2):
+    for magic in _MAGICS:
         mark = magic.to_bytes(4, "big")
         at = buffer.find(mark, 4)
         while at >= 0:
@@ -172,6 +176,15 @@ def find_record(buffer: bytes, log_offset: int) -> int | None:
                 break
             at = buffer.find(mark, at + 1)
     return min(found, default=None)
+
+
+def store_time_in(head: bytes) -> int | None:
+    """Return when a record was stored, by its first `HEAD_SIZE_MAX` bytes; None: it is none."""
+    if len(head) < HEAD_SIZE_MAX or _SIZE_AND_MAGIC.unpack_from(head)[1] not in _MAGICS:
+        return None
+    is_v6 = int.from_bytes(head[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & BORN_HOST_V6
+    at = _STORE_TIME_AT + (_V6_MORE if is_v6 else 0)
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 def read_row(

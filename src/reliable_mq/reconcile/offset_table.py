@@ -1,11 +1,24 @@
-"""How far consumer groups have come, as brokers write it in a file and in an answer.
+"""How far consumer groups have come, as brokers write it in a file and in an answer, and as rows.
 
 Pure. Source: Apache RocketMQ `ConsumerOffsetManager`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from reliable_mq.wire import fastjson
+
+OFFSET_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("broker", "consumer_group", "topic")),
+        ("queue_id", pa.int32()),
+        *((name, pa.int64()) for name in ("committed_offset", "queue_begin", "queue_end")),
+    ]
+)
+"""One row for each queue that a consumer group has committed an offset of; begin and end are null
+where the broker has no such queue."""
 
 Progress = dict[tuple[str, str], dict[int, int]]
 """(consumer group, topic) -> queue id -> the offset of the next message."""
@@ -39,3 +52,22 @@ def group_names(text: bytes) -> frozenset[str]:
         return frozenset(fastjson.loads(text)["subscriptionGroupTable"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"no table of consumer groups: {error!r}") from error
+
+
+def offset_batch(
+    broker: str | None, progress: Progress, queues: Mapping[tuple[str, int], tuple[int, int]]
+) -> pa.RecordBatch:
+    """Return rows of `OFFSET_SCHEMA`.
+
+    Args:
+        broker: its name, None: not known.
+        progress: the committed offsets.
+        queues: (topic, queue id) -> the first offset and the end.
+    """
+    rows = []
+    for (group, topic), offsets in sorted(progress.items()):
+        for queue_id, offset in sorted(offsets.items()):
+            begin, end = queues.get((topic, queue_id), (None, None))
+            values = (broker, group, topic, queue_id, offset, begin, end)
+            rows.append(dict(zip(OFFSET_SCHEMA.names, values, strict=True)))
+    return pa.RecordBatch.from_pylist(rows, schema=OFFSET_SCHEMA)

@@ -93,3 +93,15 @@ def moment(options: Mapping[str, str], name: str) -> datetime | None:
             f"the option {name!r} takes a time like 2026-11-20T08:00 (UTC), not {value!r}"
         ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def one_of(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    """Return an option that is one of several words, the first of them when it is not given.
+
+    Raises:
+        ConfigurationError: when it is another one.
+    """
+    value = options.get(name, known[0])
+    if value not in known:
+        raise ConfigurationError(f"the option {name!r} is one of {', '.join(known)}, not {value!r}")
+    return value

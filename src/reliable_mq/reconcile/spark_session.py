@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from reliable_mq.reconcile import spark_machine
 from reliable_mq.reconcile.machine_share import share_of
 from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
-from reliable_mq.reconcile.spark_log_source import LogSource
+from reliable_mq.reconcile.spark_log_source import FilteringLogSource
 from reliable_mq.reconcile.spark_table_source import TableSource
-from reliable_mq.reconcile.spark_topic_source import TopicSource
+from reliable_mq.reconcile.spark_topic_source import FilteringTopicSource
 
 # Spark's start-up lines go to the terminal before any level can be set, except from this file. The
 # root stays at warn, or Spark announces that it makes it so; the filter is what silences it.
@@ -148,8 +148,9 @@ def _settings_of_the_user() -> set[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the ledgers' sources known to a session under their short names."""
-    spark.dataSource.register(LogSource)
+    """Make the ledgers' sources known to a session under their short names, with push-down."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(FilteringLogSource)
     spark.dataSource.register(LedgersSource)
     spark.dataSource.register(TableSource)
-    spark.dataSource.register(TopicSource)
+    spark.dataSource.register(FilteringTopicSource)

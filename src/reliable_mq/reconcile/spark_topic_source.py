@@ -9,13 +9,15 @@ committed, and no consumer notices. Of use by itself:
     spark.read.format("reliable_mq_topic").option("namesrv", "127.0.0.1:9876")
         .option("topics", "%DLQ%payments").load()
 
-Options: `namesrv` name servers, joined by `;`; `topics` with commas between them (all but those of
+Options: `namesrv` name servers, joined by `;`; `part` of a broker: its `records` (as it is), or the
+`offsets` of its consumer groups; `topics` with commas between them (all but those of
 the system); `from` leave out what was stored before, ISO 8601 or `-24h`; `columns`, `checkBody` as
 of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -36,18 +38,24 @@ from reliable_mq.reconcile.log_schema import (
     without_broker,
 )
 from reliable_mq.reconcile.moments import parse_moment
-from reliable_mq.reconcile.source_options import names, number, option, switch
+from reliable_mq.reconcile.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, filtered
+from reliable_mq.reconcile.source_options import names, number, one_of, option, switch
 from reliable_mq.reconcile.spark_cluster import (
     MESSAGES_PER_PARTITION,
     TIMEOUT_SECONDS,
     PullPartition,
     read_cluster,
 )
-from reliable_mq.reconcile.spark_log_source import known_columns
+from reliable_mq.reconcile.spark_log_source import OFFSETS, RECORDS, Pushing, known_columns
 from reliable_mq.reconcile.topic_pulls import Came, Pulled
 from reliable_mq.runtime.blocking_link import BlockingLink
 
 TOPIC_FORMAT = "reliable_mq_topic"
+PARTS = {
+    RECORDS: (STORED_SCHEMA, [BROKER, *LOG_SCHEMA.names]),
+    OFFSETS: (OFFSET_SCHEMA, OFFSET_SCHEMA.names),
+}
 
 _PULL_SIZE = 4 * 1024 * 1024  # brokers give less, each by its own settings
 _BATCH_SIZE = 8 * 1024 * 1024
@@ -58,24 +66,39 @@ _WAIT_SECONDS = 2.0
 class TopicSource(DataSource):
     """The messages of a running cluster, one row each; see the head of this module."""
 
+    pushes_filters = False
+
     @classmethod
     def name(cls) -> str:
         return TOPIC_FORMAT
 
     def schema(self) -> StructType:
-        chosen = names(self.options, "columns", [BROKER, *LOG_SCHEMA.names])
-        return from_arrow_schema(columns_of(chosen, STORED_SCHEMA))
+        known, usual = PARTS[self._part()]
+        return from_arrow_schema(columns_of(names(self.options, "columns", usual), known))
+
+    def _part(self) -> str:
+        return one_of(self.options, "part", tuple(PARTS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._part() == OFFSETS:
+            return self._pushing(
+                ClusterOffsetReader(
+                    option(self.options, "namesrv"),
+                    known_columns(schema, OFFSET_SCHEMA),
+                    float(number(self.options, "timeout", int(TIMEOUT_SECONDS))),
+                ),
+                OFFSET_SCHEMA,
+            )
         since = self.options.get("from")
         since_ms = 0
         if since:
             begin = parse_moment(since, "the option 'from'", datetime.now(UTC))
             since_ms = max(0, int(begin.timestamp() * 1000))
-        return TopicReader(
+        chosen = known_columns(schema, STORED_SCHEMA)
+        reader = TopicReader(
             option(self.options, "namesrv"),
             names(self.options, "topics", ()),
-            known_columns(schema, STORED_SCHEMA),
+            chosen,
             check_body=switch(self.options, "checkBody", "true"),
             since_ms=since_ms,
             messages_per_partition=number(
@@ -83,6 +106,16 @@ class TopicSource(DataSource):
             ),
             timeout=float(number(self.options, "timeout", int(TIMEOUT_SECONDS))),
         )
+        return self._pushing(reader, chosen)
+
+    def _pushing(self, reader: Any, schema: pa.Schema) -> DataSourceReader:
+        return Pushing(reader, schema) if self.pushes_filters else reader
+
+
+class FilteringTopicSource(TopicSource):
+    """The same source where Spark pushes filters down; see `FilteringLogSource`."""
+
+    pushes_filters = True
 
 
 class TopicReader(DataSourceReader):
@@ -116,6 +149,7 @@ class TopicReader(DataSourceReader):
         self._since_ms = since_ms
         self._messages_per_partition = messages_per_partition
         self._timeout = timeout
+        self.conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
         ledgers = read_cluster(
@@ -125,14 +159,55 @@ class TopicReader(DataSourceReader):
             messages_per_partition=self._messages_per_partition,
             timeout=self._timeout,
         )
-        return [InputPartition(each) for ledger in ledgers for each in ledger.partitions]
+        found = [each for ledger in ledgers for each in ledger.partitions]
+        return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark asks so when there is no partition at all
             return
-        yield from read_pulls(
+        batches = read_pulls(
             partition.value, self._schema, check_body=self._check_body, timeout=self._timeout
         )
+        for batch in batches:
+            yield filtered(batch, self.conditions)
+
+
+class ClusterOffsetReader(DataSourceReader):
+    """Reads the committed offsets of every broker, one row for each group and queue.
+
+    Args:
+        name_servers: "host:port;host:port".
+        schema: the wanted columns, of `OFFSET_SCHEMA`.
+        timeout: seconds that each answer may take.
+    """
+
+    def __init__(self, name_servers: str, schema: pa.Schema, timeout: float) -> None:
+        self._name_servers, self._schema, self._timeout = name_servers, schema, timeout
+        self.conditions: tuple[Condition, ...] = ()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(self._name_servers)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for ledger in read_cluster(partition.value, timeout=self._timeout):
+            batch = offset_batch(ledger.broker.name, ledger.progress, ledger.queues)
+            yield filtered(batch.select(self._schema.names), self.conditions)
+
+
+_PARTITION_COLUMNS: Mapping[str, Callable[[PullPartition], object]] = {
+    BROKER: lambda each: each.broker.name,
+    "queue_topic": lambda each: each.topic,
+    "queue_id": lambda each: each.queue_id,
+}
+
+
+def can_hold(partition: PullPartition, conditions: Iterable[Condition]) -> bool:
+    """Return whether a queue may hold messages for which all conditions hold, by its name."""
+    return all(
+        value_of(partition) in (each.value if each.operator == AMONG else (each.value,))
+        for each in conditions
+        if (value_of := _PARTITION_COLUMNS.get(each.column)) and each.operator in (AMONG, EQUAL)
+    )
 
 
 def read_pulls(
