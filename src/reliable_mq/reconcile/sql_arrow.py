@@ -172,10 +172,14 @@ def _postgres_dialect() -> Dialect:
     return dialect
 
 
-def _read_postgres(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+def postgres_text(asked: Asked) -> str:
+    """Return the statement that PostgreSQL is read by."""
     dialect = _postgres_dialect()
-    text = _text(statement(asked, dialect, by_rows=False), dialect)
-    return sql_adbc.read_postgres(sync_url(url), text, BATCH_SIZE)
+    return _text(statement(asked, dialect, by_rows=False), dialect)
+
+
+def _read_postgres(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+    return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), BATCH_SIZE)
 
 
 # What a column is to SQLite's driver is what it is in the first row.

@@ -5,7 +5,7 @@ Statements are in `sql_confirmation` (what is complete) and `sql_notices` (what 
 
 from sqlalchemy import Column, Index, Integer, MetaData, SmallInteger, String, Table
 
-from reliable_mq.sql_types import UtcDateTime
+from reliable_mq.sql_types import PARTIAL_INDEXES, UtcDateTime, only_on, tells_no_time
 
 __all__ = ["confirmation_table"]
 
@@ -30,6 +30,11 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
     )
-    # What reconciliation has not seen yet.
+    # What reconciliation has not seen yet, and what it cannot find by the time in an id.
     Index(f"{name}_updated", table.c.update_date)
+    untimed = tells_no_time(table.c.message_id)
+    some = Index(
+        f"{name}_untimed", table.c.message_id, postgresql_where=untimed, sqlite_where=untimed
+    )
+    only_on(PARTIAL_INDEXES, some)
     return table

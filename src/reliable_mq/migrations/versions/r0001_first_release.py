@@ -123,6 +123,19 @@ def _confirmation(metadata: MetaData, name: str) -> None:
     )
     column = table.c
     Index(f"{name}_updated", column.update_date)
+    only_on(
+        PARTIAL_INDEXES,
+        Index(
+            f"{name}_untimed",
+            column.message_id,
+            **partial(
+                "length(message_id) != 32 OR "
+                "substr(message_id, 13, 1) != '7' OR "
+                "(substr(message_id, 17, 1) NOT IN ('8', '9', 'A', 'B')) OR "
+                "message_id != upper(message_id)"
+            ),
+        ),
+    )
 
 
 def _consume_log(metadata: MetaData, name: str) -> None:

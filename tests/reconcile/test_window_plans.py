@@ -1,0 +1,164 @@
+"""A window of a table costs what the window costs: no full table is read, to plan it or to read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.pool import NullPool
+from tests.reconcile.ledgers import LONG_AGO, TableWriter
+
+from reliable_mq.reconcile import sql_ranges
+from reliable_mq.reconcile.ledger_columns import COLUMNS, CONSUME_LOG, STUB, TOLD
+from reliable_mq.reconcile.moments import first_id
+from reliable_mq.reconcile.sql_arrow import Asked, postgres_text, read
+from reliable_mq.reconcile.sql_ranges import Changes, IdWindow, key_ranges
+
+MANY = 20_000
+INSIDE = 200  # rows of a window of as many seconds
+ODD = 3  # rows whose ids tell no time
+OPEN = 20  # rows that wait, are parked or received
+WINDOW_START = LONG_AGO + timedelta(seconds=MANY // 2)
+WINDOW_END = WINDOW_START + timedelta(seconds=INSIDE)
+
+_MS = f"{int(LONG_AGO.timestamp() * 1000)} + i::bigint * 1000"
+_ID = f"upper(lpad(to_hex({_MS}), 12, '0')) || '7' || '000' || '8' || lpad(i::text, 15, '0')"
+_AT = f"to_timestamp({LONG_AGO.timestamp()} + i)"
+_ODD_ID = "'order-' || i"
+
+
+def fill(url: str) -> None:
+    """Write very many rows, one a second, nearly all of them done with."""
+    TableWriter(url).write()
+    stub = "INSERT INTO rmq_message_stub (message_id, topic, content, status, resend_time,"
+    stub += " create_date, update_date)"
+    log = "INSERT INTO rmq_consume_log (consumer_group, message_id, topic, broker_name, queue_id,"
+    log += ' "offset", state, attempt, create_date, consume_date)'
+    told = "INSERT INTO rmq_confirmation (consumer_group, message_id, state, notices, create_date,"
+    told += " update_date)"
+    many, odd = (f"FROM generate_series(1, {count}) i" for count in (MANY, ODD))
+    state = f"CASE WHEN i <= {OPEN} THEN 0 ELSE 1 END"
+    consumed_at = f"CASE WHEN i > {OPEN} THEN {_AT} END"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in (
+            f"{stub} SELECT {_ID}, 't' || i % 3, '', {state}, {_AT}, {_AT}, {_AT} {many}",
+            f"{stub} SELECT {_ODD_ID}, 't', '', 1, NULL, {_AT}, {_AT} {odd}",
+            f"UPDATE rmq_message_stub SET resend_time = NULL WHERE seq <= {OPEN // 2}",
+            f"{log} SELECT 'g', {_ID}, 't', 'b', 0, i, {state}, 1, {_AT}, {consumed_at} {many}",
+            f"{log} SELECT 'g', {_ODD_ID}, 't', 'b', 0, i, 1, 1, {_AT}, {_AT} {odd}",
+            f"{told} SELECT 'g', {_ID}, 1, 1, {_AT}, {_AT} {many}",
+            "VACUUM ANALYZE",
+        ):
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    waiting = [plan]
+    while waiting:
+        step = waiting.pop()
+        waiting += step.get("Plans", [])
+        yield step
+
+
+def check(plan: dict[str, Any]) -> None:
+    """No step reads a whole table or many more rows than the window has."""
+    for step in steps(plan):
+        removed = step.get("Rows Removed by Filter", 0)
+        read_rows = (step["Actual Rows"] + removed) * step["Actual Loops"]
+        assert "Seq Scan" not in step["Node Type"], step
+        assert read_rows <= INSIDE + OPEN + ODD, step
+
+
+def plan_of(connection: Connection, statement: str) -> dict[str, Any]:
+    explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+    (found,) = connection.exec_driver_sql(explained).scalar_one()
+    plan: dict[str, Any] = found["Plan"]
+    return plan
+
+
+@contextmanager
+def planning_checked(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Check the plans of what is asked to find the ranges."""
+    asked: list[str] = []
+    engine: Engine = create_engine(url, poolclass=NullPool)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(_connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        with cursor.connection.cursor() as other:
+            other.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+            (found,) = other.fetchone()
+        check(found[0]["Plan"])
+        asked.append(statement)
+
+    @contextmanager
+    def connected(_url: str) -> Iterator[Connection]:
+        with engine.connect() as connection:
+            yield connection
+
+    monkeypatch.setattr(sql_ranges, "connected", connected)
+    yield asked
+    engine.dispose()
+
+
+IDS = IdWindow(first_id(WINDOW_START), first_id(WINDOW_END))
+CHANGED = Changes(WINDOW_START, WINDOW_END)
+SINCE_THEN = Changes(WINDOW_START, WINDOW_END, with_open=True)
+
+
+def test_windows_are_planned_and_read_by_their_indexes(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(postgres_url)
+    engine = create_engine(postgres_url)
+    with engine.connect() as connection:
+        for ledger, window, count in (
+            (STUB, IDS, INSIDE + ODD),
+            (CONSUME_LOG, IDS, INSIDE + ODD),
+            (TOLD, IDS, INSIDE),
+            (STUB, CHANGED, INSIDE),
+            (STUB, SINCE_THEN, INSIDE + OPEN),
+            (CONSUME_LOG, CHANGED, INSIDE),
+            (CONSUME_LOG, SINCE_THEN, INSIDE + OPEN),
+            (TOLD, CHANGED, INSIDE),
+        ):
+            with planning_checked(postgres_url, monkeypatch) as planned:
+                parts = key_ranges(postgres_url, ledger, "rmq_", window, 50)
+            assert planned
+            assert len(parts) >= INSIDE / 50, (ledger, window)
+            found = 0
+            for part in parts:
+                asked = Asked(ledger, "rmq_", tuple(COLUMNS[ledger]), part)
+                check(plan_of(connection, postgres_text(asked).replace("%", "%%")))
+                found += sum(batch.num_rows for batch in read(postgres_url, asked))
+            assert found == count, (ledger, window)
+    engine.dispose()
+
+
+def test_a_whole_table_is_cut_by_a_sample_into_parts_of_about_one_size(postgres_url: str) -> None:
+    """Given ids of which half are of one second, then no part is much larger than asked for."""
+    TableWriter(postgres_url).write()
+    burst = _ID.replace("i::bigint * 1000", f"(CASE WHEN i < {MANY // 2} THEN i * 10 ELSE 9 END)")
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO rmq_consume_log (consumer_group, message_id, topic, broker_name,"
+                ' queue_id, "offset", state, attempt, create_date)'
+                f" SELECT 'g', {burst}, 't', 'b', 0, i, 0, 1, {_AT}"
+                f" FROM generate_series(1, {MANY}) i"
+            )
+        )
+    engine.dispose()
+
+    parts = key_ranges(postgres_url, CONSUME_LOG, "rmq_", IdWindow(), 1_000)
+
+    sizes = [
+        sum(batch.num_rows for batch in read(postgres_url, asked))
+        for asked in (Asked(CONSUME_LOG, "rmq_", ("offset",), part) for part in parts)
+    ]
+    assert sum(sizes) == MANY
+    assert max(sizes) < 2_000
