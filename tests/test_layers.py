@@ -29,7 +29,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "resend": VALUES
     | {"sql_faults", "sql_prepared", "sql_types", "client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
-    | {"wire", "sql_types"}
+    | {"wire", "sql_schema", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables", "idempotency.sql_key_tables"}
     | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
     "migrations": VALUES | {"sql_schema", "sql_types"},

@@ -82,6 +82,13 @@ def arrow_type(column: Column[object]) -> pa.DataType:
     raise TypeError(f"{column}: {kind!r} has no Arrow type")
 
 
+def stored_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns of a table that these are read from."""
+    made = {CONTENT_SIZE, CONTENT_CRC}
+    stored = [CONTENT if name in made else name for name in columns]
+    return list(dict.fromkeys(stored))
+
+
 def _columns_of(name: str) -> dict[str, pa.DataType]:
     columns: dict[str, pa.DataType] = {}
     for column in table_of(name, "rmq_").columns:

@@ -82,7 +82,7 @@ def _condition(each: Filter, schema: pa.Schema) -> Condition | None:
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_string(kind):
-        return isinstance(value, str)
+        return isinstance(value, str) and "\0" not in value  # PostgreSQL knows no such text
     if pa.types.is_boolean(kind):
         return isinstance(value, bool)
     if pa.types.is_integer(kind):

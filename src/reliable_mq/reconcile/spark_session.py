@@ -21,7 +21,7 @@ from reliable_mq.reconcile import spark_machine
 from reliable_mq.reconcile.machine_share import share_of
 from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
 from reliable_mq.reconcile.spark_log_source import FilteringLogSource
-from reliable_mq.reconcile.spark_table_source import TableSource
+from reliable_mq.reconcile.spark_table_source import FilteringTableSource
 from reliable_mq.reconcile.spark_topic_source import FilteringTopicSource
 
 # Spark's start-up lines go to the terminal before any level can be set, except from this file. The
@@ -152,5 +152,5 @@ def register(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(FilteringLogSource)
     spark.dataSource.register(LedgersSource)
-    spark.dataSource.register(TableSource)
+    spark.dataSource.register(FilteringTableSource)
     spark.dataSource.register(FilteringTopicSource)

@@ -19,21 +19,30 @@ everything that is open (false).
 How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile import sql_arrow, sql_ranges
-from reliable_mq.reconcile.ledger_columns import CONTENT, STUB, schema_of
-from reliable_mq.reconcile.source_filters import AMONG, Condition
+from reliable_mq.reconcile.ledger_columns import (
+    CONTENT,
+    STUB,
+    schema_of,
+    stored_columns,
+    table_of,
+)
+from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, conditions_of
 from reliable_mq.reconcile.source_options import moment, names, number, option, share, switch
+from reliable_mq.reconcile.sql_conditions import EVERYTHING
+from reliable_mq.reconcile.sql_ledger import check_ledgers
 
 TABLE_FORMAT = "reliable_mq_table"
+_POINTS = (EQUAL, AMONG)
 
 
 def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Changes:
@@ -44,58 +53,6 @@ def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Chan
     if ids != (None, None):
         raise ConfigurationError("give idFrom and idTo, or changedFrom and changedTo, not both")
     return sql_ranges.Changes(*changed, with_open=switch(options, "open", "false"))
-
-
-class TableSource(DataSource):
-    """A table of the application, one row per stub, consume log, …; see this module's head."""
-
-    @classmethod
-    def name(cls) -> str:
-        return TABLE_FORMAT
-
-    def _columns(self) -> pa.Schema:
-        table = option(self.options, "table")
-        schema = schema_of(table, names(self.options, "columns", schema_of(table).names))
-        if (
-            switch(self.options, "content", "false")
-            and table == STUB
-            and CONTENT not in schema.names
-        ):
-            return schema_of(table, [*schema.names, CONTENT])
-        return schema
-
-    def schema(self) -> StructType:
-        return from_arrow_schema(self._columns())
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        table = option(self.options, "table")
-        return TableReader(
-            url=option(self.options, "url"),
-            table=table,
-            prefix=option(self.options, "prefix", "rmq_"),
-            window=_window(self.options),
-            rows_per_partition=number(
-                self.options, "rowsPerPartition", sql_ranges.ROWS_PER_PARTITION
-            ),
-            columns=_asked(table, schema),
-            share=share(self.options, "share"),
-        )
-
-
-def _asked(table: str, schema: StructType) -> list[str]:
-    """Return the columns of the schema that a query was given.
-
-    Raises:
-        ConfigurationError: when the ledger has no such column, or it is of another type.
-    """
-    known = from_arrow_schema(schema_of(table, schema.fieldNames()))
-    for theirs, ours in zip(schema.fields, known.fields, strict=True):
-        if theirs.dataType != ours.dataType:
-            raise ConfigurationError(
-                f"the column {ours.name!r} of {table!r} is of type {ours.dataType.simpleString()},"
-                f" not {theirs.dataType.simpleString()}"
-            )
-    return schema.fieldNames()
 
 
 class TableReader(DataSourceReader):
@@ -140,14 +97,93 @@ class TableReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
+        ledger, prefix = self.asked.ledger, self.asked.prefix
+        check_ledgers(self._url, prefix, {ledger: stored_columns(self.asked.columns)})
+        if any(
+            each.column == "message_id" and each.operator in _POINTS
+            for each in self.asked.conditions
+        ):
+            return [InputPartition(EVERYTHING)]  # few rows, which an index finds
         ranges = sql_ranges.key_ranges(
-            self._url,
-            self.asked.ledger,
-            self.asked.prefix,
-            self._window,
-            self._rows_per_partition,
+            self._url, ledger, prefix, self._window, self._rows_per_partition
         )
         return [InputPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from sql_arrow.read(self._url, replace(self.asked, part=partition.value))
+
+
+class FilteringTableReader(TableReader):
+    """Lets the database leave out rows that a query's filters leave out."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take note of what the filters say, and leave all of them to Spark, too."""
+        table = table_of(self.asked.ledger, self.asked.prefix)
+        stored = [name for name in schema_of(self.asked.ledger).names if name in table.c]
+        held = conditions_of(filters, schema_of(self.asked.ledger, stored))
+        self.asked = replace(self.asked, conditions=(*self.asked.conditions, *held))
+        return filters
+
+
+class TableSource(DataSource):
+    """A table of the application, one row per stub, consume log, …; see this module's head."""
+
+    reader_type: type[TableReader] = TableReader
+
+    @classmethod
+    def name(cls) -> str:
+        return TABLE_FORMAT
+
+    def _columns(self) -> pa.Schema:
+        table = option(self.options, "table")
+        schema = schema_of(table, names(self.options, "columns", schema_of(table).names))
+        if (
+            switch(self.options, "content", "false")
+            and table == STUB
+            and CONTENT not in schema.names
+        ):
+            return schema_of(table, [*schema.names, CONTENT])
+        return schema
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(self._columns())
+
+    def reader(self, schema: StructType) -> TableReader:
+        table = option(self.options, "table")
+        return self.reader_type(
+            url=option(self.options, "url"),
+            table=table,
+            prefix=option(self.options, "prefix", "rmq_"),
+            window=_window(self.options),
+            rows_per_partition=number(
+                self.options, "rowsPerPartition", sql_ranges.ROWS_PER_PARTITION
+            ),
+            columns=_asked(table, schema),
+            share=share(self.options, "share"),
+        )
+
+
+def _asked(table: str, schema: StructType) -> list[str]:
+    """Return the columns of the schema that a query was given.
+
+    Raises:
+        ConfigurationError: when the ledger has no such column, or it is of another type.
+    """
+    known = from_arrow_schema(schema_of(table, schema.fieldNames()))
+    for theirs, ours in zip(schema.fields, known.fields, strict=True):
+        if theirs.dataType != ours.dataType:
+            raise ConfigurationError(
+                f"the column {ours.name!r} of {table!r} is of type {ours.dataType.simpleString()},"
+                f" not {theirs.dataType.simpleString()}"
+            )
+    return schema.fieldNames()
+
+
+class FilteringTableSource(TableSource):
+    """The same source where Spark pushes filters down to Python sources.
+
+    Spark refuses such a reader unless `spark.sql.python.filterPushdown.enabled` is set, which a
+    source that Spark finds by itself cannot do, and `spark_session.register` can.
+    """
+
+    reader_type = FilteringTableReader

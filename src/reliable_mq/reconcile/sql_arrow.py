@@ -40,6 +40,7 @@ from reliable_mq.reconcile.ledger_columns import (
     CONTENT_SIZE,
     TIME,
     schema_of,
+    stored_columns,
     table_of,
 )
 from reliable_mq.reconcile.source_filters import Condition
@@ -127,8 +128,7 @@ def _sources(asked: Asked, family: str) -> list[str]:
     """Return the columns to select: what is made of the content here is not, but the content."""
     if family == "mysql" or CONTENT_CRC not in asked.columns:
         return list(asked.columns)
-    made = {CONTENT, CONTENT_CRC, CONTENT_SIZE}
-    return [*(name for name in asked.columns if name not in made), CONTENT]
+    return stored_columns(asked.columns)
 
 
 def _column(table: Table, name: str, family: str) -> ColumnElement[Any]:

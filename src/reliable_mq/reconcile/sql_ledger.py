@@ -4,10 +4,10 @@ Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the r
 `sql_ranges`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import MetaData, func, inspect, make_url, select
+from sqlalchemy import MetaData, func, inspect, select
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import (
@@ -18,9 +18,10 @@ from reliable_mq.reconcile.ledger_columns import (
     table_of,
 )
 from reliable_mq.reconcile.sql_conditions import in_window
-from reliable_mq.reconcile.sql_connection import connected, open_engine
+from reliable_mq.reconcile.sql_connection import connected, open_engine, sync_url
 from reliable_mq.reconcile.sql_ranges import ROWS_PER_PARTITION, IdWindow
 from reliable_mq.resend.sql_scheduling_tables import retention_table
+from reliable_mq.sql_schema import check_revision
 
 __all__ = [
     "COLUMNS",
@@ -31,6 +32,7 @@ __all__ = [
     "TOLD",
     "IdWindow",
     "broker_names",
+    "check_ledgers",
     "check_tables",
     "managed_topics",
     "open_engine",
@@ -44,21 +46,46 @@ NEEDED = (STUB, CONSUME_LOG)
 
 
 def check_tables(url: str, prefix: str) -> None:
-    """Make sure that the ledgers' tables are there.
+    """Make sure that the ledgers' tables are there, and of this release.
 
     Raises:
-        ConfigurationError: names the missing ones, or the SQLite file that does not exist.
+        ConfigurationError: names the missing ones, or what an older release has left out.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
     """
+    check_ledgers(url, prefix, {name: list(table_of(name, prefix).c.keys()) for name in NEEDED})
+
+
+def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) -> None:
+    """Make sure that ledgers have the columns that are to be read of them.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        prefix: of the table names.
+        wanted: columns of tables, by the names of ledgers.
+
+    Raises:
+        ConfigurationError: names the missing tables, or what an older release has left out.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
+    """
+    tables = {table_of(name, prefix).name: columns for name, columns in wanted.items()}
+    place = sync_url(url).render_as_string()
     with connected(url) as connection:
-        there = set(inspect(connection).get_table_names())
-    missing = [name for name in (table_of(key, prefix).name for key in NEEDED) if name not in there]
-    if missing:
-        place = make_url(url).render_as_string()
-        raise ConfigurationError(
-            f"the database {place} has no table {' and no table '.join(missing)}; a wrong --db or"
-            " prefix? `reliable-mq create-tables` makes them"
-        )
+        inspector = inspect(connection)
+        missing = sorted(tables.keys() - set(inspector.get_table_names()))
+        if missing:
+            raise ConfigurationError(
+                f"the database {place} has no table {' and no table '.join(missing)}; a wrong --db"
+                " or prefix? `reliable-mq create-tables` makes them"
+            )
+        check_revision(connection, prefix)
+        for table, columns in tables.items():
+            there = {column["name"] for column in inspector.get_columns(table)}
+            lacking = [column for column in columns if column not in there]
+            if lacking:
+                raise ConfigurationError(
+                    f"the table {table} in {place} has no column {' and no column '.join(lacking)}:"
+                    " another release has made it; run reliable-mq migrate MODULE:OBJECT"
+                )
 
 
 def removed_until(url: str, prefix: str) -> datetime | None:

@@ -1,0 +1,30 @@
+"""Lets Spark find the data source `reliable_mq_table` by itself; see `spark_table_source`.
+
+Spark imports every module `pyspark_…` that it finds and registers what is called DefaultSource
+there. Programs that have nothing to do with us pay for it, so this imports Spark alone.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+
+class TableSource(DataSource):
+    """Stands in for `spark_table_source.TableSource` until it is used."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "reliable_mq_table"
+
+    def schema(self) -> StructType | str:
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._source().reader(schema)
+
+    def _source(self) -> DataSource:
+        from reliable_mq.reconcile import spark_table_source  # noqa: PLC0415 - see the head
+
+        return spark_table_source.TableSource(self.options)
+
+
+DefaultSource = TableSource
