@@ -4,7 +4,7 @@ Spark imports every module `pyspark_…` that it finds and registers what is cal
 there. Programs that have nothing to do with us pay for it, so this imports Spark alone.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 
@@ -20,6 +20,9 @@ class TableSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:
         from reliable_mq.reconcile import spark_table_source  # noqa: PLC0415 - see the head

@@ -15,12 +15,8 @@ from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import STUB, schema_of
-from reliable_mq.reconcile.spark_table_source import (
-    FilteringTableReader,
-    FilteringTableSource,
-    TableReader,
-    TableSource,
-)
+from reliable_mq.reconcile.spark_table_reader import FilteringTableReader, TableReader
+from reliable_mq.reconcile.spark_table_source import FilteringTableSource, TableSource
 from reliable_mq.reconcile.sql_ledger import check_tables
 from reliable_mq.sql_schema import version_table
 

@@ -36,7 +36,7 @@ from reliable_mq.reconcile.ledger_events import (
 from reliable_mq.reconcile.log_schema import LOG_SCHEMA, columns_of
 from reliable_mq.reconcile.source_options import option
 from reliable_mq.reconcile.spark_log_source import LogReader
-from reliable_mq.reconcile.spark_table_source import TableReader
+from reliable_mq.reconcile.spark_table_reader import TableReader
 from reliable_mq.reconcile.sql_ranges import IdWindow
 
 LEDGERS_FORMAT = "reliable_mq_ledgers"
