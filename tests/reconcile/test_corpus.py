@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.conftest import new_database
+from tests.reconcile import duckdb_rival
 from tests.reconcile.corpus.story import Corpus, make_corpus
 from tests.reconcile.plain import PlainReconciliation
+from tests.reconcile.raw_ledgers import write_ledgers
 
 from reliable_mq.reconcile.spark_run import Options, reconcile
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
@@ -46,6 +48,14 @@ def test_every_fault_that_happened_is_what_a_plain_reading_of_the_rules_finds(
     plain = PlainReconciliation(corpus.database, str(corpus.store), corpus.as_of, corpus.grace)
 
     assert told(corpus, {key: str(each) for key, each in plain.verdicts().items()}) == []
+
+
+def test_every_fault_that_happened_is_what_a_rival_in_sql_finds(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    folder = write_ledgers(tmp_path, [corpus.database], {"": str(corpus.store)})
+
+    assert told(corpus, duckdb_rival.verdicts(folder, corpus.as_of, corpus.grace)) == []
 
 
 @pytest.mark.spark
