@@ -15,17 +15,29 @@ MOVING = timedelta(seconds=5)
 
 # Notices between databases are no messages of the application and get no verdict.
 LEDGERS = """
+-- Of several rows that speak of the same message (and group) that one counts that proves most, then
+-- the oldest. A tombstone stands for a half message that was rolled back: it never had a content.
 CREATE TABLE stub AS
-    SELECT message_id, topic, status, required_groups, broker_name, queue_id, "offset",
-        content_crc, deliver_time, create_date, update_date,
+    SELECT DISTINCT ON (message_id) message_id, topic, status, required_groups, broker_name,
+        queue_id, "offset", content_crc, deliver_time, create_date, update_date,
+        status = 2 AND content_size = 0 AS is_tombstone,
         CASE WHEN required_groups = '' THEN [] ELSE string_split(required_groups, ',') END
             AS required
-    FROM read_parquet('{folder}/stubs/*.parquet') WHERE NOT starts_with(topic, 'rmq_notices_');
-CREATE TABLE own_log AS
+    FROM read_parquet('{folder}/stubs/*.parquet') WHERE NOT starts_with(topic, 'rmq_notices_')
+    ORDER BY message_id, status = 1 DESC, create_date;
+CREATE TABLE every_log AS
     SELECT message_id, consumer_group, topic, queue_id, "offset", state, owner, lease_until,
-        create_date, consume_date
+        create_date, consume_date, duplicate_of
     FROM read_parquet('{folder}/consume_logs/*.parquet')
     WHERE NOT starts_with(topic, 'rmq_notices_');
+CREATE TABLE own_log AS
+    SELECT DISTINCT ON (message_id, consumer_group) * EXCLUDE (duplicate_of) FROM every_log
+    ORDER BY message_id, consumer_group, state DESC, create_date;
+-- Consumed twice, in two databases. The same row in two of them, to the microsecond, is a table
+-- that was copied; a message whose business key had its effect before had none of its own.
+CREATE TABLE doubled AS
+    SELECT message_id, consumer_group FROM every_log WHERE state = 1 AND duplicate_of IS NULL
+    GROUP BY ALL HAVING count(DISTINCT (create_date, consume_date)) > 1;
 CREATE TABLE record AS
     SELECT message_id, role, topic, consumer_group, queue_topic, queue_id, queue_offset,
         commit_log_offset, content_crc, store_time, born_time, due_time, reconsume_times
@@ -152,6 +164,7 @@ young AS (
 ),
 known AS (
     SELECT p.message_id, p.consumer_group, s.status, s.message_id IS NOT NULL AS has_stub,
+        coalesce(s.is_tombstone, false) AS is_tombstone, d.message_id IS NOT NULL AS is_doubled,
         p.consumer_group <> '' AS has_group,
         list_contains(s.required, p.consumer_group) AS is_required,
         s.broker_name IS NOT NULL AS is_acknowledged,
@@ -178,9 +191,15 @@ known AS (
     LEFT JOIN complete a USING (message_id)
     LEFT JOIN expired x USING (message_id, consumer_group)
     LEFT JOIN young y USING (message_id)
+    LEFT JOIN doubled d USING (message_id, consumer_group)
 )
 SELECT message_id, consumer_group, CASE
-    WHEN status = 2 THEN CASE WHEN is_consumed THEN 'voided but consumed' ELSE 'voided' END
+    WHEN is_doubled THEN 'duplicate effect'
+    WHEN status = 2 THEN CASE
+        WHEN is_consumed THEN 'voided but consumed'
+        WHEN NOT is_tombstone OR NOT is_stored AND NOT is_delayed THEN 'voided'
+        WHEN is_young THEN 'in flight'
+        ELSE 'orphan' END
     WHEN NOT has_stub THEN CASE
         WHEN NOT is_managed THEN 'unmanaged'
         WHEN is_young THEN 'in flight'

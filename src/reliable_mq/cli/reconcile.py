@@ -36,6 +36,8 @@ def command(
     store: options.Store = "",
     broker_name: options.BrokerName = "",
     table_prefix: options.TablePrefix = "rmq_",
+    ledgers: options.Ledgers = "",
+    export: options.Export = "",
     since: options.Since = "",
     until: options.Until = "",
     grace: options.Grace = "10m",
@@ -56,7 +58,9 @@ def command(
     """
     asked: dict[str, Any] = {"store": store, "out": out, "prefix": table_prefix}
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
-    urls = [url for url in db or [] if url]
+    asked |= {"export": export or None, "ledgers": ledgers or None}
+    # The variable names the application's database, also where somebody else's ledgers are judged.
+    urls = [] if ledgers else [url for url in db or [] if url]
     metrics = Path(prometheus) if prometheus else None
     try:
         asked |= _times(since, until, grace) | _repairs(repair, repair_only, void, repair_rate)
@@ -114,18 +118,21 @@ def _repairs(
 
 
 def _run(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> dict[str, Any]:
-    if not urls:
+    is_export = asked["ledgers"] is not None
+    if not urls and not is_export:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
-    if not asked["store"]:
+    if not asked["store"] and not is_export:
         raise ConfigurationError("--store is missing: the broker's store directory")
     if metrics:
         check_replaceable("--prometheus", metrics)
     if asked["tells"]:
+        if not urls:
+            raise ConfigurationError("--tell needs the database: give --db and --store")
         check_notifiers(urls[0], asked["prefix"])
     use_java()
     from reliable_mq.reconcile.spark_run import Options, reconcile  # noqa: PLC0415 - seconds
 
-    return reconcile(Options(database=urls[0], others=tuple(urls[1:]), **asked))
+    return reconcile(Options(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,22 @@ TablePrefix = Annotated[
         envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.", rich_help_panel=LEDGERS
     ),
 ]
+Ledgers = Annotated[
+    str,
+    typer.Option(
+        metavar="URI",
+        help="Judge an export, as of its time, in place of --db and --store.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+Export = Annotated[
+    str,
+    typer.Option(
+        metavar="URI",
+        help="A new folder for the ledgers as Parquet; they are judged from there.",
+        rich_help_panel=LEDGERS,
+    ),
+]
 Since = Annotated[
     str,
     typer.Option(help="Only messages since: ISO time (UTC), or -24h.", rich_help_panel=TIME),

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reliable_mq.reconcile import sql_ledger
+from reliable_mq.reconcile.spark_exported_events import exported_events
 from reliable_mq.reconcile.spark_judge import FILES, ROWS, FileTask, Judging, RowTask
 from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
 from reliable_mq.reconcile.tally import Tally
@@ -33,7 +34,8 @@ class Ledgers:
 
     `progress`: (group, topic) -> queue id -> committed offset. `queue_begins`: the first message
     that a queue still has. `managed`: the topics for which a stub was ever written. `told_groups`:
-    see `sql_ledger.told_groups`. `stub_count_max` and `log_size` say how much there is.
+    see `sql_ledger.told_groups`. `stub_count_max` and `log_size` say how much there is. `export` is
+    the folder of an export, which is read in place of databases and store.
     """
 
     urls: Sequence[str]
@@ -46,6 +48,7 @@ class Ledgers:
     told_groups: Sequence[str] = ()
     stub_count_max: int = 0
     log_size: int = 0
+    export: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ def _write_rows(events: DataFrame, judging: Judging, uri: str) -> Tally:
 
 
 def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
+    if ledgers.export is not None:
+        return exported_events(spark, ledgers.export)
     reader = spark.read.format(LEDGERS_FORMAT).option("stores", json.dumps({"": ledgers.store}))
     reader = reader.option("urls", json.dumps(list(ledgers.urls)))
     reader = reader.option("toldGroups", json.dumps(list(ledgers.told_groups)))

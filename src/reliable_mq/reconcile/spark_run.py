@@ -7,7 +7,7 @@ its own, and ends as `conclusion` says, so that no partial report looks whole.
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -31,6 +31,8 @@ from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Ra
 from reliable_mq.reconcile.repair_outcome import outcome_of
 from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
 from reliable_mq.reconcile.spark_causes import cause
+from reliable_mq.reconcile.spark_export import export_ledgers
+from reliable_mq.reconcile.spark_import import exported_ledgers, open_export
 from reliable_mq.reconcile.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
@@ -55,6 +57,8 @@ class Options:
     findings the first `findings_max` are written into the table; the folder has all. Of the runs'
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
     `choice` and `rate` say what is repaired, and how fast. `tells`: people are told of what is new.
+    `export`: where the ledgers are written first, to be judged from there. `ledgers`: an export to
+    judge in place of databases and store, as of its time; such a run has no row.
     """
 
     database: str
@@ -74,11 +78,13 @@ class Options:
     choice: Choice = ALL_THAT_IS_SAFE
     rate: Rate = UNBOUNDED
     tells: bool = False
+    export: str | None = None
+    ledgers: str | None = None
 
     @property
     def databases(self) -> tuple[str, ...]:
         """All databases, each once."""
-        return tuple(dict.fromkeys((self.database, *self.others)))
+        return tuple(dict.fromkeys(filter(None, (self.database, *self.others))))
 
 
 def reconcile(options: Options) -> dict[str, Any]:
@@ -91,14 +97,21 @@ def reconcile(options: Options) -> dict[str, Any]:
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
-    options = _after_retention(options)
-    ledgers, is_small = _open_ledgers(options)
-    options = replace(options, broker_name=_broker_of_store(options, ledgers.window))
+    _check(options)
+    ledgers, is_small = None, False
+    if options.ledgers is None:
+        options = _after_retention(options)
+        ledgers, is_small = _open_ledgers(options)
+        options = replace(options, broker_name=_broker_of_store(options, ledgers.window))
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     try:
         with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
+            if ledgers is None:
+                options, ledgers = _open_export(spark, options)
+            elif options.export is not None:
+                ledgers = _export(spark, options, ledgers)
             folders = _folders(spark, options.out)
-            folders.sweep(partial(recorded_runs, options.database, options.prefix))
+            folders.sweep(partial(_recorded, options))
             folder = folders.begin(run_id)
             clock = _Clock(started, time.monotonic())
             summary = _one_run(spark, options, ledgers, run_id, folder, clock)
@@ -156,15 +169,31 @@ def _one_run(
     return summary
 
 
+def _recorded(options: Options, run_ids: Collection[str]) -> Collection[str]:
+    """Return which of these runs have a row; of those without a database nobody can tell."""
+    if not options.database:
+        return run_ids
+    return recorded_runs(options.database, options.prefix, run_ids)
+
+
 def _may_have_a_row(options: Options, run_id: str) -> bool:
     """Return whether a run is, or may be, in the table: then its folder has to stay."""
     try:
-        return bool(recorded_runs(options.database, options.prefix, (run_id,)))
+        return bool(options.database and _recorded(options, (run_id,)))
     except SQLAlchemyError:  # nobody can tell now; the next run asks again and sweeps it
         return True
 
 
 def _after_retention(options: Options) -> Options:
+    return _judged_since(options, _removed_until(options))
+
+
+def _removed_until(options: Options) -> datetime | None:
+    marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
+    return max((each for each in marks if each is not None), default=None)
+
+
+def _judged_since(options: Options, mark: datetime | None) -> Options:
     """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
 
     What the broker still holds from then would be called an orphan, what was consumed be missed.
@@ -172,8 +201,6 @@ def _after_retention(options: Options) -> Options:
     Raises:
         ConfigurationError: when nothing is left to judge.
     """
-    marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
-    mark = max((each for each in marks if each is not None), default=None)
     if mark is None or (options.since is not None and options.since >= mark):
         return options
     if options.until is not None and options.until <= mark:
@@ -215,15 +242,47 @@ def _judge(
 
 def _whole(options: Options) -> dict[str, str | None]:
     """Return what was read; nothing is missing, or the run would have failed."""
+    if options.ledgers is not None:
+        return {f"export {options.ledgers}": None}
     tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
     return dict.fromkeys((*tables, LOG, "consumer progress"))
 
 
-def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
+def _check(options: Options) -> None:
     if options.repair not in (None, *REPAIRS):
         raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
+    if options.ledgers is not None and (options.databases or options.store or options.export):
+        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
+    if options.ledgers is not None and options.repair is not None:
+        raise ConfigurationError("--repair needs the databases: give --db and --store")
+
+
+def _export(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
+    """Write the ledgers, if asked to; return them as they are to be read."""
+    if options.export is None:
+        return ledgers
+    export_ledgers(
+        *(spark, options.export),
+        urls=options.databases,
+        prefix=options.prefix,
+        stores={options.broker_name or "": options.store},
+        now=options.now,
+        removed_until=_removed_until(options),
+    )
+    return replace(ledgers, export=options.export)
+
+
+def _open_export(spark: SparkSession, options: Options) -> tuple[Options, Ledgers]:
+    """Return what is to be judged of an export, as of its time."""
+    uri = options.ledgers or ""
+    export = open_export(spark, uri)
+    options = replace(options, now=export.exported, store=uri, broker_name=export.broker or None)
+    return _judged_since(options, export.removed_until), exported_ledgers(spark, uri)
+
+
+def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
     layout = file_store.read_layout(options.store)
     if layout.missing:
         raise StoreError(f"the store {options.store} is not whole: {'; '.join(layout.missing)}")
@@ -313,6 +372,8 @@ def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
 
 
 def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:
+    if not options.database:
+        return
     run = {
         "run_id": summary["run_id"],
         "as_of": options.now,

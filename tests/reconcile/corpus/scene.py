@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.reliable_mq_broker import ReliableMQBroker
-from sqlalchemy import bindparam, create_engine, text
+from sqlalchemy import bindparam, create_engine, func, select, text
 from tests.broker_core.raw_client import RawClient
 from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, TOPIC, Order, shop
 
+from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.cli.demo.loss import StoredMessage, delete_message
 from reliable_mq.cli.demo.processes import Process
@@ -55,17 +56,23 @@ class Scene:
 
     Args:
         directory: gets the broker's store and the processes' logs.
-        database: SQLAlchemy URL; tables are made.
+        database: SQLAlchemy URL of an empty database.
+        other_database: the same of another one, to which a group moves.
         redis: URL.
         segment_size: of the broker's commit log.
     """
 
     def __init__(
-        self, directory: Path, database: str, redis: str, segment_size: int = 128 * 1024
+        self,
+        directory: Path,
+        database: str,
+        other_database: str,
+        redis: str,
+        segment_size: int = 128 * 1024,
     ) -> None:
         settings = {**BROKER, "mappedFileSizeCommitLog": str(segment_size)}
         self.directory, self.segment_size = directory, segment_size
-        self.database, self._redis = database, redis
+        self.database, self.other_database, self._redis = database, other_database, redis
         self.broker = ReliableMQBroker(directory, "ASYNC_FLUSH", settings=settings)
         self.expected: Expected = {}
         self.kinds: dict[str, list[str]] = defaultdict(list)
@@ -185,10 +192,13 @@ class Scene:
 
         self.until_true(are_there, f"{count} dead letters of {group}")
 
-    def send_aside(self, topic: str, bodies: Sequence[bytes], **names: Any) -> list[SendResult]:
+    def send_aside(
+        self, topic: str, bodies: Sequence[bytes], message_id: str = ""
+    ) -> list[SendResult]:
         """Send without a transaction, as some other program would."""
+        messages = [Message(topic=topic, body=one, message_id=message_id) for one in bodies]
         with Client(self.broker.name_server_address) as client:
-            results = client.send_many([Message(topic=topic, body=one, **names) for one in bodies])
+            results = client.send_many(messages)
         assert all(isinstance(one, SendResult) for one in results), results
         return [one for one in results if isinstance(one, SendResult)]
 
@@ -218,7 +228,19 @@ class Scene:
 
     def reset_to_end(self, group: str) -> None:
         """Let a group go on behind the last message that is stored."""
-        header = {"topic": TOPIC, "group": group, "timestamp": -1, "queueId": -1}
+        self._reset(group, timestamp=-1, queueId=-1)
+
+    def reset_to(self, group: str, ids: list[str]) -> None:
+        """Let a group go on with these messages."""
+        question = (
+            'SELECT queue_id, min("offset") FROM rmq_message_stub'
+            " WHERE message_id IN :ids GROUP BY queue_id"
+        )
+        for queue, offset in self.rows(question, ids=ids):
+            self._reset(group, timestamp=0, queueId=queue, offset=offset)
+
+    def _reset(self, group: str, **place: int) -> None:
+        header = {"topic": TOPIC, "group": group, **place}
         with RawClient(self.broker.address) as tool:
             answer = tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         assert answer.code == 0, answer.remark
@@ -242,11 +264,28 @@ class Scene:
             # What lies there now is nobody's message without an id of its own.
             self.expect([(packed + at.to_bytes(8, "big")).hex().upper()], nobody="unmanaged")
 
-    def consume_here(self) -> Any:
+    def consume_here(self) -> ReliableMQ:
         """Return the application, consuming in this process; close it."""
         mq = shop(**self._place)
         mq.start()
         return mq
+
+    def consume_elsewhere(self, group: str, ids: list[str]) -> None:
+        """Let a group whose effects now lie in another database consume messages once more."""
+        mq = shop(broker=self.broker.name_server_address, database=self.other_database)
+        mq.create_tables()
+        TABLES.create_all(mq.database.engine)
+        self.reset_to(group, ids)
+        mq.start()
+        logs = mq.database.logs.c
+        wanted = select(func.count()).where(logs.state == 1, logs.message_id.in_(ids))
+
+        def is_consumed() -> bool:
+            with mq.database.engine.connect() as connection:
+                return connection.execute(wanted).scalar_one() == len(ids)
+
+        self.until_true(is_consumed, "consumed in the other database")
+        mq.close()
 
 
 __all__ = ["LOYALTY", "PAYMENTS", "Expected", "Scene"]

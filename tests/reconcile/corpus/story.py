@@ -18,11 +18,11 @@ JUDGED_AFTER = timedelta(minutes=1)
 class Corpus:
     """Ledgers that the real system made, and what is true of them.
 
-    `expected`: (message id, group) to verdict. `kinds`: ids by what happened to them. Judged at
-    `as_of` with `grace`, what was placed last is the only young one.
+    `databases`: their URLs. `expected`: (message id, group) to verdict. `kinds`: ids by what
+    happened to them. Judged at `as_of` with `grace`, what was placed last is the only young one.
     """
 
-    database: str
+    databases: tuple[str, str]
     store: Path
     expected: Expected
     kinds: dict[str, list[str]]
@@ -35,23 +35,28 @@ def both(verdict: str) -> dict[str, str]:
 
 
 def make_corpus(
-    directory: Path, database: str, redis: str, *, orders: int, segment_size: int = 128 * 1024
+    directory: Path,
+    databases: tuple[str, str],
+    redis: str,
+    *,
+    orders: int,
+    segment_size: int = 128 * 1024,
 ) -> Corpus:
     """Let it all happen.
 
     Args:
         directory: gets the store.
-        database: URL of an empty database.
+        databases: URLs of two empty ones.
         redis: URL of an empty Redis.
         orders: how many orders nothing happens to.
         segment_size: of the broker's commit log.
     """
-    with Scene(directory, database, redis, segment_size) as scene:
-        ghost = _what_retention_took(scene)
+    with Scene(directory, *databases, redis, segment_size) as scene:
+        ghosts = _what_retention_took(scene)
         _what_was_consumed(scene, orders)
         _what_a_worker_died_of(scene)
         _what_a_group_skipped(scene)
-        _what_nobody_has_read(scene, ghost)
+        _what_nobody_has_read(scene, *ghosts)
         _what_was_never_sent(scene)
         before = _now()
         scene.until_true(lambda: _now() > before + timedelta(milliseconds=5), "the clock goes on")
@@ -60,7 +65,7 @@ def make_corpus(
     # The judgement is a minute later: no lease is running, no file is being written.
     as_of = _now() + JUDGED_AFTER
     return Corpus(
-        database,
+        databases,
         scene.broker.store,
         scene.expected,
         dict(scene.kinds),
@@ -73,8 +78,8 @@ def _now() -> datetime:
     return datetime.fromtimestamp(time.time(), UTC)
 
 
-def _what_retention_took(scene: Scene) -> str:
-    """Orders whose segment is gone before anybody consumed them; return a half's id."""
+def _what_retention_took(scene: Scene) -> tuple[str, str]:
+    """Orders whose segment is gone before anybody consumed them; return the ids of two halves."""
     scene.wait_until_sent(scene.place(3, "expired", both("expired")))
     voided = scene.place(1, "expired, voided", both("voided"))
     scene.wait_until_sent(voided)
@@ -83,7 +88,7 @@ def _what_retention_took(scene: Scene) -> str:
     scene.void(voided)
     # The application answers for its halves as soon as it has sent one.
     scene.place(2, "half", both("settled"), half=True)
-    return scene.begin_half(b'{"id": 0}')
+    return scene.begin_half(b'{"id": 0}'), scene.begin_half(b'{"id": 0}')
 
 
 def _what_was_consumed(scene: Scene, orders: int) -> None:
@@ -133,11 +138,16 @@ def _what_a_group_skipped(scene: Scene) -> None:
     scene.reset_to_end(LOYALTY)
     mq = scene.consume_here()
     scene.wait_until_consumed(PAYMENTS, skipped + lost + voided + orphans)
+    # Nothing lies behind these two when the group moves to another database and reads them again.
+    twice = scene.place(2, "twice", {PAYMENTS: "duplicate effect", LOYALTY: "settled"})
+    for group in (PAYMENTS, LOYALTY):
+        scene.wait_until_consumed(group, twice)
     mq.close()
+    scene.consume_elsewhere(PAYMENTS, twice)
     scene.lose(lost)
 
 
-def _what_nobody_has_read(scene: Scene, ghost: str) -> None:
+def _what_nobody_has_read(scene: Scene, ghost: str, back: str) -> None:
     waiting = scene.place(3, "waiting", both("waiting"))
     delayed = scene.place(1, "delayed", both("in flight"), delay=timedelta(hours=1))
     lost = scene.place(3, "lost", both("lost by the broker"))
@@ -150,10 +160,15 @@ def _what_nobody_has_read(scene: Scene, ghost: str) -> None:
     unread = [sent.message_id for sent in scene.send_aside(TOPIC, [b'{"id": 0}'])]
     scene.kinds["orphan"] += unread
     scene.expect(unread, nobody="orphan")
-    # The producer of the half is dead: the broker asks, and there is no such transaction.
-    scene.until("SELECT count(*) FROM rmq_message_stub WHERE message_id = :id", 1, id=ghost)
+    # The producer of the halves is dead: the broker asks, and there is no such transaction. One of
+    # them is sent by somebody nevertheless.
+    question = "SELECT count(*) FROM rmq_message_stub WHERE message_id IN :ids"
+    scene.until(question, 2, ids=[ghost, back])
     scene.kinds["rolled back"].append(ghost)
     scene.expect([ghost], nobody="voided")
+    scene.send_aside(TOPIC, [b'{"id": 0}'], message_id=back)
+    scene.kinds["rolled back, visible"].append(back)
+    scene.expect([back], nobody="orphan")
 
 
 def _what_was_never_sent(scene: Scene) -> None:

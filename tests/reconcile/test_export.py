@@ -1,0 +1,46 @@
+"""Exports that cannot be used, and places for none; `test_corpus` has one that is used."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.reconcile.ledgers import NOW
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.spark_export import export_ledgers
+from reliable_mq.reconcile.spark_import import open_export
+from reliable_mq.reconcile.spark_run import Options, reconcile
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "stubs").mkdir()
+
+    with pytest.raises(ConfigurationError, match="is no export of ledgers, or not a whole one"):
+        open_export(spark, tmp_path.as_uri())
+
+
+def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "stubs").mkdir()
+
+    with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
+        export_ledgers(spark, tmp_path.as_uri(), urls=[], prefix="rmq_", stores={}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"store": "store"}, "--ledgers stands in place of --db, --store and --export"),
+        ({"export": "other"}, "--ledgers stands in place of --db, --store and --export"),
+        ({"repair": "plan"}, "--repair needs the databases: give --db and --store"),
+    ],
+)
+def test_an_export_is_judged_alone(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    options = Options("", "", tmp_path, NOW, timedelta(0), ledgers="export")
+
+    with pytest.raises(ConfigurationError, match=says):
+        reconcile(replace(options, **changes))
