@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_mq.reconcile.latency import buckets
+from reliable_mq.reconcile.latency import BUCKETS_PER_DOUBLING, buckets
 
 
 class _Way:
@@ -41,6 +41,7 @@ COLUMNS = tuple(each.column for each in (*WAYS.values(), *ARRIVALS.values()))
 SLOT_SECONDS = (1, 5, 15, 60, 300, 900, 3_600, 21_600, 86_400, 604_800, 2_419_200, 31_449_600)
 SLOTS_MAX = 2_000
 _MICROSECONDS = 1_000_000
+_BUCKETS = 64 * BUCKETS_PER_DOUBLING  # as many as milliseconds of 64 bits can have
 
 
 class Flow:
@@ -59,28 +60,28 @@ class Flow:
 
     def add(self, verdicts: pa.Table) -> None:
         """Count verdicts: rows with `topic`, `is_lead` and `COLUMNS`."""
+        verdicts = verdicts.select(["topic", *COLUMNS, "is_lead"])  # what is left out costs a copy
         leads = verdicts.filter(verdicts["is_lead"])
         for name, way in WAYS.items():
             self._add_latencies(name, leads if way.is_messages else verdicts, way.column)
         for name, way in ARRIVALS.items():
             times = (leads if way.is_messages else verdicts)[way.column].drop_null()
             seconds = times.cast(pa.int64()).to_numpy() // _MICROSECONDS
-            slots = seconds // self.slot_seconds * self.slot_seconds
-            found, counts = np.unique(slots, return_counts=True)
-            slots_of = dict(zip(found.tolist(), counts.tolist(), strict=True))
-            self.arrivals[name].update(slots_of)
+            step, counts = _slots(seconds, self.slot_seconds)
+            self._coarsen(step)
+            self.arrivals[name].update(counts)
         self._coarsen()
 
     def _add_latencies(self, name: str, rows: pa.Table, column: str) -> None:
-        known = rows.filter(pc.is_valid(rows[column]))
-        if not known.num_rows:
-            return
-        topics = pc.fill_null(known["topic"].cast(pa.string()), "")
-        table = pa.table({"topic": topics, "bucket": buckets(known[column])})
-        counted = table.group_by(["topic", "bucket"]).aggregate([([], "count_all")])
-        for row in counted.to_pylist():
-            place = self.latencies.setdefault((name, row["topic"]), Counter())
-            place[row["bucket"]] += row["count_all"]
+        known = rows.select(["topic", column]).filter(pc.is_valid(rows[column]))
+        topic = pc.dictionary_encode(known["topic"]).combine_chunks()
+        names = [*pc.fill_null(topic.dictionary, "").to_pylist(), ""]
+        codes = topic.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+        counted = np.bincount(codes.astype(np.int64) * _BUCKETS + buckets(known[column]).to_numpy())
+        for place in np.flatnonzero(counted).tolist():
+            code, bucket = divmod(place, _BUCKETS)
+            counts = self.latencies.setdefault((name, names[code]), Counter())
+            counts[bucket] += int(counted[place])
 
     def _coarsen(self, least: int = 0) -> None:
         """Make slots longer until there are few enough of them, or until they are `least` long."""
@@ -130,6 +131,19 @@ class Flow:
             SLOT_SECONDS[-1],
         )
         return step, {name: _merged(each.items(), step) for name, each in self.arrivals.items()}
+
+
+def _slots(seconds: np.ndarray, step: int) -> tuple[int, dict[int, int]]:
+    """Return the counts of times by slots of at least `step` seconds, and how long the slots are.
+
+    They are made longer here, while they are arrays, when one part alone has too many.
+    """
+    slots, counts = np.unique(seconds // step * step, return_counts=True)
+    while len(slots) > SLOTS_MAX and step < SLOT_SECONDS[-1]:
+        step = SLOT_SECONDS[SLOT_SECONDS.index(step) + 1]
+        slots, place = np.unique(slots // step * step, return_inverse=True)
+        counts = np.bincount(place, weights=counts)
+    return step, dict(zip(slots.tolist(), counts.astype(np.int64).tolist(), strict=True))
 
 
 def _merged(counts: Iterable[tuple[int, int]], step: int) -> Counter[int]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +37,13 @@ ROWS = pa.schema(
         pa.field("tally", pa.string()),
     ]
 )
+
+
+# Values that hardly repeat are written as they are, and bounds kept of what one looks for.
+_WRITING: dict[str, Any] = {
+    "use_dictionary": [field.name for field in VERDICTS if pa.types.is_dictionary(field.type)],
+    "write_statistics": ["message_id", "message_time", "verdict", "finding"],
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class FileTask:
         """Judge a partition."""
         tally = Tally()
         path = Path(self.folder, f"part-{os.urandom(8).hex()}.parquet")
-        with parquet.ParquetWriter(path, VERDICTS, store_schema=False) as writer:
+        with parquet.ParquetWriter(path, VERDICTS, store_schema=False, **_WRITING) as writer:
             for verdicts in self.judging.verdicts(batches, tally):
                 writer.write_table(verdicts)
         yield pa.record_batch([[path.name], [tally.to_json()]], schema=FILES)

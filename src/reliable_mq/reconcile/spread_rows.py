@@ -139,7 +139,8 @@ def _owed(
 
 def _keys(count: int, width: int, known: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return message * width + group of all rows, sorted: `known`, and "" of the other messages."""
-    keys = np.unique(np.concatenate(known))
+    keys = np.sort(np.concatenate(known))
+    keys = keys[np.diff(keys, prepend=-1) > 0]  # faster than `unique`, which hashes
     is_silent = np.ones(count, bool)
     is_silent[keys // width] = False
     silent = np.flatnonzero(is_silent)
