@@ -195,6 +195,18 @@ def test_the_process_dies_where_the_application_says_and_lives_again(shop: Shop)
     assert shop.payments(order) == 1
 
 
+def test_a_step_that_never_came_is_warned_of(shop: Shop) -> None:
+    """A misspelt name would try nothing, and the test would pass."""
+    shop.handler = lambda _: crash_here("payment taken")
+    with MessageWorld(shop.mq) as world:
+        shop.place()
+        with (
+            pytest.warns(UserWarning, match="no step 'payment token' came.*'payment taken'"),
+            world.crash("payment token"),
+        ):
+            world.deliver()
+
+
 def test_an_effect_in_the_database_happens_once_whatever_goes_wrong(tmp_path: Any) -> None:
     shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", packs=False)
     with MessageWorld(shop.mq) as world:

@@ -12,9 +12,11 @@ messages are delivered and when time passes, and what goes wrong meanwhile.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from inspect import isawaitable
 from typing import Any, Self
 
@@ -146,8 +148,18 @@ class MessageWorld:
                 what this gives, after a block that was not killed; `crash_here("paid")` of
                 `testing.crash_points` makes one in the application's own code.
 
-        A block that ends before that step is not killed: see `dead` of what this gives.
+        A block that ends before that step is not killed: see `dead` of what this gives. When it
+        has a name, that is warned of, because a name that is misspelt would try nothing.
         """
+        with self._dying(at) as switch:
+            yield switch
+        if isinstance(at, str) and not switch.dead:
+            close = get_close_matches(at, switch.names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            warnings.warn(f"no step {at!r} came, so nothing died{hint}", stacklevel=3)
+
+    @contextmanager
+    def _dying(self, at: int | str) -> Iterator[CrashSwitch]:
         switch = self.faults.switch = CrashSwitch(at)
         self._watch(switch)
         try:
@@ -323,7 +335,7 @@ class MessageWorld:
         waiting = [""]  # no step has this name: the first run tells which there are
         while waiting:
             subject = act()
-            with self.crash(waiting[0]) as switch:
+            with self._dying(waiting[0]) as switch:
                 self.deliver()
             name = f"killed at {waiting[0]}" if switch.dead else "nobody was killed"
             self._check_once(name, subject, effects)
