@@ -22,6 +22,9 @@ MAIN_DATABASE = "main"
 EMBEDDED = "embedded:"
 """Before a folder, as a broker: the bundled one, in this process."""
 
+SECONDS_MAX = 3.2e9
+"""What is longer, or no number, takes a due time out of the calendar."""
+
 _PREFIX = "RELIABLE_MQ_"
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
@@ -118,6 +121,16 @@ class Settings(BaseSettings):
     send_without_group: Strictness = "warn"
     #: how long a stopping worker waits for its handlers
     shutdown_timeout: float = Field(30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _times_can_be_told(self) -> "Settings":
+        for name, value in self:
+            times = value if isinstance(value, tuple) else (value,)
+            if not all(each <= SECONDS_MAX for each in times if isinstance(each, float)):
+                raise ValueError(
+                    f"{name}={value}: at most {SECONDS_MAX:g} seconds, a hundred years"
+                )
+        return self
 
     @model_validator(mode="after")
     def _windows_fit(self) -> "Settings":

@@ -61,6 +61,23 @@ def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:
     twice.close()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"relay_lease": float("inf")},
+        {"resend_told_after": 1e300},
+        {"escalation_cooldown": float("inf")},
+        {"retry_waits": (1.0, float("nan"))},
+        {"resend_waits": (1.0, float("inf"))},
+    ],
+)
+def test_a_time_that_leaves_the_calendar_is_refused_before_it_is_added_to_one(
+    given: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))}=.*a hundred years"):
+        ReliableMQ("shop", **given)
+
+
 def test_applications_that_tell_different_people_have_different_notifiers(tmp_path: Path) -> None:
     """Over one database each would else tell half of what there is."""
 
