@@ -277,7 +277,7 @@ def test_options_of_a_consumer_that_cannot_work_are_refused() -> None:
 
     for options in (
         *({"batch": 0}, {"max_attempts": 0}, {"concurrency": 0}),
-        *({"lease": 0.0}, {"lease": 86_400.0}),
+        *({"lease": 0.0}, {"lease": 86_400.0}, {"lease": float("nan")}),
     ):
         with pytest.raises(UsageError):
             mq.consumer("orders", group="other", **options)(pay)

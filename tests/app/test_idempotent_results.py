@@ -101,6 +101,8 @@ def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:
         (plain, {"key": "request", "compare": "amount"}, "compare='amount' is none"),
         (plain, {"key": "request", "window": timedelta(0)}, "must be positive"),
         (plain, {"key": "request", "window": timedelta(-1)}, "must be positive"),
+        (plain, {"key": "request", "window": 60}, "window=60: a timedelta is needed"),
+        (plain, {"key": None}, "key=None is no parameter and no function"),
         (plain, {"key": "request", "scope": "x" * 128}, "no name of 1..127"),
         (yields, {"key": "request"}, "it yields"),
         (unknown, {"key": "request"}, "no result of type"),

@@ -42,7 +42,7 @@ def test_a_payload_comes_out_as_it_went_in(payload: object, wanted: Any, content
     assert decoder_of(wanted, "h")(body, "") == payload
 
 
-@pytest.mark.parametrize("payload", [object(), {"a": object()}, 7, None, b"", ""])
+@pytest.mark.parametrize("payload", [object(), {"a": object()}, 7, None, b"", "", "\ud800"])
 def test_what_cannot_be_carried_is_refused_before_anything_is_written(payload: object) -> None:
     with pytest.raises(MessageRefused):
         encode_payload(payload)

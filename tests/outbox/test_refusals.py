@@ -22,6 +22,8 @@ from reliable_mq.errors import MessageRefused, UsageError
         ({"properties": {"a": "\x01"}}, "separators"),
         ({"properties": {"a": "x" * 40_000}}, "at most|are allowed"),
         ({"properties": {"a": "\ud800"}}, "no Unicode"),
+        ({"properties": {"a": 1}}, "property 'a'=1: both must be str"),
+        ({"properties": {1: "a"}}, "property 1='a': both must be str"),
     ],
 )
 def test_texts_that_a_column_a_filter_or_a_record_cannot_hold_are_refused(
@@ -48,3 +50,23 @@ def test_options_of_a_wrong_kind_are_refused_with_what_to_write(
 ) -> None:
     with bench.transaction() as tx, pytest.raises(UsageError, match=says):
         tx.send("orders", {"id": 1}, **options)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "a b", "", None],
+)
+def test_a_topic_that_no_broker_takes_messages_of_is_refused_before_its_groups_are_missed(
+    bench: Bench, topic: Any
+) -> None:
+    missed: list[str] = []
+
+    def groups(topic: str, _tag: str) -> tuple[str, ...]:
+        missed.append(topic)
+        return ()
+
+    bench.outbox._composer._groups_of_topic = groups
+    with bench.transaction() as tx, pytest.raises(MessageRefused, match="topic"):
+        tx.send(topic, {"id": 1})
+
+    assert (missed, bench.ids()) == ([], [])

@@ -174,6 +174,7 @@ def test_a_caller_says_what_its_bytes_are(bench: Bench) -> None:
             ({"id": 1}, "application/json", "only bytes and str need one"),
             ("ü", "text/plain; charset=latin-1", "a str is sent as UTF-8"),
             (b"x", "no type", "type/subtype"),
+            (b"x", "text/plain\n", "type/subtype"),
             (b"x", "a/b; c=" + "d" * 130, "127 characters at most"),
         ):
             with pytest.raises(UsageError, match=says):

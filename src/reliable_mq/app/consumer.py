@@ -161,7 +161,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     read_key: KeyReader | None = None
 
     def __post_init__(self) -> None:
-        if self.lease <= 0:
+        if not self.lease > 0:
             raise UsageError(f"lease={self.lease}: it must be positive seconds")
         if self.max_attempts < 1:
             raise UsageError(f"max_attempts={self.max_attempts}: it must be 1 or more")

@@ -108,7 +108,7 @@ class Declarations:
         if group in self._consumers:
             raise UsageError(f"consumer group {group} has a handler already")
         seconds = self._settings.claim_lease if lease is None else lease
-        if seconds >= (window := self._settings.duplicate_window):
+        if not seconds < (window := self._settings.duplicate_window):
             raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")

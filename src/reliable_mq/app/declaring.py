@@ -16,6 +16,7 @@ from reliable_mq.app.key_reading import KeySource
 from reliable_mq.app.keyed_function import KeyedFunction, Source
 from reliable_mq.app.sql_databases import Databases
 from reliable_mq.app.thread_calls import CallBook
+from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.settings import MAIN_DATABASE
 
@@ -173,6 +174,8 @@ class Declaring:
         Raises:
             UsageError: when a parameter is not what it should be, or the result cannot be stored.
         """
+        if not isinstance(window, timedelta):
+            raise UsageError(f"window={window!r}: a timedelta is needed, timedelta(seconds=…)")
         return lambda function: idempotent_function(
             self._calls,
             KeyedFunction(

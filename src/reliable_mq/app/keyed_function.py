@@ -190,6 +190,8 @@ class KeyedFunction:
     def _source(self, source: Source, what: str) -> Callable[[inspect.BoundArguments], object]:
         if callable(source):
             return lambda bound: source(*bound.args, **bound.kwargs)
+        if not isinstance(source, str):
+            raise UsageError(f"{self.name}: {what}={source!r} is no parameter and no function")
         first, *fields = source.split(".")
         if first not in self.signature.parameters or not all(fields):
             known = ", ".join(self.signature.parameters)

@@ -41,7 +41,30 @@ BATCH_ITEM_OVERHEAD = 22
 _LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
+#: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
+_NOT_TO_SEND_TO = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
+    | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
 _STORED = {status.value: status for status in SendStatus}
+
+
+def check_topic(topic: str) -> None:
+    """Check that brokers take messages of a topic.
+
+    Raises:
+        MessageRefused: when its name is not legal, or it is a topic of the brokers' own.
+    """
+    if not isinstance(topic, str):
+        raise MessageRefused(f"topic {topic!r} is no name")
+    if topic in _NOT_TO_SEND_TO:
+        raise MessageRefused(f"topic {topic} is the brokers' own: nobody may send to it")
+    prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
+    if not topic or len(topic) > length_max or not _LEGAL_CHARACTERS.issuperset(topic):
+        raise MessageRefused(
+            f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
+        )
 
 
 def check_message(message: Message) -> None:
@@ -50,13 +73,7 @@ def check_message(message: Message) -> None:
     Raises:
         MessageRefused: when a limit or a naming rule is broken; the text says which.
     """
-    topic = message.topic
-    prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
-    if not topic or len(topic) > length_max or not _LEGAL_CHARACTERS.issuperset(topic):
-        raise MessageRefused(
-            f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
-        )
+    check_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
     if not message.body:
@@ -69,6 +86,9 @@ def check_message(message: Message) -> None:
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     if any(" " in key for key in message.keys):
         raise MessageRefused("a message key holds a space, which separates keys")
+    for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRefused(f"property {name!r}={value!r}: both must be str")
     taken = _OWN_FIELDS.intersection(message.properties)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")

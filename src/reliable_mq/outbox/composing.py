@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from reliable_mq.client.outgoing import check_message, properties_of
+from reliable_mq.client.outgoing import check_message, check_topic, properties_of
 from reliable_mq.client.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
@@ -90,6 +90,7 @@ class Composer:
         message_id: str = "",
     ) -> Stub:
         """Return the stub of one message, which is written at `now`; see `Transaction.send`."""
+        check_topic(topic)  # before its groups are missed
         body, content_type = encode_payload(payload, content_type)
         deliver_time = None
         if delay is not None:
@@ -135,7 +136,7 @@ class Composer:
 
 def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
     """Return properties with the trace context, unless theirs take the room."""
-    if properties and sum(map(len, properties.values())) > _ROOM_FOR_TRACE:
+    if properties and sum(len(str(each)) for each in properties.values()) > _ROOM_FOR_TRACE:
         return dict(properties)
     return {**trace_properties(), **properties}
 

@@ -41,7 +41,7 @@ def media_type_of(text: str) -> MediaType:
         UsageError: when it is none, or longer than its column.
     """
     kind = _KIND.match(text)
-    if kind is None or len(text) > CONTENT_TYPE_LENGTH_MAX:
+    if kind is None or len(text) > CONTENT_TYPE_LENGTH_MAX or not text.isprintable():
         raise UsageError(
             f"content type {text[:200]!r}: type/subtype; name=value is needed, "
             f"{CONTENT_TYPE_LENGTH_MAX} characters at most"

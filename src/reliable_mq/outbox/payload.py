@@ -27,7 +27,7 @@ def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
         content_type: what bytes or a str are, when that is more than the type says.
 
     Raises:
-        MessageRefused: when the payload cannot be written as JSON, is empty or is over 4 MiB.
+        MessageRefused: when the payload cannot be written as JSON or UTF-8, is empty or over 4 MiB.
         UsageError: when the content type is none, or not the caller's to say.
     """
     body, natural = _encode(payload)
@@ -61,16 +61,17 @@ def _chosen(content_type: str, payload: Any) -> str:
 def _encode(payload: Any) -> tuple[bytes, str]:
     if isinstance(payload, bytes):
         return payload, BYTES
-    if isinstance(payload, str):
-        return payload.encode(), TEXT
     try:
+        if isinstance(payload, str):
+            return payload.encode(), TEXT
         if isinstance(payload, BaseModel):
             return payload.model_dump_json().encode(), _json_of(payload)
         if isinstance(payload, dict | list | msgspec.Struct) or dataclasses.is_dataclass(payload):
             return _encode_json(payload), _json_of(payload)
     except (TypeError, ValueError) as error:
         raise MessageRefused(
-            f"a {type(payload).__name__} cannot be written as JSON: {error}"
+            f"a {type(payload).__name__} cannot be written as "
+            f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {error}"
         ) from error
     raise MessageRefused(
         f"a payload is a pydantic model, dataclass, dict, list, str or bytes, "
