@@ -2,7 +2,8 @@
 
     ReliableMQError
     ├── UsageError             yours; the call can never work as it is
-    │   └── ConfigurationError     yours; a setting is wrong, the text says which and what to do
+    │   ├── ConfigurationError     yours; a setting is wrong, the text says which and what to do
+    │   └── ForkedClient           yours; a client was used in another process than made it
     ├── MessageRefused         yours; the message breaks a limit or names something illegal
     ├── CallRefused            an idempotent function was not called
     │   ├── KeyInvalid             yours; what should be its key is none
@@ -14,7 +15,11 @@
     │   ├── NotSent                an earlier message of the same queue failed; this one waits
     │   ├── HalfRolledBack         a check-back ended a half; run its transaction again
     │   └── NoRoute                the name servers know no broker for the topic (yet)
-    ├── RemoteError            theirs; the peer answered with a code and a remark
+    ├── RemoteError            the peer answered with a code and a remark
+    │   ├── BrokerBusy             theirs; too much to do just now, try again
+    │   ├── NotPermitted           yours; these credentials, or anybody's, may not do that
+    │   ├── NotFound               yours; there is no such topic, group, or message
+    │   └── Refused                yours; the request is nothing that the peer takes
     ├── ProtocolError          theirs; the bytes are not what the protocol says
     │   ├── FrameError             a frame that cannot be cut from the stream
     │   └── RecordError            bytes that are no stored record
@@ -40,6 +45,10 @@ class UsageError(ReliableMQError):
 
 class ConfigurationError(UsageError):
     """A setting is wrong."""
+
+
+class ForkedClient(UsageError):
+    """A client was used in a forked process. Connections cannot be shared: make a client there."""
 
 
 class MessageRefused(ReliableMQError):
@@ -97,13 +106,32 @@ class NoRoute(Unavailable):
 class RemoteError(ReliableMQError):
     """The peer answered with an error.
 
-    `code` is a response code of the remoting protocol, `remark` the peer's own words.
+    `code` is a response code of the remoting protocol, `remark` the peer's own words. The classes
+    below it say what is known of a code; one that says nothing of whose fault it is stays here.
     """
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(f"code {code}: {remark}")
         self.code = code
         self.remark = remark
+
+
+class BrokerBusy(RemoteError):
+    """The broker has too much to do: the same request may be taken in a moment."""
+
+    retryable = True
+
+
+class NotPermitted(RemoteError):
+    """The topic, the group or the credentials do not allow that."""
+
+
+class NotFound(RemoteError):
+    """The peer knows no such topic, group, message or offset."""
+
+
+class Refused(RemoteError):
+    """The peer read the request and takes none like it."""
 
 
 class ProtocolError(ReliableMQError):

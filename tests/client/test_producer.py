@@ -22,6 +22,7 @@ from reliable_mq.errors import (
     MessageRefused,
     NotSent,
     ProtocolError,
+    Refused,
     RemoteError,
     RequestTimeout,
 )
@@ -294,7 +295,7 @@ def test_a_message_that_is_illegal_fails_none_that_was_sent_in_one_request_with_
     outcomes = world.play(producer.send_in_order([letters], queue))
     # In a queue that keeps an order nothing is sent behind one that failed.
     last = NotSent if key else SendResult
-    expected = [SendResult, SendResult, RemoteError, last]
+    expected = [SendResult, SendResult, Refused, last]
     assert [type(outcome) for outcome in outcomes] == expected
     assert len(world.calls_of(BATCH)) == 1
 

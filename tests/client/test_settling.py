@@ -6,7 +6,6 @@ from tests.client.script import World, fails, group_of, in_turn, says
 
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.membership import heartbeat
 from reliable_mq.client.settling import delay_level_of, settle
 from reliable_mq.client.subscription import (
     CONSUMED,
@@ -18,7 +17,6 @@ from reliable_mq.client.subscription import (
 )
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
-from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.headers import SendBackHeader, SendMessageHeaderV2
 from reliable_mq.wire.message_id import ledger_id
@@ -238,24 +236,3 @@ def test_a_delay_becomes_the_shortest_level_that_is_long_enough(
 def test_what_is_not_one_outcome_for_each_message_is_refused(answer: object) -> None:
     with pytest.raises(UsageError):
         checked_outcomes(answer, 2)
-
-
-def test_a_heartbeat_says_what_apaches_broker_wants_to_hear() -> None:
-    world = World()
-    subscription = Subscription(group="g", topics={"t": "TagA || TagB", "u": "*"})
-    group = group_of(world, subscription, queues={"a": 1})
-    beat = fastjson.loads(heartbeat("me", ["p"], [group]).body)
-    assert beat["clientID"] == "me"
-    assert beat["producerDataSet"] == [{"groupName": "p"}]
-    (consumer,) = beat["consumerDataSet"]
-    assert consumer["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
-    assert (consumer["consumeType"], consumer["messageModel"]) == (
-        "CONSUME_PASSIVELY",
-        "CLUSTERING",
-    )
-    by_topic = {item["topic"]: item for item in consumer["subscriptionDataSet"]}
-    assert by_topic.keys() == {"t", "u", "%RETRY%g"}
-    assert by_topic["t"]["tagsSet"] == ["TagA", "TagB"]
-    assert by_topic["t"]["codeSet"] == [2598919, 2598920]
-    assert by_topic["t"]["subString"] == "TagA || TagB"
-    assert by_topic["u"]["subString"] == by_topic["%RETRY%g"]["subString"] == "*"

@@ -243,3 +243,59 @@ def test_a_closed_client_calls_nobody() -> None:
         assert it.lost == [], "closing is no loss"
 
     play(silent, scene)
+
+
+async def reads_nothing(peer: Peer) -> None:
+    await asyncio.Event().wait()
+
+
+LARGE = bytes(1024 * 1024)
+
+
+def test_a_peer_that_stops_reading_keeps_nobody_longer_than_their_time_out() -> None:
+    async def scene(it: World) -> None:
+        first = [
+            asyncio.create_task(it.links.call(it.address, request(1, body=LARGE), 0.2))
+            for _ in range(20)
+        ]
+        await asyncio.wait(first)
+        assert {type(task.exception()) for task in first} == {RequestTimeout}
+        with pytest.raises(RequestTimeout, match="request 34 was not sent"):
+            await asyncio.wait_for(it.links.call(it.address, request(34), 0.02), 5)
+        with pytest.raises(RequestTimeout, match="read nothing for"):
+            await asyncio.wait_for(it.links.post(it.address, request(1, oneway=True), 0.02), 5)
+
+    play(reads_nothing, scene)
+
+
+def test_a_peer_that_stops_reading_is_dropped_with_all_that_waits_for_it() -> None:
+    async def scene(it: World) -> None:
+        call = asyncio.create_task(it.links.call(it.address, request(1, body=LARGE * 12), 30.0))
+        while not it.links.open_links():
+            await asyncio.sleep(0)
+        (link,) = it.links.open_links()
+        waiting = asyncio.create_task(it.links.call(it.address, request(34), 30.0))
+        while not call.done():
+            await asyncio.sleep(0)
+            it.links.drop(it.address)
+        outcomes = await asyncio.gather(call, waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 2
+        assert link._transport is None
+
+    play(reads_nothing, scene)
+
+
+def test_connecting_takes_no_longer_than_the_call_that_wants_it() -> None:
+    """Nobody accepts here: what connects to it waits for as long as the system lets it."""
+
+    async def scene(it: World) -> None:
+        async def greets_for_ever(address: str, link: Link) -> None:
+            await asyncio.Event().wait()
+
+        it.links._greet = greets_for_ever
+        with pytest.raises(ConnectionLost, match=r"no connection in 0\.02 s"):
+            await asyncio.wait_for(it.links.call(it.address, request(1), 0.02), 5)
+        with pytest.raises(ConnectionLost, match=r"no connection in 0\.02 s"):
+            await asyncio.wait_for(it.links.post(it.address, request(1), 0.02), 5)
+
+    play(silent, scene)

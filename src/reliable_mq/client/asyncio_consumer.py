@@ -17,7 +17,8 @@ from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.hands import PATIENCE_SECONDS, Hands
-from reliable_mq.client.offsets import commit
+from reliable_mq.client.membership import ConsumerData, consumer_data
+from reliable_mq.client.offsets import commit, status_of
 from reliable_mq.client.pulling import pull_once
 from reliable_mq.client.settling import settle
 from reliable_mq.client.subscription import (
@@ -85,6 +86,19 @@ class AsyncPushConsumer:
     def queues(self) -> set[MessageQueue]:
         """The queues that this consumer reads now, its retry topic's included."""
         return {assigned.queue for assigned in self.group.assigned if assigned.is_started}
+
+    @property
+    def group_name(self) -> str:
+        """The consumer group."""
+        return self.group.name
+
+    def consumer_data(self) -> ConsumerData:
+        """Return what brokers are told of this member."""
+        return consumer_data(self.group)
+
+    def status(self, topic: str) -> bytes:
+        """Return what an administrator is told of the queues of `topic`."""
+        return status_of(self.group.all_queues, topic)
 
     async def start(self) -> None:
         """Begin to read, as soon as a broker assigns queues."""

@@ -41,15 +41,15 @@ class AsyncTransactions:
     Args:
         flows: what to do.
         run: does it.
-        tell_groups: tells all brokers of the client's groups, after one was joined.
+        tell_group: tells all brokers of a group that was joined.
     """
 
     def __init__(
-        self, flows: TransactionFlows, run: Run, tell_groups: Callable[[], Awaitable[None]]
+        self, flows: TransactionFlows, run: Run, tell_group: Callable[[str], Awaitable[None]]
     ) -> None:
         self._flows = flows
         self._run = run
-        self._tell_groups = tell_groups
+        self._tell_group = tell_group
         self._answerers: dict[str, Answerer] = {}
         self._answering: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -71,7 +71,7 @@ class AsyncTransactions:
         is_known = group in self._answerers
         self._answerers[group] = answerer
         if not is_known:
-            await attempt(self._tell_groups, "the heartbeat of a new producer group")
+            await attempt(lambda: self._tell_group(group), "the heartbeat of a new producer group")
 
     async def send(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
         """Send a half of a group that was joined; see `TransactionFlows.send`.

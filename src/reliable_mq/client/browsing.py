@@ -14,7 +14,7 @@ from reliable_mq.client.offsets import offset_in
 from reliable_mq.client.received import received, unpacked
 from reliable_mq.client.routes import RouteTable
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError, RemoteError
+from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -28,6 +28,7 @@ from reliable_mq.wire.headers import (
     SendBackHeader,
 )
 from reliable_mq.wire.record import Record, iter_records
+from reliable_mq.wire.remote_faults import remote_error
 
 READER = "TOOLS_CONSUMER"
 """A consumer group that every broker knows without being told."""
@@ -122,7 +123,7 @@ def read_page(
     command = request(RequestCode.PULL_MESSAGE, header.to_ext())
     reply = yield from call(_address(routes, queue), command, settings.request_timeout)
     if reply.code != ResponseCode.SUCCESS and reply.code not in _NOTHING_THERE:
-        raise RemoteError(reply.code, reply.remark or "")
+        raise remote_error(reply.code, reply.remark)
     after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
     body = reply.body if reply.code == ResponseCode.SUCCESS else b""
     return Page([_read(record, queue) for record in iter_records(body)], after)

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from reliable_mq.errors import ReliableMQError, RemoteError
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.remote_faults import remote_error
 
 T = TypeVar("T")
 
@@ -110,5 +111,5 @@ def succeeded(reply: Command) -> Command:
         RemoteError: when it carries another code.
     """
     if reply.code != 0:
-        raise RemoteError(reply.code, reply.remark or "")
+        raise remote_error(reply.code, reply.remark)
     return reply

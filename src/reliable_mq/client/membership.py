@@ -1,19 +1,22 @@
-"""Heartbeats: which groups this client belongs to, as brokers want to hear it.
+"""Membership: what belongs to a group, and how brokers hear and forget it.
 
-A broker that has not heard one for 120 s, or whose connection ends, strikes the client off and
-tells the rest of the group. Source: Apache RocketMQ `HeartbeatData`, `MQClientInstance`.
+A broker that has not heard a client for 120 s, or whose connection ends, strikes it off and tells
+the rest of its groups. Source: Apache RocketMQ `HeartbeatData`, `MQClientInstance`.
 """
 
-from collections.abc import Iterable
-
-import msgspec
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call
+from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import UnregisterClientHeader
 from reliable_mq.wire.java_hash import java_string_hash
+
+ConsumerData = dict[str, Any]
+"""One consumer group in a heartbeat: plain values, as they go into its JSON."""
 
 _FROM_WHERE = {
     "first": "CONSUME_FROM_FIRST_OFFSET",
@@ -22,21 +25,31 @@ _FROM_WHERE = {
 }
 
 
-def heartbeat(
-    client_id: str, producer_groups: Iterable[str], groups: Iterable[ConsumerGroup]
-) -> Command:
-    """Return the heartbeat of a client; one that does not send is in no producer group."""
-    body = {
-        "clientID": client_id,
-        "consumerDataSet": [_consumer_data(group) for group in groups],
-        "heartbeatFingerprint": 0,
-        "producerDataSet": [{"groupName": name} for name in producer_groups],
-        "withoutSub": False,
-    }
-    return request(RequestCode.HEART_BEAT, None, msgspec.json.encode(body))
+class Member(Protocol):
+    """What makes a client a member of a consumer group, and hears what brokers say to the group."""
+
+    @property
+    def group_name(self) -> str:
+        """The consumer group."""
+
+    def consumer_data(self) -> ConsumerData:
+        """Return what brokers are told of it; only `subscriptionDataSet` may be left out."""
+
+    def rebalance_soon(self) -> None:
+        """Compute the share of queues anew: a member came or went."""
+
+    def broker_lost(self, broker_names: Iterable[str]) -> None:
+        """Mistrust what these brokers keep for a member: the connection to them has ended."""
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read queues again from other offsets, as an administrator wants it."""
+
+    def status(self, topic: str) -> bytes:
+        """Return the body that tells an administrator how far each queue of `topic` is done."""
 
 
-def _consumer_data(group: ConsumerGroup) -> dict[str, object]:
+def consumer_data(group: ConsumerGroup) -> ConsumerData:
+    """Return what a heartbeat says of a group that is pushed its messages."""
     subscription = group.subscription
     return {
         "consumeFromWhere": _FROM_WHERE[subscription.from_where],

@@ -10,7 +10,7 @@ import msgspec
 
 from reliable_mq.client.routes import TEMPLATE_TOPIC
 from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from reliable_mq.errors import MessageRefused, ProtocolError, RemoteError
+from reliable_mq.errors import MessageRefused, ProtocolError
 from reliable_mq.limits import (
     DELAY_LEVEL_SECONDS,
     MESSAGE_BODY_SIZE_MAX,
@@ -34,6 +34,7 @@ from reliable_mq.wire.properties import (
     WAIT,
     encode_properties,
 )
+from reliable_mq.wire.remote_faults import remote_error
 
 DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
@@ -229,7 +230,7 @@ def read_batch_results(
     """
     status = _STORED.get(reply.code)
     if status is None:
-        raise RemoteError(reply.code, reply.remark or "")
+        raise remote_error(reply.code, reply.remark)
     header = SendResultHeader.decode(reply.ext_fields)
     offset_ids = header.msg_id.split(",")
     if len(offset_ids) != len(message_ids):

@@ -32,6 +32,7 @@ from reliable_mq.errors import (
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.remote_faults import remote_error
 
 #: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included
 RETRY_CODES = frozenset(
@@ -265,7 +266,7 @@ class Producer:
                 reply = yield from call(address, command, deadline - instant.seconds)
                 if reply.code not in RETRY_CODES:
                     return reply, chosen
-                failure = RemoteError(reply.code, reply.remark or "")
+                failure = remote_error(reply.code, reply.remark)
             except Unavailable as error:
                 failure = error
             self._routes.doubt(topic)

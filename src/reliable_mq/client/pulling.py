@@ -18,6 +18,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
 from reliable_mq.wire.record import COMPRESSED, iter_records
+from reliable_mq.wire.remote_faults import remote_error
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def _accept(group: ConsumerGroup, assigned: AssignedQueue, reply: Command) -> Fl
     if reply.code == ResponseCode.FLOW_CONTROL:
         return _FLOW_CONTROL_SECONDS
     if reply.code not in _PULL_RESULTS:
-        raise RemoteError(reply.code, reply.remark or "")
+        raise remote_error(reply.code, reply.remark)
     header = PullResultHeader.decode(reply.ext_fields)
     assigned.read_from = header.suggest_which_broker_id
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:

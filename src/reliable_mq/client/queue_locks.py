@@ -13,11 +13,12 @@ import msgspec
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow, call, now
-from reliable_mq.errors import NoRoute, ProtocolError, RemoteError
+from reliable_mq.errors import NoRoute, ProtocolError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.remote_faults import remote_error
 
 
 class Grant(NamedTuple):
@@ -80,7 +81,7 @@ def _lock_command(
 
 def _granted(reply: Command) -> set[MessageQueue]:
     if reply.code != 0:
-        raise RemoteError(reply.code, reply.remark or "")
+        raise remote_error(reply.code, reply.remark)
     try:
         return {
             MessageQueue(item["topic"], item["brokerName"], item["queueId"])

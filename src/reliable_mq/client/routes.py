@@ -17,6 +17,7 @@ from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import request
+from reliable_mq.wire.remote_faults import remote_error
 
 TEMPLATE_TOPIC = "TBW102"
 MASTER_ID = 0
@@ -182,7 +183,7 @@ class RouteTable:
                 self._denied.append(self._routes.pop(topic))
             raise NoRoute(f"no name server knows topic {topic}")
         if reply.code != ResponseCode.SUCCESS:
-            raise RemoteError(reply.code, reply.remark or "")
+            raise remote_error(reply.code, reply.remark)
         instant = yield from now()
         route = decode_route(topic, reply.body)
         self._keep(route, instant.seconds)

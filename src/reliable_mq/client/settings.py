@@ -29,6 +29,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     route_refresh_seconds: float = 30.0
     heartbeat_seconds: float = 30.0
+    #: leave subscriptions that a broker knows out of heartbeats (Apache's client: False)
+    heartbeat_v2: bool = True
     rebalance_seconds: float = 20.0
     #: rebalance again so soon when a queue could not be had or a topic is not there yet
     rebalance_retry_seconds: float = 1.0
@@ -65,6 +67,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             if name == "producer_group":
                 if not value:
                     raise ConfigurationError("producer_group is empty: give the group a name")
+            elif isinstance(value, bool):
+                continue
             elif value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")
         if self.lock_renew_seconds >= self.lock_valid_seconds:

@@ -22,7 +22,6 @@ from reliable_mq.errors import (
     MessageRefused,
     NotSent,
     ReliableMQError,
-    RemoteError,
     Unavailable,
     UsageError,
 )
@@ -48,6 +47,7 @@ from reliable_mq.wire.record import (
 from reliable_mq.wire.record import (
     TRANSACTION_PREPARED as PREPARED_FLAG,
 )
+from reliable_mq.wire.remote_faults import remote_error
 
 _SAID: Mapping[Decision, int] = {
     Decision.COMMIT: TRANSACTION_COMMIT,
@@ -204,7 +204,7 @@ class TransactionFlows:
                 except ReliableMQError as error:
                     answers[at] = error
             elif isinstance(answer, Command) and answer.code != ResponseCode.SUCCESS:
-                answers[at] = RemoteError(answer.code, answer.remark or "")
+                answers[at] = remote_error(answer.code, answer.remark)
         committed = {at for at, answer in answers.items() if isinstance(answer, Command)}
         ends = yield from self._ends({halves[at].queue for at in committed})
         return [
@@ -306,5 +306,5 @@ def _result(half: Half, end: int | ReliableMQError) -> SendResult | ReliableMQEr
 
 def _failure(answer: Command | ReliableMQError) -> ReliableMQError:
     if isinstance(answer, Command):
-        return RemoteError(answer.code, answer.remark or "")
+        return remote_error(answer.code, answer.remark)
     return answer

@@ -6,6 +6,7 @@ C1: one opaque, one waiter; a waiter ends with its reply, its time-out, or the c
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -60,36 +61,65 @@ class Link(asyncio.Protocol):
         """Send a request and return its reply.
 
         Raises:
-            RequestTimeout: when no reply comes within `timeout` seconds.
+            RequestTimeout: when no reply comes within `timeout` seconds; the time counts in which
+                the peer reads nothing.
             ConnectionLost: when the connection ends first.
         """
-        await self._writable.wait()
+        if not self._writable.is_set():
+            timeout = await self._room(command, timeout)
         transport = self._open_transport()
         opaque = self._next_opaque()
         command.opaque = opaque
+        frame = encode_command(command)
         waiter: asyncio.Future[Command] = self._loop.create_future()
         timer = self._loop.call_later(timeout, self._time_out, opaque, command.code, timeout)
         self._waiters[opaque] = (waiter, timer)
         try:
-            transport.write(encode_command(command))
+            transport.write(frame)
             return await waiter
         finally:
             timer.cancel()
             self._waiters.pop(opaque, None)
 
-    async def post(self, command: Command) -> None:
+    async def post(self, command: Command, timeout: float) -> None:
         """Send a request that wants no reply.
 
         Raises:
+            RequestTimeout: when the peer reads nothing for `timeout` seconds; nothing was sent.
             ConnectionLost: when the connection has ended.
         """
-        await self._writable.wait()
+        if not self._writable.is_set():
+            await self._room(command, timeout)
         command.opaque = self._next_opaque()
         self._open_transport().write(encode_command(command))
+
+    async def _room(self, command: Command, timeout: float) -> float:
+        """Wait until the peer reads again, and return what is left of `timeout`.
+
+        Raises:
+            RequestTimeout: when nothing is.
+        """
+        deadline = self._loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._writable.wait()
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"{self.address} read nothing for {timeout:.3g} s: request {command.code} was"
+                " not sent"
+            ) from error
+        return deadline - self._loop.time()
 
     def close(self) -> None:
         """End the connection once what was written has left; calls that wait are ended at once."""
         self._lose("this client closed it")
+
+    def abort(self) -> None:
+        """End the connection now: what was written to a peer that does not read never leaves."""
+        transport = self._transport
+        self._lose("this client closed it")
+        if transport is not None:
+            transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the open connection."""
@@ -206,19 +236,25 @@ class Links:
 
         Raises:
             RequestTimeout: when no reply comes within `timeout` seconds.
-            ConnectionLost: when the address cannot be reached, or the connection ends first.
+            ConnectionLost: when the address cannot be reached within these seconds, or the
+                connection ends first.
         """
-        link = self._links.get(address) or await self._opened(address)
+        link = self._links.get(address)
+        if link is None:
+            link, timeout = await self._opened_within(address, timeout)
         return await link.call(command, timeout)
 
-    async def post(self, address: str, command: Command) -> None:
+    async def post(self, address: str, command: Command, timeout: float) -> None:
         """Send a request that wants no reply.
 
         Raises:
-            ConnectionLost: when the address cannot be reached.
+            RequestTimeout: when the peer reads nothing for `timeout` seconds.
+            ConnectionLost: when the address cannot be reached within `timeout` seconds.
         """
-        link = self._links.get(address) or await self._opened(address)
-        await link.post(command)
+        link = self._links.get(address)
+        if link is None:
+            link, timeout = await self._opened_within(address, timeout)
+        await link.post(command, timeout)
 
     def drop(self, address: str) -> None:
         """End the link to `address`, which does not answer: the next call opens a new one.
@@ -228,7 +264,7 @@ class Links:
         """
         link = self._links.get(address)
         if link is not None:
-            link.close()
+            link.abort()
 
     def open_links(self) -> list[Link]:
         """Return the links that are open now."""
@@ -244,6 +280,19 @@ class Links:
         for link in self.open_links():
             link.close()
         await asyncio.sleep(0)  # one turn of the loop, so that the transports can close
+
+    async def _opened_within(self, address: str, timeout: float) -> tuple[Link, float]:
+        """Return an open link, and what is left of `timeout`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                link = await self._opened(address)
+        except TimeoutError as error:
+            raise ConnectionLost(
+                f"{address} cannot be reached: no connection in {timeout:.3g} s"
+            ) from error
+        return link, deadline - loop.time()
 
     async def _opened(self, address: str) -> Link:
         if self._closed:
@@ -273,7 +322,7 @@ class Links:
         try:
             await self._greet(address, link)
         except Unavailable as error:
-            link.close()
+            link.abort()
             raise self._failed(address, str(error)) from error
         if not link.is_open:
             raise self._failed(address, "it closed the connection at once")
@@ -289,6 +338,8 @@ class Links:
     def _failed(self, address: str, why: str) -> ConnectionLost:
         count = self._failures.get(address, (0, 0.0, ""))[0] + 1
         pause = min(self.BACKOFF_SECONDS * 2 ** (count - 1), self.BACKOFF_SECONDS_MAX)
+        # Clients that lost one broker together do not all come back at once.
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
         text = f"{address} cannot be reached: {why}"
         self._failures[address] = (count, asyncio.get_running_loop().time() + pause, text)
         return ConnectionLost(text)

@@ -5,7 +5,7 @@ comes at once, or not at all. Nothing runs by itself: a consumer reads when `ste
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reliable_mq.client.assigned_queue import AssignedQueue
@@ -13,7 +13,8 @@ from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait
-from reliable_mq.client.offsets import commit
+from reliable_mq.client.membership import ConsumerData, consumer_data
+from reliable_mq.client.offsets import commit, status_of
 from reliable_mq.client.pulling import pull_once
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.settling import settle
@@ -25,7 +26,7 @@ from reliable_mq.client.subscription import (
     checked_outcomes,
 )
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
-from reliable_mq.message import ReceivedMessage
+from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import NAME_SERVER, MemoryBroker
@@ -72,6 +73,14 @@ class MemoryClient(AsyncClient):
     async def start(self) -> None:
         """There is nothing to connect."""
 
+    def open_addresses(self) -> set[str]:
+        """Nobody is told good-bye: `close` ends the connection."""
+        return set()
+
+    def drop(self, address: str) -> None:
+        """Take nothing more while the broker is away."""
+        raise ConnectionLost(f"{address} is away")
+
     async def close(self) -> None:
         """Leave all groups and the broker."""
         for reader in list(self.readers):
@@ -93,12 +102,12 @@ class MemoryClient(AsyncClient):
         )
         reader = MemoryConsumer(self, group, handler, self._clock, self._faults)
         self.readers.append(reader)
-        self._consumers[group.name] = reader  # type: ignore[assignment]
+        self.membership.join(reader)
         return reader
 
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group."""
-        self._consumers.pop(group.name, None)
+        await self.membership.leave(group.name)
         self.readers = [each for each in self.readers if each.group is not group]
 
     async def step(self) -> int:
@@ -200,8 +209,33 @@ class MemoryConsumer:
             return 0  # the broker is away; what was taken comes again
         return handled
 
+    @property
+    def group_name(self) -> str:
+        """The consumer group."""
+        return self.group.name
+
+    def consumer_data(self) -> ConsumerData:
+        """Return what the broker is told of this member."""
+        return consumer_data(self.group)
+
+    def status(self, topic: str) -> bytes:
+        """Return what an administrator is told of the queues of `topic`."""
+        return status_of(self.group.all_queues, topic)
+
     def rebalance_soon(self) -> None:
         """Each step does."""
+
+    def broker_lost(self, broker_names: Iterable[str]) -> None:
+        """Start nothing more under locks of brokers whose connection was lost."""
+        self.group.broker_lost(broker_names)
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Give the queues back with these offsets; the next step takes them anew."""
+        for queue, offset in offsets.items():
+            assigned = self.group.find(queue)
+            if assigned is not None and assigned.is_started and not assigned.leaving:
+                assigned.freeze(offset)
+                self.group.leave(queue)
 
     async def close(self) -> None:
         """Give the queues back and leave the group."""
@@ -217,8 +251,8 @@ class MemoryConsumer:
             except ReliableMQError:
                 continue  # nobody has sent to it yet
         await self._client.heartbeat()
-        changes = await self._client.run(rebalance(self.group))
-        for assigned in changes.left:
+        await self._client.run(rebalance(self.group))
+        for assigned in [each for each in self.group.all_queues if each.leaving]:
             await self._client.run(give_back(self.group, assigned))
         await self._client.run(keep_ready(self.group))
         for assigned in list(self.group.assigned):

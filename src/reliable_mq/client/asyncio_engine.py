@@ -1,0 +1,201 @@
+"""The engine of a client on an event loop: it drives flows over connections.
+
+Receives flows; hands on what they return. Refuses to decide: everything that does so is a flow, or
+belongs to a group (`asyncio_membership`). What a peer asks goes to whoever registered for it in
+`requests`. The faces (`asyncio_client`, `thread_client`) are verbs over this.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from typing import Any, TypeVar
+
+from reliable_mq.client.asyncio_daemon import repeat
+from reliable_mq.client.asyncio_membership import AsyncMembership
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
+from reliable_mq.client.name_servers import NameServers, parse_addresses
+from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
+from reliable_mq.runtime.link import Links, OnRequest
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REFRESHES_AT_ONCE = 64
+"""So many routes are asked for side by side."""
+
+
+class AsyncEngine:
+    """Connections, routes and membership of one client.
+
+    Args:
+        name_servers: "host:port", several joined by ";".
+        settings: time-outs, limits and intervals.
+
+    Raises:
+        ConfigurationError: when `name_servers` does not read.
+    """
+
+    def __init__(self, name_servers: str, settings: ClientSettings) -> None:
+        self.settings = settings
+        unique = f"{os.getpid()}#{os.urandom(6).hex()}"
+        self.client_id = f"{platform.node() or 'client'}@{unique}"
+        self._process = os.getpid()
+        self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
+        self._routes = RouteTable(
+            self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
+        )
+        self._links: Links | None = None
+        self._daemons: list[asyncio.Task[None]] = []
+        self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
+        #: the groups that this client is in
+        self.membership = AsyncMembership(self)
+        #: what answers a peer's request, by request code; None is no answer
+        self.requests: dict[int, OnRequest] = self.membership.requests()
+
+    @property
+    def routes(self) -> RouteTable:
+        """The routes that this client has met; flows take them."""
+        return self._routes
+
+    @property
+    def name_servers(self) -> NameServers:
+        """The name servers; flows take them."""
+        return self._name_servers
+
+    async def start(self) -> None:
+        """Make the client ready; connections open when they are needed.
+
+        Raises:
+            UsageError: when it was started before.
+        """
+        if self._links is not None:
+            raise UsageError("this client was started before: make a new one")
+        settings = self.settings
+        self._links = Links(
+            connect_timeout=settings.connect_timeout,
+            on_request=self._answer_request,
+            greet=self.membership.greet,
+            on_lost=self.membership.lost,
+        )
+        self._daemons = [
+            asyncio.create_task(
+                repeat(settings.route_refresh_seconds, self._refresh, "the refresh of routes")
+            ),
+            asyncio.create_task(repeat(settings.heartbeat_seconds, self.heartbeat, "a heartbeat")),
+        ]
+
+    async def stop_daemons(self) -> None:
+        """Refresh no route and send no heartbeat any more."""
+        for daemon in self._daemons:
+            daemon.cancel()
+        await asyncio.gather(*self._daemons, return_exceptions=True)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end over the connections of this client."""
+        answer: Any = None
+        failure: ReliableMQError | None = None
+        try:
+            while True:
+                step = flow.throw(failure) if failure is not None else flow.send(answer)
+                failure = None
+                try:
+                    answer = await self._answer(step)
+                except ReliableMQError as error:
+                    failure = error
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            flow.close()
+
+    async def heartbeat(self) -> None:
+        """Tell every broker that any route names which groups this client belongs to."""
+        await self.membership.heartbeat()
+
+    def open_addresses(self) -> set[str]:
+        """Return the addresses with a connection."""
+        return {link.address for link in self._started().open_links()}
+
+    def drop(self, address: str) -> None:
+        """End the connection to a peer that does not answer; the next call opens a new one."""
+        self._started().drop(address)
+
+    async def _answer(self, step: Step) -> Any:
+        if isinstance(step, Now):
+            return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+        if isinstance(step, Call):
+            return await self._call(step)
+        if isinstance(step, CallAll):
+            return await asyncio.gather(*map(self._call_or_failure, step.calls))
+        if isinstance(step, Once):
+            return await self._once(step)
+        if isinstance(step, Post):
+            timeout = self.settings.request_timeout
+            return await self._started().post(step.address, step.command, timeout)
+        return await asyncio.sleep(step.seconds)
+
+    async def _call(self, step: Call) -> Command:
+        links = self._started()
+        try:
+            return await links.call(step.address, step.command, step.timeout)
+        except RequestTimeout:
+            if step.address in self._name_servers.addresses:  # they get no heartbeats
+                links.drop(step.address)
+            raise
+
+    async def _call_or_failure(self, step: Call) -> Command | ReliableMQError:
+        try:
+            return await self._call(step)
+        except ReliableMQError as error:
+            return error
+
+    async def _once(self, step: Once) -> Any:
+        task = self._shared.get(step.key)
+        if task is None:
+            task = asyncio.create_task(self.run(step.flow()))
+            self._shared[step.key] = task
+            task.add_done_callback(lambda done: self._shared_ended(step.key, done))
+        return await asyncio.shield(task)
+
+    def _shared_ended(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
+        del self._shared[key]
+        if not task.cancelled():
+            task.exception()  # looked at, so that a failure nobody waited for is not reported
+
+    async def _refresh(self) -> None:
+        """Ask for all routes side by side: one that is not told keeps few others waiting."""
+        places = asyncio.Semaphore(REFRESHES_AT_ONCE)
+        await asyncio.gather(*(self._refresh_one(topic, places) for topic in self._routes.topics()))
+
+    async def _refresh_one(self, topic: str, places: asyncio.Semaphore) -> None:
+        async with places:
+            try:
+                await self.run(self._routes.look_up(topic))
+            except ReliableMQError as error:
+                log.info("the route of topic %s was not refreshed: %s", topic, error)
+
+    def _answer_request(self, address: str, command: Command) -> Command | None:
+        """Answer what a peer asks of this client."""
+        serve = self.requests.get(command.code)
+        if serve is not None:
+            return serve(address, command)
+        log.debug("%s asked for %d, which this client does not do", address, command.code)
+        remark = f" request type {command.code} not supported"
+        return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _started(self) -> Links:
+        if self._process != os.getpid():
+            raise ForkedClient(
+                f"this client was made in process {self._process} and is used in {os.getpid()}:"
+                " make a client there, after the fork"
+            )
+        if self._links is None:
+            raise UsageError("this client is not started: use it in `async with`, or call start()")
+        return self._links

@@ -1,0 +1,41 @@
+"""What a peer's code says of whose fault it is, and whether to ask again.
+
+Receives the code and the remark of a reply that is an error; hands on the error to raise.
+Source: Apache RocketMQ `ResponseCode`, `BrokerFastFailure`, `AclException`.
+"""
+
+from reliable_mq.errors import BrokerBusy, NotFound, NotPermitted, Refused, RemoteError
+from reliable_mq.wire.codes import ResponseCode
+
+_USER_NOT_EXIST, _POLICY_NOT_EXIST = 3001, 3002
+
+_CLASSES: dict[int, type[RemoteError]] = {
+    ResponseCode.SYSTEM_BUSY: BrokerBusy,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerBusy,
+    ResponseCode.FLOW_CONTROL: BrokerBusy,
+    ResponseCode.NO_PERMISSION: NotPermitted,
+    _USER_NOT_EXIST: NotPermitted,
+    _POLICY_NOT_EXIST: NotPermitted,
+    ResponseCode.TOPIC_NOT_EXIST: NotFound,
+    ResponseCode.QUERY_NOT_FOUND: NotFound,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: NotFound,
+    ResponseCode.MESSAGE_ILLEGAL: Refused,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Refused,
+    ResponseCode.INVALID_PARAMETER: Refused,
+    ResponseCode.ILLEGAL_OPERATION: Refused,
+}
+# Code 1 may be anything; what a broker sheds or its access control refuses, it says in words.
+_BUSY_WORDS = ("BUSY", "[OVERLOAD]", "[REJECTREQUEST]", "_CLEAN_QUEUE]")
+_ACCESS_WORDS = ("AclException", "AuthenticationException", "AuthorizationException")
+
+
+def remote_error(code: int, remark: str | None) -> RemoteError:
+    """Return the error that a reply stands for, of the class that says most."""
+    text = remark or ""
+    kind = _CLASSES.get(code, RemoteError)
+    if code == ResponseCode.SYSTEM_ERROR:
+        if any(word in text for word in _ACCESS_WORDS):
+            kind = NotPermitted
+        elif any(word in text for word in _BUSY_WORDS):
+            kind = BrokerBusy
+    return kind(code, text)
