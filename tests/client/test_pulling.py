@@ -259,3 +259,52 @@ def test_a_copy_of_a_message_without_an_id_is_known_by_the_place_of_the_first(to
     assert delivery({"UNIQ_KEY": "A" * 32}) == "A" * 32
     # In a topic of its own the property is its sender's, and says nothing of this message.
     assert delivery({}, "t") == "7F00000100002A9F0000000000000040"
+
+
+def with_slave(group: ConsumerGroup, *, master: bool = True) -> None:
+    """Let the broker have a slave, and maybe no master."""
+    addresses = group.routes.broker("a").addresses  # type: ignore[union-attr]
+    addresses[1] = "slave:10911"
+    if not master:
+        del addresses[0]
+
+
+def test_a_slave_that_lags_sends_nobody_back_over_what_was_handled() -> None:
+    """It knows fewer offsets than we have read; only its master knows whether they are gone."""
+    world, group, assigned = reading()
+    with_slave(group)
+    assigned.read_from = 1
+    world.answers[PULL] = in_turn(
+        says(ResponseCode.PULL_OFFSET_MOVED, ext(0)), says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    )
+    assert world.play(pull_once(group, assigned)) == 0
+    assert assigned.next_offset == 3
+    world.play(pull_once(group, assigned))
+    assert [call.address for call in world.calls_of(PULL)] == ["slave:10911", "a:10911"]
+
+
+@pytest.mark.parametrize(("offset", "reads_on_at"), [(0, 3), (1000, 1000)])
+def test_without_a_master_a_slave_is_believed_only_that_messages_are_deleted(
+    offset: int, reads_on_at: int
+) -> None:
+    world, group, assigned = reading()
+    with_slave(group, master=False)
+    world.answers[PULL] = says(ResponseCode.PULL_OFFSET_MOVED, ext(offset))
+    world.play(pull_once(group, assigned))
+    assert assigned.next_offset == reads_on_at
+
+
+def test_a_slave_that_cannot_be_reached_is_left_for_the_master_and_its_route_is_asked_again() -> (
+    None
+):
+    world, group, assigned = reading()
+    with_slave(group)
+    assigned.read_from = 1
+    world.dead.add("slave:10911")
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    world.play(pull_once(group, assigned))
+    assert [call.address for call in world.calls_of(PULL)] == ["slave:10911", "a:10911"]
+    world.calls.clear()
+    world.play(group.routes.of("t"))
+    assert world.calls_of(RequestCode.GET_ROUTEINFO_BY_TOPIC), "the route was doubted"

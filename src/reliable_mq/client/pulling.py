@@ -11,6 +11,7 @@ from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow, call, now
 from reliable_mq.client.received import received, unpacked, with_tags
+from reliable_mq.client.routes import MASTER_ID, Broker
 from reliable_mq.client.settling import dead_letter
 from reliable_mq.errors import ProtocolError, RecordError, RemoteError, Unavailable
 from reliable_mq.message import ReceivedMessage
@@ -41,9 +42,11 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     command = _pull_command(group, assigned, commits=commits)
     try:
         reply = yield from call(address, command, group.settings.pull_timeout)
-        pause = yield from _accept(group, assigned, reply)
+        pause = yield from _accept(group, assigned, reply, broker, address)
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
+        assigned.read_from = MASTER_ID  # a slave that was suggested may be gone for good
+        group.routes.doubt(queue.topic)
     except (RemoteError, ProtocolError) as error:
         log.warning("group %s: a pull of %s failed: %s", group.name, queue, error)
     else:
@@ -72,7 +75,9 @@ def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: boo
     return request(RequestCode.PULL_MESSAGE, header.to_ext())
 
 
-def _accept(group: ConsumerGroup, assigned: AssignedQueue, reply: Command) -> Flow[float]:
+def _accept(
+    group: ConsumerGroup, assigned: AssignedQueue, reply: Command, broker: Broker, address: str
+) -> Flow[float]:
     if reply.code == ResponseCode.FLOW_CONTROL:
         return _FLOW_CONTROL_SECONDS
     if reply.code not in _PULL_RESULTS:
@@ -80,19 +85,34 @@ def _accept(group: ConsumerGroup, assigned: AssignedQueue, reply: Command) -> Fl
     header = PullResultHeader.decode(reply.ext_fields)
     assigned.read_from = header.suggest_which_broker_id
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:
-        log.warning(
-            "group %s: %s has no offset %d, reading on at %d",
-            group.name,
-            assigned.queue,
-            assigned.next_offset,
-            header.next_begin_offset,
-        )
-        assigned.jump_to(header.next_begin_offset)
-        return 0.0
+        return _move(group, assigned, header.next_begin_offset, broker, address)
     messages: list[ReceivedMessage] = []
     if reply.code == ResponseCode.SUCCESS:
         messages = yield from _read(group, assigned, reply.body)
     assigned.put(messages, header.next_begin_offset)
+    return 0.0
+
+
+def _move(
+    group: ConsumerGroup, assigned: AssignedQueue, offset: int, broker: Broker, address: str
+) -> float:
+    """Read on at `offset`, if the one that demands it can know; return the pause before that.
+
+    A slave that lags behind its master takes what it does not have yet for nothing at all, and
+    would send its readers back over what they have handled: such a demand only the master can make.
+    Without a master a slave is believed that it has deleted what is older than `offset`.
+    """
+    if address != broker.master:
+        assigned.read_from = MASTER_ID
+        if broker.master is not None:
+            return 0.0
+        if offset < assigned.next_offset:
+            return group.settings.pull_retry_seconds_max
+    log.warning(
+        "group %s: %s has no offset %d, reading on at %d",
+        *(group.name, assigned.queue, assigned.next_offset, offset),
+    )
+    assigned.jump_to(offset)
     return 0.0
 
 
