@@ -2,19 +2,24 @@
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from tests.client.script import Answer, World, group_of, says
 
+from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.received import received
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.thread_handling import AnyHandler
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -196,3 +201,168 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def reading_one_queue(
+    client: ScriptedClient, handler: AnyHandler, settings: ClientSettings, *, ordered: bool
+) -> tuple[AsyncPushConsumer, AssignedQueue]:
+    """Return a consumer with one message of a queue, which is not started by itself."""
+    subscription = Subscription(group="g", topics={"t": "*"}, ordered=ordered)
+    group = group_of(client.world, subscription, queues={"a": 1}, settings=settings)
+    assigned = group.assign(MessageQueue("t", "a", 0))
+    assigned.start_at(0)
+    assigned.lock_until(float("inf"))
+    assigned.put([received(Record(topic="t", body=b"x", queue_offset=0), assigned.queue)], 1)
+    client.world.answers |= {
+        RequestCode.UPDATE_CONSUMER_OFFSET: says(),
+        RequestCode.UNLOCK_BATCH_MQ: says(),
+        RequestCode.CONSUMER_SEND_MSG_BACK: says(),
+    }
+    return AsyncPushConsumer(client, group, handler), assigned
+
+
+async def exits(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    sys.exit(3)
+
+
+def exits_its_thread(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    sys.exit(3)
+
+
+def interrupts_its_thread(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [exits, exits_its_thread, interrupts_its_thread])
+def test_a_handler_that_exits_has_failed_and_ends_nothing_else(
+    handler: AnyHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading_one_queue(client, handler, QUICK, ordered=False)
+        consumer._pump()
+        while assigned.unfinished:
+            await asyncio.sleep(0)
+        assert client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK), "it comes again"
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert "the handler failed" in caplog.text
+
+
+def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
+    threads: list[str] = []
+
+    def plain(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        threads.append(threading.current_thread().name)
+        return [CONSUMED] * len(messages)
+
+    async def tasked(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        threads.append(threading.current_thread().name)
+        return [CONSUMED] * len(messages)
+
+    class Callable:
+        __call__ = staticmethod(tasked)
+
+    async def scene(handler: AnyHandler) -> None:
+        consumer, assigned = reading_one_queue(
+            ScriptedClient(World()), handler, QUICK, ordered=False
+        )
+        consumer._pump()
+        while assigned.unfinished:
+            await asyncio.sleep(0)
+
+    def hands_on(messages: Sequence[ReceivedMessage]) -> Any:
+        return tasked(messages)
+
+    for handler in (plain, tasked, partial(tasked), Callable(), hands_on):
+        asyncio.run(asyncio.wait_for(scene(handler), 10))
+    assert threads == ["rmq-g_0", *["MainThread"] * 4]
+
+
+IMPATIENT = ClientSettings(close_timeout=0.02)
+
+
+def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
+    async def scene() -> None:
+        may_end, never = asyncio.Event(), asyncio.Event()
+        waits = [may_end, never]
+
+        async def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            await waits.pop(0).wait()
+            return [CONSUMED] * len(messages)
+
+        client = ScriptedClient(World())
+        consumer, assigned = reading_one_queue(client, hangs, IMPATIENT, ordered=False)
+        group = consumer.group
+        consumer._pump()
+        await asyncio.sleep(0)
+        group.leave(assigned.queue)
+        consumer._leave(assigned)
+        while group.find(assigned.queue):
+            await asyncio.sleep(0.001)
+        commits = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert [call.command.ext_fields["commitOffset"] for call in commits] == ["0"]
+        # It comes back while the old call still runs, which has nothing to say of it any more.
+        again = group.assign(assigned.queue)
+        again.start_at(0)
+        again.put([received(Record(topic="t", body=b"x", queue_offset=0), again.queue)], 1)
+        may_end.set()
+        await asyncio.gather(*consumer._handlers)
+        assert again.unfinished == 1
+        group.invariants()
+        for task in consumer._handlers:
+            task.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_an_ordered_queue_waits_for_its_handler_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        may_end = asyncio.Event()
+
+        async def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            await may_end.wait()
+            return [CONSUMED] * len(messages)
+
+        client = ScriptedClient(World())
+        consumer, assigned = reading_one_queue(client, hangs, IMPATIENT, ordered=True)
+        consumer._pump()
+        await asyncio.sleep(0)
+        consumer.group.leave(assigned.queue)
+        consumer._leave(assigned)
+        while caplog.text.count("it waits for them") < 2:
+            await asyncio.sleep(0.001)
+        assert not client.world.calls_of(RequestCode.UNLOCK_BATCH_MQ)
+        may_end.set()
+        while consumer.group.find(assigned.queue):
+            await asyncio.sleep(0)
+        (commit,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert commit.command.ext_fields["commitOffset"] == "1"
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_closing_tells_of_handlers_that_run_on_in_their_threads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_end = threading.Event()
+
+    def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        may_end.wait(10)
+        return [CONSUMED] * len(messages)
+
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, _ = reading_one_queue(client, hangs, IMPATIENT, ordered=False)
+        client.world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a")
+        await consumer.start()
+        consumer._pump()
+        await asyncio.sleep(0)
+        await consumer.close()
+        may_end.set()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert "1 handler calls did not end within 0.02 s" in caplog.text
+    assert "threads cannot be stopped" in caplog.text

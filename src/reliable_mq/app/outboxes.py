@@ -6,12 +6,12 @@ from functools import partial
 from reliable_mq.app.half_messages import HalfMessages
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections, SharedHandover
-from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.app.thread_presence import Presence
 from reliable_mq.outbox.sql_half_outbox import HalfOutbox
 from reliable_mq.outbox.sql_handover import Handover as RelayHandover
 from reliable_mq.outbox.sql_outbox import SqlOutbox
 from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.runtime.forks import call_in_child
 
 
 class Outboxes:

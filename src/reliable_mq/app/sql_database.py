@@ -20,7 +20,6 @@ from reliable_mq.app.sql_handler_session import HandlerSession, hold_transaction
 from reliable_mq.app.sql_keeping import partitions_of
 from reliable_mq.app.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
 from reliable_mq.app.sql_processes import SqlProcesses, process_table
-from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
@@ -42,6 +41,7 @@ from reliable_mq.resend.sql_scheduling_tables import resend_topic_table, retenti
 from reliable_mq.resend.sql_settlement import SqlHands, SqlSettlement
 from reliable_mq.resend.sql_stuck import SqlStuck
 from reliable_mq.resend.sql_tables import confirmation_table
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_schema import REVISION, alone, check_revision, create_and_note
 from reliable_mq.sql_types import (

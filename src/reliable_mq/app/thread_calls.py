@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from reliable_mq.app.keyed_function import KeyedFunction
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_handler_session import HandlerSession
-from reliable_mq.app.thread_forks import call_in_child
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.business_key import BusinessKey
 from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound, SqlCalls
+from reliable_mq.runtime.forks import call_in_child
 from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.thread_forks import call_in_child, leave_to_parent
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_presence import Presence
 from reliable_mq.app.thread_shared_relays import SharedRelays
@@ -36,6 +35,7 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.outbox.thread_open_halves import OpenHalves
 from reliable_mq.outbox.thread_relay import RelayThread
 from reliable_mq.resend.policy import ResendPolicy
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.settings import EMBEDDED, Settings
 from reliable_mq.sql_clock import DatabaseClock

@@ -19,7 +19,8 @@ from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import Handler, Subscription
+from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.thread_handling import AnyHandler
 from reliable_mq.client.transaction import TransactionFlows
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import RequestCode
@@ -141,12 +142,14 @@ class AsyncClient(AsyncEngine):
             outcomes.update(zip(group.positions, results, strict=True))
         return [outcomes[position] for position in range(len(messages))]
 
-    async def consume(self, subscription: Subscription, handler: Handler) -> AsyncPushConsumer:
+    async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
         """Begin to read for a consumer group and return the running consumer.
 
         Args:
             subscription: what is read, and how.
-            handler: gets 1..`batch` messages of one topic, returns one outcome for each.
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
+                an `async def` run as tasks on this loop, which they must not block, those of a
+                `def` in threads; `concurrency` of the subscription at once.
 
         Raises:
             UsageError: when this client consumes for the group already.

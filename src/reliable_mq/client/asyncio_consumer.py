@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
@@ -28,6 +28,7 @@ from reliable_mq.client.subscription import (
     Outcome,
     checked_outcomes,
 )
+from reliable_mq.client.thread_handling import AnyHandler, Threads, is_asynchronous
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
@@ -58,13 +59,19 @@ class AsyncPushConsumer:
     Args:
         client: runs the flows.
         group: what is consumed, and its state.
-        handler: gets the messages.
+        handler: gets the messages; a coroutine function runs on the loop, another one in as many
+            threads as the subscription has hands.
     """
 
-    def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: Handler) -> None:
+    def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
         self.group = group
         self._client = client
-        self._handler = handler
+        self._threads: Threads | None = None
+        if is_asynchronous(handler):
+            self._handler = cast("Handler", handler)
+        else:
+            self._threads = Threads(group.subscription.concurrency, f"rmq-{group.name}")
+            self._handler = self._threads.wrapped(handler)
         self._hands = Hands(group.subscription)
         self._daemons: list[asyncio.Task[None]] = []
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -132,8 +139,7 @@ class AsyncPushConsumer:
             puller.cancel()
         for assigned in self.group.assigned:
             self.group.leave(assigned.queue)
-        if self._handlers:
-            await asyncio.wait(self._handlers, timeout=self.group.settings.close_timeout)
+        await self._wait_for_handlers()
         self._cancel([*self._handlers, *self._givers, *others])
         for timer in (self._timer, self._patience):
             if timer is not None:
@@ -143,7 +149,22 @@ class AsyncPushConsumer:
         try:
             await self._client.run(give_all_back(self.group))
         finally:
+            if self._threads is not None:
+                self._threads.close()
             await self._client.leave_group(self.group)
+
+    async def _wait_for_handlers(self) -> None:
+        if not self._handlers:
+            return
+        timeout = self.group.settings.close_timeout
+        _, late = await asyncio.wait(self._handlers, timeout=timeout)
+        if late:
+            log.warning(
+                "group %s: %d handler calls did not end within %g s; their messages are delivered"
+                " again%s",
+                *(self.group.name, len(late), timeout),
+                "" if self._threads is None else ", though their threads cannot be stopped",
+            )
 
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
@@ -260,9 +281,30 @@ class AsyncPushConsumer:
         giver.add_done_callback(self._givers.discard)
 
     async def _give_back(self, assigned: AssignedQueue) -> None:
+        """Give a queue back when nothing of it runs any more.
+
+        In order that is waited for as long as it takes, because nobody else may begin with an
+        ordering key before; else for `close_timeout`, then the queue's next reader gets what runs
+        once more.
+        """
+        timeout = self.group.settings.close_timeout
+        deadline = asyncio.get_running_loop().time() + timeout
         while assigned.running:
             self._handled.clear()
-            await self._handled.wait()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._handled.wait()
+            except TimeoutError:
+                deadline += timeout
+                goes_on = self.group.subscription.ordered
+                log.warning(
+                    "group %s: %s moves to another member, but %d of its messages are still being"
+                    " handled after %g s: %s",
+                    *(self.group.name, assigned.queue, assigned.running, timeout),
+                    "it waits for them" if goes_on else "they are delivered there again",
+                )
+                if not goes_on:
+                    break
         await self._client.run(give_back(self.group, assigned))
         self.rebalance_soon()
 
@@ -308,23 +350,35 @@ class AsyncPushConsumer:
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        homes = {message.queue: self.group.find(message.queue) for message in messages}
         outcomes = await self._outcomes(messages)
         self._hands.note(loop.time() - begun, len(messages))
         rest: list[tuple[ReceivedMessage, Outcome]] = []
         for message, outcome in zip(messages, outcomes, strict=True):
-            assigned = self.group.find(message.queue)
+            assigned = self._still(homes, message)
             if assigned is not None and isinstance(outcome, Consumed):
                 assigned.finish(message.queue_offset)
             else:
                 rest.append((message, outcome))
-        for queue in {message.queue for message in messages}:
+        for queue in homes:
             self._make_room(queue)
         for message, outcome in rest:  # last, because a broker may keep us waiting
-            assigned = self.group.find(message.queue)
-            if assigned is not None:  # None: closed meanwhile
+            assigned = self._still(homes, message)
+            if assigned is not None:
                 await self._settle(assigned, message, outcome)
                 self._make_room(message.queue)
                 self._wake()
+
+    def _still(
+        self, homes: Mapping[MessageQueue, AssignedQueue | None], message: ReceivedMessage
+    ) -> AssignedQueue | None:
+        """Return the queue a message was taken from; None when it was given back meanwhile.
+
+        It may have come again since: then it holds the message once more, and the old call's word
+        counts for nothing.
+        """
+        assigned = homes[message.queue]
+        return assigned if self.group.find(message.queue) is assigned else None
 
     def _make_room(self, queue: MessageQueue) -> None:
         """Let a pull go on that waits for the flow limits."""
@@ -340,7 +394,7 @@ class AsyncPushConsumer:
                 raise
             reason = "the handler was cancelled from within"
             log.warning("group %s: %s", self.group.name, reason)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` of a handler is no end of the loop
             reason = f"{type(error).__name__}: {error}"
             log.exception("group %s: the handler failed", self.group.name)
         return [Later(reason=reason)] * len(messages)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.flow import Flow
+from reliable_mq.client.thread_handling import ExitInside
 from reliable_mq.client.transaction import CheckBack, Half, TransactionFlows, read_check_back
 from reliable_mq.errors import ProtocolError, UsageError
 from reliable_mq.message import Decision, Message, SendResult
@@ -123,7 +124,10 @@ class AsyncTransactions:
 
     async def _answer(self, check: CheckBack, answerer: Answerer) -> None:
         async def work() -> Any:
-            decision = await answerer(check)
+            try:
+                decision = await answerer(check)
+            except SystemExit as error:  # it would end the loop
+                raise ExitInside(f"it raised {error!r}") from error
             if decision is not None:
                 await self.post(check.half, decision)
 

@@ -1,23 +1,20 @@
 """The synchronous face: the same verbs as `AsyncClient`, over a loop in a background thread."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Self
 
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import Outcome, Subscription
+from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.thread_handling import AnyHandler, Threads
 from reliable_mq.client.transaction import CheckBack, Half
 from reliable_mq.errors import UsageError
-from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.message import Decision, Message, MessageQueue, SendResult
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread
-
-SyncHandler = Callable[[Sequence[ReceivedMessage]], Sequence[Outcome]]
-"""Runs in a thread of the consumer; gets and returns what a `Handler` does."""
-
 
 Check = Callable[[CheckBack], Decision]
 """Says what became of a half message that a broker asks for."""
@@ -26,12 +23,9 @@ Check = Callable[[CheckBack], Decision]
 class PushConsumer:
     """A running consumer. Made by `Client.consume`."""
 
-    def __init__(
-        self, thread: LoopThread, consumer: AsyncPushConsumer, pool: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, thread: LoopThread, consumer: AsyncPushConsumer) -> None:
         self._thread = thread
         self._consumer = consumer
-        self._pool = pool
 
     @property
     def queues(self) -> set[MessageQueue]:
@@ -41,7 +35,6 @@ class PushConsumer:
     def close(self) -> None:
         """Start nothing more, let what runs finish, commit, unlock and leave the group."""
         self._thread.run(self._consumer.close())
-        self._pool.shutdown(wait=False)
 
 
 class Client:
@@ -61,7 +54,7 @@ class Client:
         self._client = AsyncClient(name_servers, settings=settings)
         self._thread: LoopThread | None = None
         self._consumers: list[PushConsumer] = []
-        self._pools: list[ThreadPoolExecutor] = []
+        self._checkers: list[Threads] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -84,11 +77,15 @@ class Client:
         thread = self._thread or LoopThread()
         thread.run(self._client.start())
         self._thread = thread
+        call_in_child(self._leave_to_parent)
 
     def close(self) -> None:
-        """Close the consumers gracefully, end the connections and the background thread."""
+        """Close the consumers gracefully, end the connections and the background thread.
+
+        In a forked process this does nothing: all of it is the parent's.
+        """
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is None or thread.is_foreign:
             return
         try:
             for consumer in self._consumers:
@@ -96,8 +93,8 @@ class Client:
             thread.run(self._client.close())
         finally:
             thread.close()
-            for pool in self._pools:
-                pool.shutdown(wait=False)
+            for threads in self._checkers:
+                threads.close()
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -136,13 +133,10 @@ class Client:
             group: the producer group.
             check: says what became of a half; called in a thread, at most four at a time.
         """
-        pool = ThreadPoolExecutor(4, f"rmq-{group}")
-        self._pools.append(pool)
-
-        async def in_thread(asked: CheckBack) -> Decision:
-            return await asyncio.get_running_loop().run_in_executor(pool, check, asked)
-
-        self._started().run(self._client.transactions.join(group, in_thread))
+        threads = Threads(4, f"rmq-{group}")
+        self._checkers.append(threads)
+        joining = self._client.transactions.join(group, threads.wrapped(check))
+        self._started().run(joining)
 
     def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
         """Send a half message of a group that was joined; see `TransactionFlows.send`."""
@@ -153,20 +147,20 @@ class Client:
         """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
         self._started().run(self._client.transactions.end(half, decision))
 
-    def consume(self, subscription: Subscription, handler: SyncHandler) -> PushConsumer:
-        """Begin to read for a consumer group; the handler runs in `concurrency` threads.
+    def consume(self, subscription: Subscription, handler: AnyHandler) -> PushConsumer:
+        """Begin to read for a consumer group and return the running consumer.
+
+        Args:
+            subscription: what is read, and how.
+            handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
+                a `def` run in `concurrency` threads, those of an `async def` as so many tasks on
+                the client's own loop, which they must not block.
 
         Raises:
             UsageError: when this client consumes for the group already.
         """
-        pool = ThreadPoolExecutor(subscription.concurrency, f"rmq-{subscription.group}")
-
-        async def in_thread(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            return await asyncio.get_running_loop().run_in_executor(pool, handler, messages)
-
         thread = self._started()
-        running = thread.run(self._client.consume(subscription, in_thread))
-        consumer = PushConsumer(thread, running, pool)
+        consumer = PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
         self._consumers.append(consumer)
         return consumer
 
@@ -181,6 +175,10 @@ class Client:
     def topic_route(self, topic: str) -> Route:
         """Return where `topic` is, asked from the name servers now."""
         return self._started().run(self._client.topic_route(topic))
+
+    def _leave_to_parent(self) -> None:
+        """Keep the connections from being closed by a forked child that collects its garbage."""
+        leave_to_parent(self._client)
 
     def _started(self) -> LoopThread:
         if self._thread is None:

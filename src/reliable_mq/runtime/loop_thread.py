@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -10,7 +11,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ForkedClient, UsageError
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 T = TypeVar("T")
 
@@ -30,19 +32,33 @@ class LoopThread:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._closed = False
+        self._process = os.getpid()
         self._thread.start()
+        call_in_child(self._leave_to_parent)
 
     @property
     def is_alive(self) -> bool:
         """Whether the loop serves; False after `close`, or when something has ended its thread."""
         return self._thread.is_alive() and not self._closed
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that started the thread, which is not here."""
+        return self._process != os.getpid()
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return a future of its result.
 
         Raises:
+            ForkedClient: when another process has started the thread, of which this is a fork.
             UsageError: when the loop is closed, or something has ended its thread.
         """
+        if self.is_foreign:
+            coroutine.close()
+            raise ForkedClient(
+                f"this client was started in process {self._process} and is used in {os.getpid()}:"
+                " make and start a client there, after the fork"
+            )
         if not self.is_alive:
             coroutine.close()
             raise UsageError("this client is closed: make a new one")
@@ -52,6 +68,7 @@ class LoopThread:
         """Run a coroutine on the loop and return its result; it is cancelled when the wait is.
 
         Raises:
+            ForkedClient: when another process has started the thread, of which this is a fork.
             UsageError: when the loop is closed, or this is the loop's own thread, which would wait
                 for itself.
         """
@@ -67,13 +84,17 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and end the thread; a second call does nothing."""
-        if self._closed:
+        if self._closed or self.is_foreign:
             return
         self._closed = True
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _leave_to_parent(self) -> None:
+        """Keep a forked child from closing descriptors of the loop: the parent waits on them."""
+        leave_to_parent(self._loop, self._thread)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -1,0 +1,68 @@
+"""A client in a forked process: it says what to do, and leaves its parent alone."""
+
+import asyncio
+import gc
+import os
+import traceback
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.client.test_asyncio_client import QUICK, Peer, message
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ForkedClient
+from reliable_mq.runtime.loop_thread import LoopThread
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Do work in a forked child, and fail when it failed there."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - the parent sees the code, a person this
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_client_names_both_processes_and_its_parent_goes_on() -> None:
+    servers = LoopThread("servers")
+    listening = AsyncExitStack()
+    made: list[Client] = []
+
+    async def start() -> str:
+        broker = await listening.enter_async_context(Peer().listening())
+        return await listening.enter_async_context(Peer(broker).listening())
+
+    def child() -> None:
+        with pytest.raises(ForkedClient, match=f"started in process {os.getppid()} and is used in"):
+            made[0].send(message())
+        made[0].close()
+        made.clear()
+        gc.collect()
+
+    address = servers.run(start())
+    with Client(address, settings=QUICK) as client:
+        client.send(message())
+        made.append(client)
+        in_child(child)
+        client.send(message())  # over the connection that the child has a copy of
+    servers.run(listening.aclose())
+    servers.close()
+
+
+def test_a_forked_asyncio_client_is_refused_too() -> None:
+    client = AsyncClient("127.0.0.1:1", settings=QUICK)
+
+    async def use() -> None:
+        with pytest.raises(ForkedClient, match="make a client there"):
+            await client.send(message())
+
+    in_child(lambda: asyncio.run(use()))
