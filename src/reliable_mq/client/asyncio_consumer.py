@@ -7,7 +7,6 @@ Which messages may run, what becomes of them and what is committed is decided by
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar, cast
 
@@ -18,6 +17,7 @@ from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.hands import PATIENCE_SECONDS, Hands
 from reliable_mq.client.membership import ConsumerData, consumer_data
+from reliable_mq.client.obstacles import Obstacles
 from reliable_mq.client.offsets import commit, status_of
 from reliable_mq.client.pulling import pull_once
 from reliable_mq.client.settling import settle
@@ -35,9 +35,6 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-MISSING_SECONDS = 30.0
-"""How long a topic may be nowhere before that is told."""
 
 
 class FlowRunner(Protocol):
@@ -83,9 +80,7 @@ class AsyncPushConsumer:
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._is_settled = False
-        self._obstacles: frozenset[str] = frozenset()
-        self._told: set[str] = set()
-        self._missing: dict[str, float] = {}  # since when, by topic
+        self._obstacles = Obstacles(group.name)
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -203,33 +198,11 @@ class AsyncPushConsumer:
 
     async def _rebalance_once(self) -> None:
         changes = await self._client.run(rebalance(self.group))
-        self._tell(changes.obstacles)
-        self._tell_missing(changes.missing)
+        self._obstacles.note(changes.obstacles)
+        self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
         for assigned in changes.left:
             self._leave(assigned)
         self._is_settled = await self._keep_ready() and changes.settled
-
-    def _tell(self, obstacles: frozenset[str]) -> None:
-        """Log what stood in the way twice in a row: most of it goes away by itself."""
-        for obstacle in sorted((obstacles & self._obstacles) - self._told):
-            log.warning("group %s: %s", self.group.name, obstacle)
-            self._told.add(obstacle)
-        if not obstacles and self._told:
-            log.info("group %s reads all its topics again", self.group.name)
-            self._told.clear()
-        self._obstacles = obstacles
-
-    def _tell_missing(self, topics: frozenset[str]) -> None:
-        """Log topics that are nowhere for a while: nobody sends to them, or their name is wrong."""
-        now = asyncio.get_running_loop().time()
-        self._missing = {topic: self._missing.get(topic, now) for topic in topics}
-        for topic, since in self._missing.items():
-            if since + MISSING_SECONDS <= now:
-                log.warning(
-                    "group %s: no name server knows topic %s after %g s; has nobody sent to it?",
-                    *(self.group.name, topic, MISSING_SECONDS),
-                )
-                self._missing[topic] = math.inf  # told
 
     async def _introduce(self) -> None:
         """Register with the brokers, so that the first rebalance counts this member."""
