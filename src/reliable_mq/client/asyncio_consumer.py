@@ -135,7 +135,8 @@ class AsyncPushConsumer:
         for assigned in self.group.assigned:
             self.group.leave(assigned.queue)
         await self._wait_for_handlers()
-        self._cancel([*self._handlers, *self._givers, *others])
+        for task in (*self._handlers, *self._givers, *others):
+            task.cancel()
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
@@ -394,8 +395,3 @@ class AsyncPushConsumer:
             self._timer = loop.call_at(due, self._wake)
         if not self._closed:
             self._pump()
-
-    @staticmethod
-    def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
