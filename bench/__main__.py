@@ -17,6 +17,7 @@ MEASUREMENTS = (
     "order_flow",
     "resend",
     "read_log",
+    "read_tables",
     "duplicates",
     "rival_procrastinate",
     "kill_broker",

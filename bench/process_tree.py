@@ -87,10 +87,10 @@ def run_watched(
     )
 
 
-def cpu_seconds_so_far() -> float:
-    """Return the processor time of this process, of all below it, and of those that have ended."""
+def cpu_seconds_so_far(root: int | None = None) -> float:
+    """Return the processor time of a process (this one), of all below it, and of what has ended."""
     ticks = 0
-    for each in _tree(os.getpid()):
+    for each in _tree(root or os.getpid()):
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))  # its own, and its ended children's

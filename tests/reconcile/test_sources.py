@@ -9,12 +9,19 @@ from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.ledger_columns import COLUMNS, CONSUME_LOG, CONTENT, STUB
+from reliable_mq.reconcile.ledger_columns import (
+    AUDIT,
+    COLUMNS,
+    CONSUME_LOG,
+    CONTENT,
+    STUB,
+    TOLD,
+)
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.source_options import names, number, option, switch
 from reliable_mq.reconcile.sql_arrow import Asked, read
 from reliable_mq.reconcile.sql_ledger import managed_topics, stub_count_at_most
-from reliable_mq.reconcile.sql_ranges import IdWindow, key_ranges
+from reliable_mq.reconcile.sql_ranges import Changes, IdWindow, key_ranges
 from reliable_mq.wire.record import body_checksum
 
 COUNT = 120
@@ -38,7 +45,9 @@ def url(database_url: str) -> str:
     return tables.write()
 
 
-def rows(url: str, table: str, window: IdWindow, per_partition: int) -> list[dict[str, Any]]:
+def rows(
+    url: str, table: str, window: IdWindow | Changes, per_partition: int
+) -> list[dict[str, Any]]:
     columns = (*COLUMNS[table], *([CONTENT] if table == STUB else []))
     return [
         row
@@ -48,7 +57,7 @@ def rows(url: str, table: str, window: IdWindow, per_partition: int) -> list[dic
     ]
 
 
-@pytest.mark.parametrize("per_partition", [7, 37, 10_000])
+@pytest.mark.parametrize("per_partition", [17, 10_000])
 def test_ranges_cover_every_row_exactly_once(url: str, per_partition: int) -> None:
     stubs = rows(url, STUB, EVERYTHING, per_partition)
     logs = rows(url, CONSUME_LOG, EVERYTHING, per_partition)
@@ -84,6 +93,38 @@ def test_rows_whose_id_tells_no_time_are_in_every_window(url: str) -> None:
         *(message_id(index, moment(index)) for index in range(100, 110)),
         "7F0000010000" + "A" * 20,
     ]
+
+
+def test_what_was_changed_is_read_alone_or_with_all_that_is_open(database_url: str) -> None:
+    tables = TableWriter(database_url)
+    waits = {"resend_time": LONG_AGO}
+    for index, given in enumerate(
+        ({"status": 1}, {"status": 2}, waits, waits | {"given_up": True}, {"status": 1})
+    ):
+        old, new = message_id(index), message_id(index + 100)
+        tables.stub(old, update_date=moment(index), **given)  # type: ignore[arg-type]
+        tables.stub(new, update_date=moment(index + 100), **given)  # type: ignore[arg-type]
+        tables.log(old, "g", 1, consume_date=moment(index))
+        tables.log(new, "g", index % 2, consume_date=moment(index + 100) if index % 2 else None)
+        tables.told(new, "g", 1)
+    url = tables.write()
+
+    def found(table: str, window: Changes) -> set[str]:
+        read_rows = rows(url, table, window, 2)
+        ids = [row["message_id"] for row in read_rows]
+        assert len(set(ids)) == len(ids)
+        return set(ids)
+
+    changed = Changes(moment(101), moment(104))
+    with_open = Changes(moment(101), moment(104), with_open=True)
+    assert found(STUB, changed) == {message_id(index) for index in (101, 102, 103)}
+    assert found(STUB, with_open) == {message_id(index) for index in (2, 3, 101, 102, 103)}
+    assert found(CONSUME_LOG, changed) == {message_id(index) for index in (101, 103)}
+    assert found(CONSUME_LOG, with_open) == {message_id(index) for index in range(100, 105)}
+    assert len(found(TOLD, Changes(LONG_AGO, moment(1)))) == 5
+    assert found(TOLD, Changes(moment(1))) == set()
+    with pytest.raises(ConfigurationError, match="stub, consume_log, confirmation, not of audit"):
+        key_ranges(url, AUDIT, "rmq_", changed)
 
 
 def test_topics_and_size_are_known_beforehand(url: str) -> None:
