@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from sqlalchemy import select
 from tests.reconcile.cases import Cases
 from tests.reconcile.ledgers import StoreWriter, TableWriter
 
+from reliable_mq.app.sql_database import Database
 from reliable_mq.reconcile.verdict import Verdict
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main", "reconcile")
@@ -78,26 +81,78 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-@pytest.mark.spark
-def test_it_runs_on_the_wheels_java_when_none_is_installed(tmp_path: Path) -> None:
-    """Given no Java on the PATH and no JAVA_HOME, when the command runs, then it reconciles; with
-    --json it prints the summary and nothing else, and exits 2 for the finding."""
-    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+class Done(NamedTuple):
+    """A run of the command over a ledger with one lost message, and where it was done."""
+
+    process: subprocess.CompletedProcess[str]
+    folder: Path
+    url: str
+    lost: str
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Give a run without Java on the PATH and JAVA_HOME, with a mail server that is down."""
+    folder = tmp_path_factory.mktemp("without-java")
+    url = f"sqlite:///{folder}/shop.db"
+    database = Database(url, prefix="rmq_", connections=1)
+    database.create_tables()
+    database.close()
+    cases = Cases(url, folder / "store")
     lost, queue = cases.new(payments=Verdict.LOST)
     cases.stub(lost, "payments", broker_name="broker-a", queue_id=queue, offset=9, count=1)
+    other, queue = cases.new(ack=Verdict.UNMANAGED)  # a store without any message is not whole
+    cases.send(other, queue, topic="free")
     url, store = cases.write()
-    environment = {"PATH": path_without_java(tmp_path / "bin"), "HOME": str(tmp_path)}
+    environment = {"PATH": path_without_java(folder / "bin"), "HOME": str(folder)}
+    mail = {"SERVER": "smtp://127.0.0.1:9", "FROM": "mq@shop.example", "TO": "ops@shop.example"}
+    environment |= {f"RELIABLE_MQ_ESCALATION_MAIL_{name}": text for name, text in mail.items()}
     environment |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
+    words = ("--db", url, "--store", store, "--out", str(folder / "out"), "--json")
+    people = ("--prometheus", str(folder / "reconcile.prom"), "--tell", "--repair", "plan")
+    return Done(run(*words, *people, environment=environment), folder, url, lost)
 
-    done = run(
-        *("--db", url, "--store", store, "--out", str(tmp_path / "out"), "--json"),
-        environment=environment,
-    )
 
-    assert done.returncode == 2, done.stderr
-    summary = json.loads(done.stdout)
-    assert [finding["message_id"] for finding in summary["findings"]] == [lost]
-    assert summary["verdicts"] == {"lost by the broker": 1}
-    assert "Exception" not in done.stderr
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+@pytest.mark.spark
+def test_it_runs_on_the_wheels_java_when_none_is_installed(done: Done) -> None:
+    """Given no Java on the PATH and no JAVA_HOME, when the command runs, then it reconciles; with
+    --json it prints the summary and nothing else, and exits 2 for the finding."""
+    assert done.process.returncode == 2, done.process.stderr
+    summary = json.loads(done.process.stdout)
+    assert [finding["message_id"] for finding in summary["findings"]] == [done.lost]
+    assert summary["verdicts"] == {"lost by the broker": 1, "unmanaged": 1}
+    assert "Exception" not in done.process.stderr
+    names = {path.name for path in (done.folder / "out").iterdir()}
     assert names >= {"report.html", "summary.json", "verdicts.parquet", "latest.json"}
+
+
+@pytest.mark.spark
+def test_its_findings_are_in_the_metrics_and_wait_for_people_who_cannot_be_told_now(
+    done: Done,
+) -> None:
+    """Given a mail server that is down, when a run finds something, then that is told in one
+    warning, changes no exit code, and waits in the database with what is to be told."""
+    metrics = (done.folder / "reconcile.prom").read_text()
+    assert "reliable_mq_reconcile_findings 1\n" in metrics
+    assert (
+        'reliable_mq_reconcile_verdicts{verdict="lost by the broker",topic="orders",'
+        'consumer_group="payments"} 1\n'
+    ) in metrics
+    assert 'reliable_mq_reconcile_repairs{action="resend",state="planned"} 1\n' in metrics
+    summary = json.loads(done.process.stdout)
+    assert (summary["told"], summary["findings_kept"]) == (1, 1)
+    assert "was not told" in done.process.stderr
+    database = Database(done.url, prefix="rmq_", connections=1)
+    with database.engine.connect() as connection:
+        (told,) = connection.execute(select(database.escalations)).all()
+        (alert,) = connection.execute(select(database.alerts)).all()
+    database.close()
+    assert (told.kind, told.message_id, told.close_date) == (
+        *("reconciliation", summary["run_id"]),
+        None,
+    )
+    assert told.reason == (
+        f"1 new finding: 1 lost by the broker; the oldest is message {done.lost};"
+        f" report: {summary['report']}"
+    )
+    assert (alert.state, alert.escalation_seq) == (0, told.seq)
