@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import select
 from tests.reconcile.cases import Cases
-from tests.reconcile.ledgers import StoreWriter, TableWriter
+from tests.reconcile.ledgers import StoreWriter, TableWriter, message_id
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.reconcile.verdict import Verdict
@@ -28,7 +28,9 @@ def run(*words: str, environment: dict[str, str] | None = None) -> subprocess.Co
 @pytest.fixture
 def ledgers(tmp_path: Path) -> tuple[str, str]:
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
-    return url, StoreWriter(tmp_path / "store").write()
+    store = StoreWriter(tmp_path / "store")
+    store.send(message_id(1), b"x", topic="free")  # a store without any message is not whole
+    return url, store.write()
 
 
 @pytest.mark.parametrize(
