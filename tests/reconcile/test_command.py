@@ -46,7 +46,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--db": "sqlite:////nowhere/shop.db"}, "database:"),
         (
             {"--table-prefix": "other_"},
-            "no table other_message_stub and no table other_consume_log",
+            "no table other_consume_log and no table other_message_stub",
         ),
         ({"--since": "yesterday"}, "--since takes a time like"),
         ({"--until": "-3x"}, "--until takes a duration like"),
