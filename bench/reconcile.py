@@ -25,7 +25,7 @@ from bench.quiet import busy_seconds
 from bench.reconcile_data import BODY_SIZE, Ledgers
 from bench.reliable_mq_broker import COMMAND
 from bench.render import reconcile_table
-from bench.spark_event_log import SPARK_SETTINGS, largest_partition
+from bench.spark_event_log import SPARK_SETTINGS, largest_partition, stages
 
 CLEAN, FINDINGS = 0, 2
 
@@ -61,7 +61,7 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
     summary = json.loads((work / "out" / "summary.json").read_text())
     if summary["verdicts"] != data.expected():
         raise ReconcileFailed(f"{summary['verdicts']} instead of {data.expected()}")
-    partition = largest_partition(events)
+    noted = largest_partition(events) | {"stages": stages(events)}
     shutil.rmtree(work)
     return {
         "messages": size,
@@ -69,7 +69,7 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
         "server_cpu_seconds": round(server, 2),
         "others_processors": round(max(others, 0.0) / used.seconds, 2),
         "session_seconds": summary["seconds"]["session"],
-        **partition,
+        **noted,
     }
 
 

@@ -21,6 +21,13 @@ def main() -> int:
         metavar=("LEAST", "MOST"),
         help="seconds between two faults",
     )
+    parser.add_argument(
+        "--reconcile",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="reconcile all the while, at most so often; whatever is found is wrong",
+    )
     parser.add_argument("--quiet", action="store_true", help="print the table only")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
@@ -30,7 +37,8 @@ def main() -> int:
         if not given.quiet:
             print(line, flush=True)
 
-    outcome = run(seed, given.minutes * 60, given.rate, tell, tuple(given.pause))
+    every = given.reconcile
+    outcome = run(seed, given.minutes * 60, given.rate, tell, tuple(given.pause), every)
     print(f"\n{outcome.table()}")
     return 0 if outcome.holds else 1
 

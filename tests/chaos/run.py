@@ -3,16 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import psycopg
 from tests.chaos.faults import PAUSE_SECONDS, Fault, plan
 from tests.chaos.judge import Verdict, is_drained, judge
+from tests.chaos.reconciling import Reconciling, Report
 from tests.chaos.stage import Stage
 
 DRAIN_SECONDS_MAX = 180.0
 TICK_SECONDS = 0.05
 SUPPRESSED = "suppressed duplicate"
+GRACE_SECONDS = 60.0
+"""Within so long after the last fault everything that is under way has come to an end."""
 
 
 class Outcome(NamedTuple):
@@ -25,10 +29,19 @@ class Outcome(NamedTuple):
     ended_by_themselves: Counter[str]
     is_drained: bool
     suppressed: int
+    reconciled: Report | None = None
 
     @property
     def holds(self) -> bool:
-        return self.is_drained and self.verdict.holds
+        return self.is_drained and self.verdict.holds and not any(self._of_reconciling().values())
+
+    def _of_reconciling(self) -> dict[str, int]:
+        if self.reconciled is None:
+            return {}
+        return {
+            "P8: findings that were none": len(self.reconciled.findings),
+            "P8: reconciliations that failed by themselves": len(self.reconciled.failures),
+        }
 
     def table(self) -> str:
         """Return the run as a table of the docs."""
@@ -39,8 +52,12 @@ class Outcome(NamedTuple):
             **{str(fault): times for fault, times in sorted(self.faults.items())},
             **{f"ended by itself: {who}": n for who, n in self.ended_by_themselves.items()},
         }
+        if self.reconciled is not None:
+            counts["reconciliations"] = self.reconciled.runs
+            counts["reconciliations while a server was away"] = len(self.reconciled.unanswered)
         lines += [f"| {name} | {count:,} |" for name, count in counts.items()]
-        lines += [f"| **{claim}** | **{n:,}** |" for claim, n in self.verdict.broken.items()]
+        broken = self.verdict.broken | self._of_reconciling()
+        lines += [f"| **{claim}** | **{n:,}** |" for claim, n in broken.items()]
         if not self.is_drained:
             lines.append("| **did not come to rest** | |")
         return "\n".join(lines)
@@ -52,15 +69,30 @@ def run(
     rate: float,
     tell: Callable[[str], None] = lambda _line: None,
     pause: tuple[float, float] = PAUSE_SECONDS,
+    reconcile_every: float = 0.0,
 ) -> Outcome:
-    """Let chaos reign for so many seconds and return what came of it."""
-    with Stage(rate) as stage:
+    """Let chaos reign for so many seconds and return what came of it.
+
+    With `reconcile_every` seconds, reconciliations run all the while; in the end everything is
+    reconciled without any grace.
+    """
+    with Stage(rate) as stage, ExitStack() as stack:
+        reconciling = None
+        if reconcile_every:
+            reconciling = Reconciling(
+                *(stage.postgres.url, stage.broker.store, stage.directory),
+                every_seconds=reconcile_every,
+                grace_seconds=GRACE_SECONDS,
+            )
+            stack.callback(reconciling.stop)
         began = time.monotonic()
         faults = plan(seed, pause)
         planned = next(faults)
         due = began + planned.pause
         while (now := time.monotonic()) < began + seconds:
             stage.tick()
+            if reconciling is not None:
+                reconciling.tick()
             if now >= due:
                 tell(f"{now - began:7.1f} s  {planned.fault}, away {planned.away:.1f} s")
                 stage.do(planned)
@@ -69,6 +101,11 @@ def run(
             time.sleep(TICK_SECONDS)
         stage.stop_producing()
         drained = _wait_until_drained(stage)
+        reconciled = reconciling.finish() if reconciling is not None else None
+        for each in reconciled.findings if reconciled is not None else ():
+            tell(f"found: {each}")
+        for line in reconciled.unanswered if reconciled is not None else ():
+            tell(f"no answer: {line}")
         return Outcome(
             seed,
             seconds,
@@ -77,6 +114,7 @@ def run(
             stage.ended_by_themselves,
             drained,
             stage.log_counts(SUPPRESSED),
+            reconciled,
         )
 
 
