@@ -227,10 +227,13 @@ FROM known
 """
 
 
-def verdicts(folder: Path, as_of: datetime, grace: timedelta) -> dict[tuple[str, str], str]:
-    """Return (message id, consumer group) -> verdict.
+def judge(
+    connection: duckdb.DuckDBPyConnection, folder: Path, as_of: datetime, grace: timedelta
+) -> None:
+    """Make the table `judged` of message_id, consumer_group and verdict.
 
     Args:
+        connection: an empty database.
         folder: an export of ledgers.
         as_of: the moment of the judgement.
         grace: what is younger is in flight.
@@ -241,10 +244,15 @@ def verdicts(folder: Path, as_of: datetime, grace: timedelta) -> dict[tuple[str,
         "grace": f"INTERVAL '{grace // timedelta(microseconds=1)} microseconds'",
         "moving": f"INTERVAL '{MOVING // timedelta(microseconds=1)} microseconds'",
     }
+    connection.execute("SET TimeZone = 'UTC'")
+    for script in (LEDGERS, PAIRS, MESSAGES, JUDGEMENT):
+        connection.execute(script.format(**values))
+
+
+def verdicts(folder: Path, as_of: datetime, grace: timedelta) -> dict[tuple[str, str], str]:
+    """Return (message id, consumer group) -> verdict; see `judge`."""
     with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for script in (LEDGERS, PAIRS, MESSAGES, JUDGEMENT):
-            connection.execute(script.format(**values))
+        judge(connection, folder, as_of, grace)
         rows = connection.execute("SELECT * FROM judged").fetchall()
     found = {(identity, group): verdict for identity, group, verdict in rows}
     assert len(found) == len(rows), "a message and group has two verdicts"
