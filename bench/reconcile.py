@@ -12,9 +12,11 @@ whose verdicts are not those that the ledgers were made to have is a failure.
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,10 @@ class ReconcileFailed(RuntimeError):
     """A run ended with another exit code or other verdicts than it should."""
 
 
-def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
-    """Reconcile once; return what it took.
+def one_run(
+    ledgers: Ledgers, *, size: int, more: Sequence[str] = (), conf: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Reconcile once, with further options and settings of Spark; return what it took.
 
     Raises:
         ReconcileFailed: when it failed or found something else than there is.
@@ -49,9 +53,10 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
     command = [*COMMAND, "reconcile", "--db", ledgers.postgres.url, "--store", str(ledgers.store)]
     command += ["--out", str(work / "out"), *more]
     server_before, busy_before = processor_seconds(ledgers.postgres), busy_seconds()
-    settings = [f"--conf {name}={value}" for name, value in SPARK_SETTINGS.items()]
-    settings.append(f"--conf spark.eventLog.dir={events.as_uri()}")
-    environment = {"PYSPARK_SUBMIT_ARGS": " ".join((*settings, "pyspark-shell"))}
+    settings = [f"{name}={value}" for name, value in SPARK_SETTINGS.items()]
+    settings += [f"spark.eventLog.dir={events.as_uri()}", *conf]
+    words = [word for setting in settings for word in ("--conf", setting)]
+    environment = {"PYSPARK_SUBMIT_ARGS": shlex.join((*words, "pyspark-shell"))}
     used = run_watched(command, work / "run.log", environment)
     server = processor_seconds(ledgers.postgres) - server_before
     others = busy_seconds() - busy_before - used.cpu_seconds - server
@@ -74,7 +79,13 @@ def one_run(ledgers: Ledgers, *, size: int, more: list[str]) -> dict[str, Any]:
 
 
 def measure(
-    directory: Path, sizes: list[int], *, body: int, rounds: int, more: list[str]
+    directory: Path,
+    sizes: list[int],
+    *,
+    body: int,
+    rounds: int,
+    more: Sequence[str] = (),
+    conf: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Run every size `rounds` times; return what each run took."""
     found = []
@@ -83,7 +94,7 @@ def measure(
         try:
             ledgers.make(size, body)
             for _ in range(rounds):
-                found.append(one_run(ledgers, size=size, more=more))
+                found.append(one_run(ledgers, size=size, more=more, conf=conf))
                 print(json.dumps(found[-1]), flush=True)
         finally:
             ledgers.postgres.stop()
@@ -96,16 +107,20 @@ def main() -> int:
     parser.add_argument("--body", type=int, default=BODY_SIZE, help="mean size of a body in bytes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="keeps the ledgers for another time")
+    parser.add_argument(
+        "--conf", nargs="*", default=[], metavar="NAME=VALUE", help="settings of Spark, for trials"
+    )
     parser.add_argument("more", nargs="*", help="further options of the command, behind --")
     options = parser.parse_args()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="reliable-mq-reconcile-"))
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)  # PostgreSQL runs as another user when we are root
     chosen = {"body": options.body, "rounds": options.rounds}
-    found = measure(directory, options.messages, **chosen, more=options.more)
+    found = measure(directory, options.messages, **chosen, more=options.more, conf=options.conf)
     if options.directory is None:
         shutil.rmtree(directory)
-    results = raw_results.of_now("reconcile", chosen, found)
+    tried = {"conf": " ".join(options.conf)} if options.conf else {}
+    results = raw_results.of_now("reconcile", chosen | tried, found)
     print(f"raw results: {raw_results.write(results)}\n{reconcile_table(results)}")
     return 0
 

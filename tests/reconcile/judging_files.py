@@ -1,5 +1,6 @@
 """The product's judgement over ledgers as Parquet, without Spark, in parts of whole messages."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ def judged(
 
 
 def _events(connection: duckdb.DuckDBPyConnection, folder: Path, part: int, parts: int) -> pa.Table:
-    adapters = {
+    adapters: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
         "stubs": stub_events,
         "consume_logs": log_events,
         "records": partial(record_events, broker=""),
