@@ -27,7 +27,8 @@ _STUB = np.array([_CODE["stub"][value] for value in _STATES], np.uint8)
 class Case:
     """Traces with their rows, and the world that they are judged in.
 
-    `born` is the time of each message, in microseconds since the epoch.
+    `born` is the time of each message, in microseconds since the epoch; `unseen` how many of its
+    first deliveries are not among the traces.
     """
 
     traces: Traces
@@ -36,6 +37,7 @@ class Case:
     progress: QueueOffsets
     begins: QueueOffsets
     born: np.ndarray
+    unseen: np.ndarray
 
     @cached_property
     def stores(self) -> Names:

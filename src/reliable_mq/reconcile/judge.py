@@ -5,8 +5,12 @@ of each row, the facts that decided, and what they rest on. The decision table i
 whole columns: the facts of a row are the digits of one number, its place in `TABLE`.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reliable_mq.reconcile.event_rows import column_of
 from reliable_mq.reconcile.events import NO_TIME, VOIDED, id_times, unpacked_ids
@@ -80,8 +84,16 @@ def judge(events: pa.Table, world: World) -> pa.Table:
     return judge_traces(traces_of(events), world)
 
 
-def judge_traces(traces: Traces, world: World) -> pa.Table:
-    """Return the verdicts on the messages of traces; see `judge`."""
+def judge_traces(
+    traces: Traces, world: World, unseen: Mapping[bytes, int] = MappingProxyType({})
+) -> pa.Table:
+    """Return the verdicts on the messages of traces; see `judge`.
+
+    Args:
+        traces: of whole messages, those of `unseen` folded (`fold`).
+        world: what they are judged by.
+        unseen: packed message id -> how many first deliveries were folded away.
+    """
     rows = rows_of(traces)
     case = Case(
         traces=traces,
@@ -90,6 +102,7 @@ def judge_traces(traces: Traces, world: World) -> pa.Table:
         progress=QueueOffsets(world.progress),
         begins=QueueOffsets(world.begins),
         born=_born(traces, rows),
+        unseen=_unseen(traces, unseen),
     )
     facts = facts_of(case)
     verdict = TABLE[tuple(facts[name] for name in FACTS)]
@@ -135,6 +148,15 @@ def _born(traces: Traces, rows: Rows) -> np.ndarray:
     created = at(traces["seen"], rows.stub, int(NO_TIME))
     first = np.where(created != NO_TIME, np.minimum(first, created), first)
     return np.where(said != NO_TIME, said, np.where(first < np.iinfo(np.int64).max, first, NO_TIME))
+
+
+def _unseen(traces: Traces, unseen: Mapping[bytes, int]) -> np.ndarray:
+    counts = np.zeros(len(traces.ids), np.int64)
+    for identity, count in unseen.items():
+        place = pc.index(traces.ids, pa.scalar(identity, pa.binary())).as_py()
+        if place >= 0:
+            counts[place] = count
+    return counts
 
 
 def _is_asked(case: Case) -> np.ndarray:
@@ -224,7 +246,7 @@ def _records(case: Case) -> dict[str, pa.Array]:
     store = at(case.stores.codes, place, 0)
     names = [(case.stores, store), (traces.names["topic"], case.topic)]
     return found | {
-        "record_copies": pa.array(copies[rows.message].astype(np.int32)),
+        "record_copies": pa.array((copies + case.unseen)[rows.message].astype(np.int32)),
         "record_broker_name": _named(case, "broker", record),
         "other_commit_log_offsets": _other_offsets(case, copies),
         **_differing(case),

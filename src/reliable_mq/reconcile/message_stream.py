@@ -1,31 +1,57 @@
-"""Whole messages out of a stream of rows that is sorted by message. Pure."""
+"""Whole messages out of a stream of rows that is sorted by message. Pure.
 
-from collections.abc import Iterable, Iterator
+No message is torn, and yet no more than some `rows_min` rows are held, as long as messages are
+small or `fold` makes them so.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
+Fold = Callable[[pa.Table], pa.Table]
+"""Takes rows of one message and returns fewer that say the same."""
 
-def whole_messages(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[pa.Table]:
+
+def _as_it_is(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def whole_messages(
+    batches: Iterable[pa.RecordBatch], rows_min: int, fold: Fold = _as_it_is
+) -> Iterator[pa.Table]:
     """Cut rows that are sorted by `id` into tables of about `rows_min` rows, never in a message.
 
     Args:
         batches: rows with the column `id`; rows of one id follow one another.
         rows_min: a table is as much larger as the rest of its last batch and message need.
+        fold: is asked whenever a message has twice as many rows as `rows_min`, or as it left.
     """
     held: list[pa.RecordBatch] = []
-    count = 0
+    count = last = 0  # rows that are held, and how many of them are of the last message
+    fold_at = 2 * rows_min
     for batch in batches:
         if batch.num_rows == 0:
             continue
         ids = batch.column("id")
         begin = _last_message(ids)
-        is_new = begin > 0 or (bool(held) and not _same(held[-1].column("id")[-1], ids[0]))
-        if count + begin >= rows_min and is_new:
-            yield pa.Table.from_batches([*held, batch.slice(0, begin)], batch.schema)
-            held, count = [batch.slice(begin)], batch.num_rows - begin
-        else:
+        goes_on = begin == 0 and bool(held) and _same(held[-1].column("id")[-1], ids[0])
+        if goes_on:
             held.append(batch)
-            count += batch.num_rows
+            count, last = count + batch.num_rows, last + batch.num_rows
+        else:
+            held, before = [*held, batch.slice(0, begin)], count + begin
+            if before >= rows_min:
+                yield pa.Table.from_batches(held, batch.schema)
+                held, before = [], 0
+            last, fold_at = batch.num_rows - begin, 2 * rows_min
+            held, count = [*held, batch.slice(begin)], before + last
+        if last >= fold_at:
+            rows = pa.Table.from_batches(held)
+            if count > last:
+                yield rows.slice(0, count - last)
+            held = fold(rows.slice(count - last)).combine_chunks().to_batches()
+            count = last = sum(each.num_rows for each in held)
+            fold_at = max(2 * rows_min, 2 * last)
     if held:
         yield pa.Table.from_batches(held)
 

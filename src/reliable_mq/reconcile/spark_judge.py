@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
 from reliable_mq.reconcile.event_rows import bodies_of
+from reliable_mq.reconcile.events import ROLES
+from reliable_mq.reconcile.fold import folded
 from reliable_mq.reconcile.judge import VERDICTS, judge_traces
+from reliable_mq.reconcile.log_roles import FIRST
 from reliable_mq.reconcile.message_stream import whole_messages
 from reliable_mq.reconcile.sql_details import with_details
 from reliable_mq.reconcile.tally import Tally
@@ -53,13 +57,25 @@ class Judging:
     world: World
     urls: tuple[str, ...]
     prefix: str
+    events_at_once: int = EVENTS_AT_ONCE
 
     def verdicts(self, batches: Iterable[pa.RecordBatch], tally: Tally) -> Iterator[pa.Table]:
         """Judge a partition of `EVENT_ROWS`, and count it."""
-        for events in whole_messages(batches, EVENTS_AT_ONCE):
+        unseen: dict[bytes, int] = {}
+
+        def fold(rows: pa.Table) -> pa.Table:
+            kept, rest = folded(rows)
+            tally.add_events(rest["kind"], rest["state"])
+            identity = rows["id"][0].as_py()
+            firsts = int(np.count_nonzero(rest["state"] == ROLES.index(FIRST)))
+            unseen[identity] = unseen.get(identity, 0) + firsts
+            return kept
+
+        for events in whole_messages(batches, self.events_at_once, fold):
             messages = _without_damage(events, tally)
             if messages.num_rows:
-                verdicts = judge_traces(traces_of_rows(messages), self.world)
+                verdicts = judge_traces(traces_of_rows(messages), self.world, unseen)
+                unseen.clear()
                 tally.add_verdicts(verdicts)
                 yield with_details(verdicts, self.urls, self.prefix)
 
