@@ -5,12 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app import sql_by_hand
 from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.stub import StubEvent, StubStatus
+from reliable_mq.resend.sql_dead_letters import SqlDeadLetters
 from reliable_mq.resend.sql_stub_list import SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 from reliable_mq.sql_types import utc_datetime
@@ -59,6 +61,27 @@ def test_a_person_may_send_again_or_void(world: World) -> None:
     assert detail["why"] == "fixed"
     assert detail["before"]["status"] == "UNCONFIRMED"
     assert detail["before"]["count"] == MAX
+
+
+@pytest.mark.parametrize("verb", ["stub", "dlq"])
+def test_a_message_that_comes_again_remembers_no_end_of_its_attempts(
+    world: World, verb: str
+) -> None:
+    """If those of its next life do not end, the reason of the first would be told."""
+    stub, logs = world.sent("a"), world.database.logs
+    world.log(stub, state=0)
+    with world.database.engine.begin() as connection:
+        connection.execute(update(logs).values(note="no such customer", attempt=3))
+        if verb == "stub":
+            world.hands.retry(connection, [stub], "ann", "", 200.0)
+        else:
+            tables = world.database.stubs, logs
+            dialect = world.database.dialect
+            letters = SqlDeadLetters(*tables, world.escalations, world.audit, dialect)
+            letters.begin(connection, "g", [stub], retry_id="r1", actor="ann", why="", now=200.0)
+
+    (row,) = world.rows(logs)
+    assert (row["attempt"], row["note"]) == (0, None)
 
 
 def test_what_is_undone_leaves_neither_change_nor_audit(world: World) -> None:

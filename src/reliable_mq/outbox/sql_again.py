@@ -44,7 +44,7 @@ def forget_attempts(logs: Table, dialect: str) -> Update:
     log = logs.c
     idle = and_(log.state == _RECEIVED, log.owner.is_(None))
     these = is_among(log.message_id, "ids", dialect)
-    return update(logs).where(these, idle).values(attempt=0, lease_until=null())
+    return update(logs).where(these, idle).values(attempt=0, lease_until=null(), note=null())
 
 
 def release_attempts(logs: Table, dialect: str) -> Update:
@@ -58,4 +58,4 @@ def release_attempts(logs: Table, dialect: str) -> Update:
     dead = and_(log.state == _RECEIVED, log.owner.is_not(None), ended)
     these = is_among(log.message_id, "ids", dialect)
     freed = {"owner": null(), "lease_until": null(), "in_doubt": true()}
-    return update(logs).where(these, dead).values(attempt=0, **freed)
+    return update(logs).where(these, dead).values(attempt=0, note=null(), **freed)

@@ -82,7 +82,7 @@ class SqlDeadLetters:
         self._forget_attempts = (
             update(logs)
             .where(these, log.state == LogState.RECEIVED.value, log.owner.is_(None))
-            .values(attempt=0, lease_until=null())
+            .values(attempt=0, lease_until=null(), note=null())
         )
         self._done = (
             update(audit.table)
