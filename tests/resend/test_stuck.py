@@ -147,6 +147,17 @@ def stuck_groups(world: World) -> list[str]:
     return [row["consumer_group"] for row in rows if row["open_key"] and row["kind"] == Kind.STUCK]
 
 
+def test_what_a_person_has_had_sent_again_has_its_time_from_then_on(world: World) -> None:
+    stub = world.sent("a", groups=("payments",))
+    assert world.stuck.look(100.0 + DAY, DAY) == 1
+    with world.database.engine.begin() as connection:
+        world.hands.retry(connection, [stub], "ann", "", 200.0 + DAY)
+    world.change(stub, broker_name="broker-a", queue_id=1, offset=9)
+
+    assert world.stuck.look(300.0 + DAY, DAY) == 0
+    assert world.stuck.look(201.0 + 2 * DAY, DAY) == 1
+
+
 def test_one_instance_looks_and_the_next_turn_is_anybodys(world: World) -> None:
     first, second = world.alerts(owner="one"), world.alerts(owner="two")
     first.run_once(90.0 + DAY)

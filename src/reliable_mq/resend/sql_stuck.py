@@ -138,7 +138,11 @@ class SqlStuck:
             .group_by(stub.required_groups, stub.given_up_by)
         )
         is_told = this.open_key == literal(open_key(Kind.STUCK, "")) + stub.message_id
-        self._untold = (*self._old, not_(exists().where(is_told)))
+        # Whoever had it sent again need not be told at once that it is old.
+        is_tried = and_(
+            this.message_id == stub.message_id, this.close_reason == "retry", this.close_date > old
+        )
+        self._untold = (*self._old, not_(exists().where(is_told)), not_(exists().where(is_tried)))
         self._still = select(stub.message_id).where(
             is_among(stub.message_id, "ids", dialect), waiting
         )
