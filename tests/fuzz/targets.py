@@ -21,7 +21,9 @@ from reliable_mq.errors import (
     StoreError,
 )
 from reliable_mq.name_server.core import NameServerCore
+from reliable_mq.reconcile.log_columns import columns
 from reliable_mq.reconcile.log_scan import scan
+from reliable_mq.reconcile.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch
@@ -177,7 +179,11 @@ def records(random: Random, note: Input) -> None:
         head_at(view, at)
         claimed_size_at(view, at, at)
         at += size
-    scan(data, 0, check_body=random.random() < 0.5)
+    check_body = random.random() < 0.5
+    rows, used, end = scan(data, 0, check_body=check_body)
+    batch, *ends = columns(data, 0, LOG_SCHEMA, check_body=check_body)
+    if ends != [used, end] or batch.to_pylist() != log_batch(rows).to_pylist():
+        raise Finding("the scan of many records at once disagrees with the plain one")
 
 
 def batches(random: Random, note: Input) -> None:

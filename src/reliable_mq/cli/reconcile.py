@@ -33,7 +33,9 @@ CLEAN, FAILED, FINDINGS = 0, 1, 2
 
 def command(
     db: options.Databases = None,
-    store: options.Store = "",
+    store: options.Stores = None,
+    cluster: options.Cluster = "",
+    partial: options.Partial = False,
     broker_name: options.BrokerName = "",
     table_prefix: options.TablePrefix = "rmq_",
     ledgers: options.Ledgers = "",
@@ -56,7 +58,9 @@ def command(
 
     Exit code 0: clean, 2: findings, 1: failed.
     """
-    asked: dict[str, Any] = {"store": store, "out": out, "prefix": table_prefix}
+    first, *more = [each for each in store or [] if each] or [""]
+    asked: dict[str, Any] = {"store": first, "stores": tuple(more), "cluster": cluster or None}
+    asked |= {"partial": partial, "out": out, "prefix": table_prefix}
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"export": export or None, "ledgers": ledgers or None}
     # The variable names the application's database, also where somebody else's ledgers are judged.
@@ -121,8 +125,10 @@ def _run(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> dict[s
     is_export = asked["ledgers"] is not None
     if not urls and not is_export:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
-    if not asked["store"] and not is_export:
-        raise ConfigurationError("--store is missing: the broker's store directory")
+    if not asked["store"] and not asked["cluster"] and not is_export:
+        raise ConfigurationError(
+            "--store is missing: the broker's store directory; or --cluster: the name servers"
+        )
     if metrics:
         check_replaceable("--prometheus", metrics)
     if asked["tells"]:

@@ -21,9 +21,30 @@ Databases = Annotated[
         rich_help_panel=LEDGERS,
     ),
 ]
-Store = Annotated[
+Stores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store",
+        metavar="[NAME=]DIR",
+        help="Store directory of the broker, running or not; of several brokers repeat it with"
+        " their names.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+Cluster = Annotated[
     str,
-    typer.Option(help="Store directory of the broker, running or not.", rich_help_panel=LEDGERS),
+    typer.Option(
+        metavar="HOST:PORT;…",
+        help="Name servers of a running cluster, whose brokers are read by pulling.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+Partial = Annotated[
+    bool,
+    typer.Option(
+        help="Judge without the brokers that cannot be read; then the exit code is never 0.",
+        rich_help_panel=LEDGERS,
+    ),
 ]
 BrokerName = Annotated[
     str,

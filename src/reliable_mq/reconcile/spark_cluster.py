@@ -67,6 +67,7 @@ def read_cluster(
     messages_per_partition: int = MESSAGES_PER_PARTITION,
     timeout: float = TIMEOUT_SECONDS,
     is_partial: bool = False,
+    brokers: Collection[str] | None = None,
 ) -> list[BrokerLedger]:
     """Ask the name servers for the brokers, and each broker for what it holds.
 
@@ -78,18 +79,21 @@ def read_cluster(
         messages_per_partition: how many messages a partition has at most.
         timeout: seconds that each answer may take.
         is_partial: give a broker that cannot be read as `missing` instead of failing.
+        brokers: those that are read, by their names; None: all.
 
     Returns:
         One ledger for each broker, sorted by name.
 
     Raises:
         ConfigurationError: an address is none, or no broker has a topic that was asked for.
-        Unavailable: no name server, or a broker, does not answer; the text names it.
+        Unavailable: no name server, or a broker, does not answer, or none of the name servers
+            knows a broker that was asked for; the text names it.
         RemoteError, ProtocolError: an answer is a refusal or nonsense.
     """
     ledgers = []
-    brokers = _brokers(topic_pulls.addresses(name_servers), timeout)
-    for broker in brokers:
+    for broker in _brokers(topic_pulls.addresses(name_servers), timeout):
+        if brokers is not None and broker.name not in brokers:
+            continue
         try:
             with BlockingLink(broker.address, timeout) as link:
                 ask = _Asking(broker, link, frozenset(topics), since_ms, messages_per_partition)
@@ -99,6 +103,9 @@ def read_cluster(
             if not is_partial:
                 raise type(error)(told) if isinstance(error, Unavailable) else error from error
             ledgers.append(BrokerLedger(broker, missing=told))
+    gone = set(brokers or ()) - {ledger.broker.name for ledger in ledgers}
+    if gone:
+        raise Unavailable(f"no name server knows the broker {', '.join(sorted(gone))} any more")
     known = {topic for ledger in ledgers for topic, _ in ledger.queues}
     unknown = sorted(set(topics) - known)
     if unknown and all(ledger.missing is None for ledger in ledgers):

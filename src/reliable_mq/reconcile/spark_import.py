@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.spark_brokers import UNNAMED, BrokerLogs
 from reliable_mq.reconcile.spark_export import ABOUT, PROGRESS, QUEUE_BEGINS, RECORDS, VERSION
 from reliable_mq.reconcile.spark_job import Ledgers
 from reliable_mq.reconcile.sql_ranges import IdWindow
@@ -20,7 +21,6 @@ class Export(NamedTuple):
     """What an export says of itself. `removed_until`: what retention had removed by then."""
 
     exported: datetime
-    broker: str
     removed_until: datetime | None
 
 
@@ -37,32 +37,30 @@ def open_export(spark: SparkSession, uri: str) -> Export:
         raise ConfigurationError(f"{uri} is no export of ledgers, or not a whole one") from error
     if about["version"] != VERSION:
         raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
-    if len(about["brokers"]) != 1:
-        raise ConfigurationError(f"{uri} has the logs of several brokers: {about['brokers']}")
-    (broker,) = about["brokers"]
     removed_until = about["removed_until"]
-    return Export(_utc(about["exported"]), broker, removed_until and _utc(removed_until))
+    return Export(_utc(about["exported"]), removed_until and _utc(removed_until))
 
 
 def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
     """Return an export as the ledgers of a job, with what all its messages are judged by."""
-    progress: dict[tuple[str, str], dict[int, int]] = {}
+    progress: dict[tuple[str, str, str], dict[int, int]] = {}
     for row in spark.read.parquet(f"{uri}/{PROGRESS}").collect():
-        queues = progress.setdefault((row["consumer_group"], row["topic"]), {})
+        queues = progress.setdefault((row["broker"], row["consumer_group"], row["topic"]), {})
         queues[row["queue_id"]] = row["offset"]
-    begins = {
-        (row["topic"], row["queue_id"]): row["offset"]
-        for row in spark.read.parquet(f"{uri}/{QUEUE_BEGINS}").collect()
-    }
+    begins: dict[tuple[str, str], dict[int, int]] = {}
+    for row in spark.read.parquet(f"{uri}/{QUEUE_BEGINS}").collect():
+        begins.setdefault((row["broker"], row["topic"]), {})[row["queue_id"]] = row["offset"]
+    (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
+    logs = BrokerLogs(
+        {UNNAMED: uri}, progress=progress, begins=begins, brokers=frozenset(about["brokers"])
+    )
     stubs = spark.read.parquet(f"{uri}/stubs")
     log_size = spark.read.parquet(f"{uri}/{RECORDS}").agg({"size": "sum"}).collect()[0][0]
     return Ledgers(
         urls=(),
         prefix="",
-        store=uri,
+        logs=logs,
         window=IdWindow(),
-        progress=progress,
-        queue_begins=begins,
         managed=sorted(row["topic"] for row in stubs.select("topic").distinct().collect()),
         stub_count_max=stubs.count(),
         log_size=log_size or 0,

@@ -5,7 +5,7 @@ The judgement itself is `judge`, a pure function; Spark brings together what bel
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reliable_mq.reconcile import sql_ledger
+from reliable_mq.reconcile.spark_brokers import BrokerLogs, cluster_option
 from reliable_mq.reconcile.spark_exported_events import exported_events
 from reliable_mq.reconcile.spark_judge import FILES, ROWS, FileTask, Judging, RowTask
 from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
@@ -32,18 +33,16 @@ _RECORD_SIZE_MIN = 300  # bytes of a message with next to no body
 class Ledgers:
     """Where the ledgers are, and what was read of them beforehand because it is small.
 
-    `progress`: (group, topic) -> queue id -> committed offset. `queue_begins`: the first message
-    that a queue still has. `managed`: the topics for which a stub was ever written. `told_groups`:
-    see `sql_ledger.told_groups`. `stub_count_max` and `log_size` say how much there is. `export` is
-    the folder of an export, which is read in place of databases and store.
+    `logs`: the brokers' logs, and what their queues and groups say. `managed`: the topics for which
+    a stub was ever written. `told_groups`: see `sql_ledger.told_groups`. `stub_count_max` and
+    `log_size` say how much there is. `export` is the folder of an export, which is read in place of
+    databases and logs.
     """
 
     urls: Sequence[str]
     prefix: str
-    store: str
+    logs: BrokerLogs
     window: sql_ledger.IdWindow
-    progress: Mapping[tuple[str, str], Mapping[int, int]]
-    queue_begins: Mapping[tuple[str, int], int]
     managed: Sequence[str]
     told_groups: Sequence[str] = ()
     stub_count_max: int = 0
@@ -109,7 +108,11 @@ def _write_rows(events: DataFrame, judging: Judging, uri: str) -> Tally:
 def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
     if ledgers.export is not None:
         return exported_events(spark, ledgers.export)
-    reader = spark.read.format(LEDGERS_FORMAT).option("stores", json.dumps({"": ledgers.store}))
+    logs = ledgers.logs
+    reader = spark.read.format(LEDGERS_FORMAT).option("stores", json.dumps(dict(logs.stores)))
+    cluster = cluster_option(logs)
+    if cluster is not None:
+        reader = reader.option("cluster", cluster)
     reader = reader.option("urls", json.dumps(list(ledgers.urls)))
     reader = reader.option("toldGroups", json.dumps(list(ledgers.told_groups)))
     reader = reader.option("prefix", ledgers.prefix)
@@ -128,16 +131,15 @@ def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:
 
 
 def _world(ledgers: Ledgers, moment: Moment) -> World:
-    begins: dict[tuple[str, str], dict[int, int]] = {}
-    for (topic, queue_id), begin in ledgers.queue_begins.items():
-        begins.setdefault(("", topic), {})[queue_id] = begin
     return World(
         as_of=moment.as_of,
         grace=moment.grace,
         moving_since=moment.moving_since,
         managed=frozenset(ledgers.managed),
-        progress={("", *names): queues for names, queues in ledgers.progress.items()},
-        begins=begins,
+        progress=ledgers.logs.progress,
+        begins=ledgers.logs.begins,
+        brokers=ledgers.logs.brokers,
+        missing=frozenset(ledgers.logs.missing),
         since=moment.since,
         until=moment.until,
     )

@@ -7,7 +7,7 @@ event (`events`), packed into three columns (`event_rows`).
 Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the consumer groups
 whose consume logs lie in none of them: what they told the database of the stub stands for these;
 `prefix`, `idFrom`, `idTo` as of `spark_table_source`; `stores` a JSON object: the name of each
-broker, and the directory of its store.
+broker, and the directory of its store; `cluster`: see `spark_brokers.cluster_option`.
 """
 
 import json
@@ -35,6 +35,7 @@ from reliable_mq.reconcile.ledger_events import (
 )
 from reliable_mq.reconcile.log_schema import LOG_SCHEMA, columns_of
 from reliable_mq.reconcile.source_options import option
+from reliable_mq.reconcile.spark_brokers import broker_of, cluster_reader
 from reliable_mq.reconcile.spark_log_source import LogReader
 from reliable_mq.reconcile.spark_table_reader import TableReader
 from reliable_mq.reconcile.sql_ranges import IdWindow
@@ -63,6 +64,9 @@ class LedgersSource(DataSource):
             )
             for broker, path in json.loads(option(self.options, "stores")).items()
         ]
+        cluster = self.options.get("cluster")
+        if cluster is not None:
+            readers.append((cluster_reader(cluster, RECORD_COLUMNS), _cluster_events))
         told = json.loads(option(self.options, "toldGroups", "[]"))
         for url in json.loads(option(self.options, "urls")):
             readers.append((self._table(url, STUB, STUB_COLUMNS), stub_events))
@@ -82,6 +86,10 @@ class LedgersSource(DataSource):
             columns=columns,
             groups=groups,
         )
+
+
+def _cluster_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return record_events(batch, broker_of(batch))
 
 
 class LedgersReader(DataSourceReader):

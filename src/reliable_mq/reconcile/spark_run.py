@@ -21,15 +21,22 @@ from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.errors import ConfigurationError, ReliableMQError, StoreError
+from reliable_mq.errors import ConfigurationError, ReliableMQError
 from reliable_mq.message import new_message_id
-from reliable_mq.reconcile import conclusion, file_queues, file_store, sql_ledger
+from reliable_mq.reconcile import conclusion, sql_ledger
 from reliable_mq.reconcile.evidence import evidence_of
 from reliable_mq.reconcile.file_run_folders import LocalRunFolders
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate, plan
 from reliable_mq.reconcile.repair_outcome import outcome_of
 from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
+from reliable_mq.reconcile.spark_brokers import (
+    UNNAMED,
+    BrokerLogs,
+    hold_against,
+    named_stores,
+    open_logs,
+)
 from reliable_mq.reconcile.spark_causes import cause
 from reliable_mq.reconcile.spark_export import export_ledgers
 from reliable_mq.reconcile.spark_import import exported_ledgers, open_export
@@ -56,9 +63,11 @@ class Options:
     `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
     findings the first `findings_max` are written into the table; the folder has all. Of the runs'
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
-    `choice` and `rate` say what is repaired, and how fast. `tells`: people are told of what is new.
-    `export`: where the ledgers are written first, to be judged from there. `ledgers`: an export to
-    judge in place of databases and store, as of its time; such a run has no row.
+    `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
+    `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
+    repaired, and how fast. `tells`: people are told of what is new. `export`: where the ledgers are
+    written first, to be judged from there. `ledgers`: an export to judge in place of databases and
+    store, as of its time; such a run has no row.
     """
 
     database: str
@@ -80,6 +89,9 @@ class Options:
     tells: bool = False
     export: str | None = None
     ledgers: str | None = None
+    stores: tuple[str, ...] = ()
+    cluster: str | None = None
+    partial: bool = False
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -102,7 +114,7 @@ def reconcile(options: Options) -> dict[str, Any]:
     if options.ledgers is None:
         options = _after_retention(options)
         ledgers, is_small = _open_ledgers(options)
-        options = replace(options, broker_name=_broker_of_store(options, ledgers.window))
+        options, ledgers = _of_its_brokers(options, ledgers)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     try:
         with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
@@ -227,12 +239,12 @@ def _judge(
         result.sort_findings(found)
     summary = summarize(
         run_id=run_id,
-        moment=_moment_fields(options, moment),
+        moment=_moment_fields(moment, ledgers.logs),
         ledgers=tally.ledger_counts(),
         groups=groups,
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
         flow=tally.flow,
-        whole=_whole(options),
+        whole=_whole(options, ledgers.logs),
     )
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(options, run_id, result) if is_planned else None
@@ -240,12 +252,13 @@ def _judge(
     return summary, result
 
 
-def _whole(options: Options) -> dict[str, str | None]:
-    """Return what was read; nothing is missing, or the run would have failed."""
+def _whole(options: Options, logs: BrokerLogs) -> dict[str, str | None]:
+    """Return what was read, and what is missing of it: nothing, or the run is a partial one."""
     if options.ledgers is not None:
         return {f"export {options.ledgers}": None}
     tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
-    return dict.fromkeys((*tables, LOG, "consumer progress"))
+    whole: dict[str, str | None] = dict.fromkeys((*tables, LOG, "consumer progress"))
+    return whole | {f"log of broker {name}": why for name, why in sorted(logs.missing.items())}
 
 
 def _check(options: Options) -> None:
@@ -253,10 +266,13 @@ def _check(options: Options) -> None:
         raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
-    if options.ledgers is not None and (options.databases or options.store or options.export):
-        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
     if options.ledgers is not None and options.repair is not None:
         raise ConfigurationError("--repair needs the databases: give --db and --store")
+    from_logs = (options.store, *options.stores, options.cluster, options.export)
+    if options.ledgers is not None and (options.databases or any(from_logs)):
+        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
+    if options.export is not None and (options.cluster or options.partial):
+        raise ConfigurationError("--export writes whole logs: give --store, and no --partial")
 
 
 def _export(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
@@ -267,7 +283,10 @@ def _export(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
         *(spark, options.export),
         urls=options.databases,
         prefix=options.prefix,
-        stores={options.broker_name or "": options.store},
+        stores={
+            name or options.broker_name or UNNAMED: path
+            for name, path in ledgers.logs.stores.items()
+        },
         now=options.now,
         removed_until=_removed_until(options),
     )
@@ -278,15 +297,13 @@ def _open_export(spark: SparkSession, options: Options) -> tuple[Options, Ledger
     """Return what is to be judged of an export, as of its time."""
     uri = options.ledgers or ""
     export = open_export(spark, uri)
-    options = replace(options, now=export.exported, store=uri, broker_name=export.broker or None)
+    options = replace(options, now=export.exported, store=uri)
     return _judged_since(options, export.removed_until), exported_ledgers(spark, uri)
 
 
 def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
-    layout = file_store.read_layout(options.store)
-    if layout.missing:
-        raise StoreError(f"the store {options.store} is not whole: {'; '.join(layout.missing)}")
-    progress = file_queues.read_progress(options.store)
+    stores = named_stores(each for each in (options.store, *options.stores) if each)
+    logs = open_logs(stores, options.cluster, is_partial=options.partial)
     for url in options.databases:
         sql_ledger.check_tables(url, options.prefix)
     window = sql_ledger.IdWindow(
@@ -298,51 +315,32 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
     for url in options.databases:
         managed.update(sql_ledger.managed_topics(url, options.prefix))
         stubs += sql_ledger.stub_count_at_most(url, options.prefix)
-    log_size = layout.sure_end - layout.log_begin
-    is_small = log_size <= _SMALL_LOG_SIZE and stubs <= _SMALL_STUB_COUNT
+    is_small = logs.size <= _SMALL_LOG_SIZE and stubs <= _SMALL_STUB_COUNT
     ledgers = Ledgers(
         urls=options.databases,
         prefix=options.prefix,
-        store=options.store,
+        logs=logs,
         window=window,
-        progress=progress,
-        queue_begins=layout.queue_begins,
         managed=sorted(managed),
         told_groups=sql_ledger.told_groups(options.databases, options.prefix),
         stub_count_max=stubs,
-        log_size=log_size,
+        log_size=logs.size,
     )
     return ledgers, is_small
 
 
-def _broker_of_store(options: Options, window: sql_ledger.IdWindow) -> str | None:
-    """Return the broker that the ledgers name; refuse several of them.
-
-    What one broker holds, another one's log cannot know: judged against the wrong store, a message
-    would be called lost, and be sent again by a repair.
-    """
-    names: set[str] = set()
+def _of_its_brokers(options: Options, ledgers: Ledgers) -> tuple[Options, Ledgers]:
+    """Hold the logs against the brokers that the tables name; see `hold_against`."""
+    named: set[str] = set()
     for url in options.databases:
-        names |= sql_ledger.broker_names(url, options.prefix, window)
-    told = f"{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
-    if options.broker_name and names - {options.broker_name}:
-        raise ConfigurationError(
-            f"stubs and consume logs name the broker{told}, but --broker-name says that --store"
-            f" is the log of {options.broker_name}; it cannot judge messages of another broker."
-            f" {_OTHER_WINDOW}"
-        )
-    if len(names) > 1:
-        raise ConfigurationError(
-            f"stubs and consume logs name the broker{told}, but --store is the log of one of them;"
-            f" it cannot judge messages of another broker. {_OTHER_WINDOW}"
-        )
-    return next(iter(names), options.broker_name)
+        named |= sql_ledger.broker_names(url, options.prefix, ledgers.window)
+    logs, claimed = hold_against(
+        ledgers.logs, named, claimed=options.broker_name, is_partial=options.partial
+    )
+    return replace(options, broker_name=claimed), replace(ledgers, logs=logs)
 
 
-_OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
-
-
-def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
+def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
     def text(when: datetime | None) -> str | None:
         return when.isoformat().replace("+00:00", "Z") if when else None
 
@@ -351,7 +349,7 @@ def _moment_fields(options: Options, moment: Moment) -> dict[str, Any]:
         "since": text(moment.since),
         "until": text(moment.until),
         "grace_seconds": moment.grace.total_seconds(),
-        "store": options.store,
+        "store": logs.told(),
     }
 
 
@@ -380,7 +378,7 @@ def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:
         "since": options.since,
         "until": options.until,
         "grace_seconds": options.grace.total_seconds(),
-        "store": options.store,
+        "store": summary["store"],
         "verdicts": json.dumps(summary["verdicts"]),
         "ledgers": json.dumps(summary["ledgers"]),
         "findings": summary["findings_total"],

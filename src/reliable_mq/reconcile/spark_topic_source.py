@@ -15,7 +15,7 @@ the system); `from` leave out what was stored before, ISO 8601 or `-24h`; `colum
 of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -129,6 +129,7 @@ class TopicReader(DataSourceReader):
         since_ms: leave out what was stored before, milliseconds since the epoch.
         messages_per_partition: how many messages a partition has at most.
         timeout: seconds that each answer may take.
+        brokers: those that are read, by their names; None: all.
     """
 
     def __init__(
@@ -141,7 +142,9 @@ class TopicReader(DataSourceReader):
         since_ms: int = 0,
         messages_per_partition: int = MESSAGES_PER_PARTITION,
         timeout: float = TIMEOUT_SECONDS,
+        brokers: Collection[str] | None = None,
     ) -> None:
+        self._brokers = brokers
         self._name_servers = name_servers
         self._topics = topics
         self._schema = schema
@@ -158,6 +161,7 @@ class TopicReader(DataSourceReader):
             since_ms=self._since_ms,
             messages_per_partition=self._messages_per_partition,
             timeout=self._timeout,
+            brokers=self._brokers,
         )
         found = [each for ledger in ledgers for each in ledger.partitions]
         return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
