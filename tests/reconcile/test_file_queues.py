@@ -80,6 +80,13 @@ def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
     assert missing == "it has no consume queues, which tell where the log must end"
 
 
+def test_a_store_whose_log_is_still_empty_is_whole(tmp_path: Path) -> None:
+    path = StoreWriter(tmp_path).write()
+    shutil.rmtree(tmp_path / "config")
+
+    assert read_layout(path).missing == ()
+
+
 def test_a_segment_that_was_cut_short_is_damage_up_to_the_next(tmp_path: Path) -> None:
     path = filled(tmp_path).write()
     whole = all_rows(read_layout(path))

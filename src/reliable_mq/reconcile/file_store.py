@@ -29,7 +29,15 @@ from reliable_mq.reconcile.file_queues import (
 )
 from reliable_mq.reconcile.log_columns import columns
 from reliable_mq.reconcile.log_roles import RETRY_PREFIX, Customs, pop_retries
-from reliable_mq.reconcile.log_scan import End, LogRow, damaged, find_record, scan
+from reliable_mq.reconcile.log_scan import (
+    HEAD_SIZE_MAX,
+    End,
+    LogRow,
+    damaged,
+    find_record,
+    scan,
+    store_time_in,
+)
 from reliable_mq.reconcile.log_schema import BODY, PROPERTIES, columns_of, log_batch
 
 _Found = TypeVar("_Found", bound=Sized)
@@ -104,7 +112,7 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
         found = queue.first_at_or_after(log_begin)
         begins[queue.topic, queue.queue_id] = found[0] if found else queue.bounds()[1]
     partitions = _partitions(segments, queues, sure_end, split_size, _retries(store, queues))
-    missing = _missing(store, queues, bool(segments))
+    missing = _missing(store, queues, segments)
     return StoreLayout(log_begin, sure_end, partitions, begins, missing)
 
 
@@ -116,8 +124,8 @@ def _retries(store: str, queues: list[QueueFiles]) -> tuple[tuple[str, str, str]
     return tuple((name, group, topic) for name, (group, topic) in found.items())
 
 
-def _missing(store: str, queues: list[QueueFiles], has_segments: bool) -> tuple[str, ...]:
-    if not has_segments:
+def _missing(store: str, queues: list[QueueFiles], segments: list[Path]) -> tuple[str, ...]:
+    if not any(_has_records(path) for path in segments):  # brokers make files before they fill them
         return ()
     found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
     if not queues:
@@ -125,6 +133,11 @@ def _missing(store: str, queues: list[QueueFiles], has_segments: bool) -> tuple[
     if not has_progress(store):
         found.append(f"it has no config/{OFFSETS}, which tells how far consumer groups have come")
     return tuple(found)
+
+
+def _has_records(segment: Path) -> bool:
+    with segment.open("rb") as file:
+        return store_time_in(file.read(HEAD_SIZE_MAX)) is not None
 
 
 def _partitions(
