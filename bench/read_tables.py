@@ -42,9 +42,7 @@ def by_arrow(url: str, table: str, columns: tuple[str, ...]) -> int:
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
 
-def best_of(
-    work: Callable[[], object], server: int | None, rounds: int
-) -> tuple[float, float | None]:
+def best_of(work: Callable[[], object], server: int | None, rounds: int) -> tuple[float, float]:
     """Return the processor seconds of the best round: of the readers, and of the server."""
 
     def taken() -> tuple[float, float]:
@@ -57,7 +55,9 @@ def best_of(
         work()
         after = taken()
         found.append((after[0] - before[0], after[1] - before[1]))
-    return min(each for each, _ in found), min(each for _, each in found)
+    # Time of a worker that ended without its parent's noticing is lost: that round is none.
+    readers, servers = ([each for each in times if each > 0] for times in zip(*found, strict=True))
+    return min(readers), min(servers)
 
 
 def measured(options: argparse.Namespace, ledgers: Ledgers) -> list[dict[str, Any]]:
@@ -66,9 +66,8 @@ def measured(options: argparse.Namespace, ledgers: Ledgers) -> list[dict[str, An
     url, server = ledgers.postgres.url, ledgers.postgres.pid
     counts: dict[str, int] = {}
 
-    def note(what: str, rows: int, seconds: float | None, bar: str = "") -> None:
-        if seconds:
-            found.append({"what": what, "value": rows / seconds, "unit": "rows/s", "bar": bar})
+    def note(what: str, rows: int, seconds: float, bar: str = "") -> None:
+        found.append({"what": what, "value": rows / seconds, "unit": "rows/s", "bar": bar})
 
     for asked, (table, columns, is_barred) in ASKED.items():
         counts[table] = by_arrow(url, table, columns)  # and the cache of files is warm

@@ -46,7 +46,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--db": "shop.db"}, "not a database URL"),
         ({"--db": "oddsql://host/name"}, "not a database URL"),
         ({"--db": "postgresql+psycopg://nobody@127.0.0.1:1/x"}, "database:"),
-        ({"--db": "sqlite:////nowhere/shop.db"}, "database:"),
+        ({"--db": "sqlite:////nowhere/shop.db"}, "'/nowhere/shop.db' does not exist"),
         (
             {"--table-prefix": "other_"},
             "no table other_consume_log and no table other_message_stub",

@@ -26,6 +26,7 @@ from reliable_mq.reconcile.ledger_columns import (
 )
 from reliable_mq.reconcile.source_filters import Condition
 from reliable_mq.reconcile.sql_arrow import Asked, read
+from reliable_mq.reconcile.sql_ledger import check_tables
 from reliable_mq.sql_types import EARLIEST, LATEST
 from reliable_mq.wire.record import body_checksum
 
@@ -211,6 +212,22 @@ def test_text_that_is_no_moment_is_read_as_the_earliest(tmp_path: Any) -> None:
     assert [row["update_date"] for row in found] == [EARLIEST, LONG_AGO]
 
 
+def test_text_that_is_no_utf_8_takes_no_other_row_along(tmp_path: Any) -> None:
+    tables = TableWriter(f"sqlite:///{tmp_path}/a.db")
+    tables.stub(message_id(1))
+    tables.stub(message_id(2), tag="paid")
+    url = tables.write()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        broken = "UPDATE rmq_message_stub SET tag = CAST(x'61ff62' AS TEXT) WHERE seq = 1"
+        connection.execute(text(broken))
+    engine.dispose()
+
+    (batch,) = read(url, Asked(STUB, "rmq_", ("tag",)))
+
+    assert batch.column("tag").to_pylist() == ["a\ufffdb", "paid"]
+
+
 def test_conditions_leave_out_the_same_rows_everywhere(database_url: str) -> None:
     tables = TableWriter(database_url)
     for number, tag in enumerate(("B", ODD_TEXT, "a", "b")):
@@ -294,7 +311,11 @@ def test_a_database_that_is_not_there_is_one_line_without_its_password() -> None
 
 
 def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path}/none.db"
+
     with pytest.raises(Unavailable):
-        list(read(f"sqlite:///{tmp_path}/none.db", Asked(STUB, "rmq_", ("topic",))))
+        list(read(url, Asked(STUB, "rmq_", ("topic",))))
+    with pytest.raises(ConfigurationError, match=r"none\.db' does not exist"):
+        check_tables(url, "rmq_")
 
     assert list(tmp_path.iterdir()) == []

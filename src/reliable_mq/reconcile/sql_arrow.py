@@ -4,7 +4,8 @@ Receives what is asked of a table; hands on batches of exactly the columns that 
 the types of `ledger_columns`, whichever database they come from. PostgreSQL and SQLite are read by
 their ADBC drivers (`sql_adbc`), all others row by row by SQLAlchemy. It reads only.
 
-A moment that no datetime can be is read as `sql_types.EARLIEST` or `LATEST`.
+Text that is no UTF-8 is read as far as it is. A moment that no datetime can be is read as
+`sql_types.EARLIEST` or `LATEST`.
 """
 
 import time
@@ -286,10 +287,21 @@ def checksums(contents: pa.BinaryArray) -> pa.Array:
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
-        return column
+        return _readable(column) if kind == pa.string() else column
     if kind == TIME and pa.types.is_string(column.type):
         return _times(column)
     return column.cast(kind)
+
+
+def _readable(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts as UTF-8. SQLite keeps whatever it was given, and one row must not end all."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = texts.cast(pa.binary()).to_pylist()
+        said = [each if each is None else each.decode(errors="replace") for each in raw]
+        return pa.array(said, type=pa.string())
+    return texts
 
 
 def _times(texts: pa.StringArray) -> pa.Array:

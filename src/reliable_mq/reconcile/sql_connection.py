@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -37,12 +38,17 @@ def sync_url(url: str) -> URL:
 
 
 def open_engine(url: str) -> Engine:
-    """Return an engine that keeps no connection.
+    """Return an engine that keeps no connection, and makes no SQLite file that is not there.
 
     Raises:
-        ConfigurationError: when `url` names no database that can be used.
+        ConfigurationError: when `url` names no database that can be used, or no file that is there.
     """
-    return create_engine(sync_url(url), poolclass=NullPool)
+    parsed = sync_url(url)
+    path = parsed.database or ""
+    is_file = parsed.get_backend_name() == "sqlite" and not path.startswith(("file:", ":memory:"))
+    if is_file and not Path(path).exists():
+        raise ConfigurationError(f"the SQLite file {path!r} does not exist")
+    return create_engine(parsed, poolclass=NullPool)
 
 
 @contextmanager
