@@ -24,6 +24,7 @@ from tests.reconcile.plain import PlainReconciliation
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.reconcile.repair import Choice
 from reliable_mq.reconcile.spark_run import Options, reconcile
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.reconcile.verdict import FINDINGS, Verdict
@@ -124,21 +125,32 @@ def test_a_repair_makes_the_next_run_clean_and_is_audited(
     acknowledged, queue = cases.new(ack=Verdict.LOST)
     place = {"broker_name": "broker-a", "queue_id": queue, "offset": 9, "count": 16}
     cases.stub(acknowledged, status=1, resend_time=None, **place)
+    held, queue = cases.new(payments=Verdict.STUCK)
+    cases.stub(held, "payments", **cases.send(held, queue))
+    cases.passed("payments", queue)
+    dead = {"owner": "worker-1", "lease_until": LONG_AGO, "attempt": 16}
+    cases.tables.log(held, "payments", 0, **dead)
+    given_up, queue = cases.new(payments=Verdict.DEAD_LETTERED)
+    cases.stub(given_up, "payments", **cases.send(given_up, queue))
+    letter = {"UNIQ_KEY": given_up, "RETRY_TOPIC": "orders", "DEAD_LETTER_REASON": "no such card"}
+    cases.store.add("%DLQ%payments", BODY, properties=letter, reconsume_times=16)
     url, store = cases.write()
     stubs = message_stub_table(MetaData())
+    asked = {"choice": Choice(void=frozenset({Verdict.DEAD_LETTERED}))}
     before = rows_of(url, stubs)
 
-    planned = reconcile(options(url, store, tmp_path / "out", repair="plan"))
+    planned = reconcile(options(url, store, tmp_path / "out", repair="plan", **asked))
 
     assert verdicts_in(tmp_path / "out") == cases.expected
     actions = {a["message_id"]: a["action"] for a in planned["repair"]["actions"]}
     expected = {sent: "mark", known: "confirm", lost: "resend", acknowledged: "resend"}
+    expected |= {held: "release", given_up: "void"}
     assert actions == expected
     assert rows_of(url, stubs) == before
 
-    applied = reconcile(options(url, store, tmp_path / "out", repair="apply"))
+    applied = reconcile(options(url, store, tmp_path / "out", repair="apply", **asked))
 
-    assert applied["repair"]["changed"] == 4
+    assert applied["repair"]["changed"] == 6
     after = {row["message_id"]: row for row in rows_of(url, stubs)}
     for identity in (lost, acknowledged):
         stub = after[identity]
@@ -149,14 +161,17 @@ def test_a_repair_makes_the_next_run_clean_and_is_audited(
     audited = rows_of(url, audit_table(MetaData(), "rmq_"))
     assert {row["message_id"]: row["action"] for row in audited} == expected
     assert applied["repair"]["by_action"]["resend"] == {"planned": 2, "changed": 2}
-    assert applied["repair"]["outcomes"] == {"done": 4}
+    assert applied["repair"]["outcomes"] == {"done": 6}
+    assert (after[held]["count"], after[given_up]["status"]) == (0, 2)
+    (log,) = (r for r in rows_of(url, cases.tables.logs) if r["message_id"] == held)
+    assert (log["owner"], log["attempt"], log["in_doubt"]) == (None, 0, True)
 
-    _send_what_is_due(url, cases.store, (lost, acknowledged))
+    _send_what_is_due(url, cases.store, (lost, acknowledged, held))
     again = reconcile(options(url, store, tmp_path / "out", repair="apply"))
 
     assert again["clean"], again["findings"]
     assert again["repair"] is None
-    assert len(rows_of(url, audit_table(MetaData(), "rmq_"))) == 4
+    assert len(rows_of(url, audit_table(MetaData(), "rmq_"))) == 6
 
 
 def _send_what_is_due(url: str, store: StoreWriter, identities: tuple[str, ...]) -> None:

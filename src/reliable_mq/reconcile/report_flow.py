@@ -59,7 +59,9 @@ def latency_section(latencies: Mapping[str, Any], stations: Sequence[Mapping[str
 
 
 def _by_topic(stations: Sequence[Mapping[str, Any]]) -> str:
-    in_order = sorted(stations, key=lambda each: -each["p99"])[:TOPICS_SHOWN_MAX]
+    names = list(dict.fromkeys(each["station"] for each in stations))
+    slowest = sorted(stations, key=lambda each: -each["p99"])[:TOPICS_SHOWN_MAX]
+    in_order = sorted(slowest, key=lambda each: names.index(each["station"]))
     rows = (
         (
             escape(each["topic"]),

@@ -184,7 +184,7 @@ def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
         (
             _text(topic["topic"]),
             _text(topic["consumer_group"] or "broker only"),
-            f'<div class="number">{sum(topic["verdicts"].values()):,}</div>',
+            f"{sum(topic['verdicts'].values()):,}",
             verdict_bar(topic["verdicts"], 10),
         )
         for topic in topics
@@ -192,7 +192,8 @@ def _topics(topics: Iterable[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     heads = ("topic", "consumer group", "verdicts", "")
-    return f"<section><h2>By topic and consumer group</h2>{table(heads, rows)}</section>"
+    told = table(heads, rows, numbers_from=2)
+    return f"<section><h2>By topic and consumer group</h2>{told}</section>"
 
 
 def _foot(summary: Mapping[str, Any]) -> str:
