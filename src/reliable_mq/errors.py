@@ -12,6 +12,7 @@
     ├── Unavailable            theirs; nothing is wrong with the call, try again
     │   ├── ConnectionLost         the peer went away
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
+    │   ├── TooManyInFlight        yours or theirs; you send faster than brokers take it
     │   ├── NotSent                an earlier message of the same queue failed; this one waits
     │   ├── HalfRolledBack         a check-back ended a half; run its transaction again
     │   └── NoRoute                the name servers know no broker for the topic (yet)
@@ -89,6 +90,10 @@ class ConnectionLost(Unavailable):
 
 class RequestTimeout(Unavailable):
     """No answer came in time: the request may or may not have taken effect."""
+
+
+class TooManyInFlight(Unavailable):
+    """So many messages are on their way that this one found no place in time. It was not sent."""
 
 
 class NotSent(Unavailable):

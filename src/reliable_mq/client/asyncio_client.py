@@ -21,6 +21,7 @@ from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.subscription import Subscription
 from reliable_mq.client.thread_handling import AnyHandler
+from reliable_mq.client.thread_in_flight import InFlight
 from reliable_mq.client.transaction import TransactionFlows
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import RequestCode
@@ -52,7 +53,9 @@ class AsyncClient(AsyncEngine):
         self.transactions = AsyncTransactions(flows, self.run, self.membership.produce_everywhere)
         self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         self._consumers: dict[str, AsyncPushConsumer] = {}
-        self._in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        #: the messages of `send` that are on their way
+        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -78,17 +81,35 @@ class AsyncClient(AsyncEngine):
     ) -> SendResult:
         """Send one message and return where it is stored.
 
+        It waits for a place while `in_flight_count_max` messages are on their way, or
+        `in_flight_size_max` bytes of bodies.
+
         Args:
             message: what to send.
-            timeout: seconds for all tries together.
+            timeout: seconds for the wait and all tries together.
             queue: the queue to use; by default the ordering key or the turn chooses.
 
         Raises:
             MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
             RemoteError: when the broker refuses it; `retryable` of the class says what to do.
             Unavailable: when no broker takes it in time. It may be stored all the same.
             ProtocolError: when the answer does not read. It may be stored all the same.
         """
+        size = size_of(message)
+        if not self.in_flight.take(size):
+            begun = time.monotonic()
+            await self.in_flight.wait(size, timeout)
+            timeout -= time.monotonic() - begun
+        try:
+            return await self.send_unbounded(message, timeout=timeout, queue=queue)
+        finally:
+            self.in_flight.give(size)
+
+    async def send_unbounded(
+        self, message: Message, *, timeout: float, queue: MessageQueue | None
+    ) -> SendResult:
+        """Send a message whose caller has a place in `in_flight`, and gives it back."""
         self._sends()
         return await self.run(self._producer.send(message, timeout=timeout, queue=queue))
 
@@ -195,8 +216,14 @@ class AsyncClient(AsyncEngine):
         await self.membership.leave(group.name)
 
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
-        async with self._in_flight:
+        async with self._groups_in_flight:
             return await self.run(self._producer.send_in_order(group.batches, group.queue))
 
     def _sends(self) -> None:
         self.membership.produce(self.settings.producer_group)
+
+
+def size_of(message: Message) -> int:
+    """Return how much room a message takes; what is no message is refused later, with reasons."""
+    body: object = message.body
+    return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0

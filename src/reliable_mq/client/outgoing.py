@@ -68,7 +68,7 @@ def check_topic(topic: str) -> None:
         )
 
 
-def check_message(message: Message) -> None:
+def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) -> None:
     """Check what a broker or another client would refuse, before anything is promised.
 
     Raises:
@@ -79,10 +79,8 @@ def check_message(message: Message) -> None:
         raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
     if not message.body:
         raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
-    if len(message.body) > MESSAGE_BODY_SIZE_MAX:
-        raise MessageRefused(
-            f"the body has {len(message.body)} bytes, {MESSAGE_BODY_SIZE_MAX} are allowed"
-        )
+    if len(message.body) > body_size_max:
+        raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     if any(" " in key for key in message.keys):
@@ -139,15 +137,34 @@ class Letter(msgspec.Struct, frozen=True):
         return BATCH_ITEM_OVERHEAD + len(self.message.body) + len(self.properties)
 
 
-def letter(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -> Letter:
+def letter(
+    message: Message,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes],
+    body_size_max: int = MESSAGE_BODY_SIZE_MAX,
+) -> Letter:
     """Return `message` ready to be sent.
 
     Raises:
         MessageRefused: when it cannot be sent as it is.
     """
-    check_message(message)
+    check_message(message, body_size_max)
     message = named(message, now_ms, random_bytes)
     return Letter(message, properties_of(message))
+
+
+def check_batch(batch: Sequence[Letter], size_max: int) -> None:
+    """Check what one request may hold.
+
+    Raises:
+        MessageRefused: when the messages are too large together.
+    """
+    size = sum(out.batch_size for out in batch)
+    if size > size_max:
+        raise MessageRefused(
+            f"the {len(batch)} messages of the batch have {size} bytes together, {size_max} are"
+            " allowed: send fewer, or use send_many"
+        )
 
 
 class Sender(msgspec.Struct, frozen=True):

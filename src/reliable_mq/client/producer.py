@@ -13,6 +13,7 @@ from reliable_mq.client.flow import Flow, Post, Wait, call, now
 from reliable_mq.client.outgoing import (
     Letter,
     Sender,
+    check_batch,
     letter,
     read_batch_results,
     read_result,
@@ -21,6 +22,7 @@ from reliable_mq.client.outgoing import (
 from reliable_mq.client.queue_choice import Turns, queue_of_key
 from reliable_mq.client.routes import Route, RouteTable
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.slow_brokers import BUSY_SECONDS, FAILED_SECONDS, SlowBrokers
 from reliable_mq.errors import (
     MessageRefused,
     NotSent,
@@ -34,7 +36,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.remote_faults import remote_error
 
-#: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included
+#: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included, and a quota that is used up
 RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -45,9 +47,17 @@ RETRY_CODES = frozenset(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.GO_AWAY,
+        ResponseCode.FLOW_CONTROL,
     }
 )
-_BACKOFF_SECONDS = 0.05
+
+_BUSY_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
 
 Bind = Callable[[MessageQueue, int], Command]
 """Makes the command that sends to a queue, given milliseconds since the epoch."""
@@ -71,6 +81,7 @@ class Producer:
         self._settings = settings
         self._routes = routes
         self._random_bytes = random_bytes
+        self._slow = SlowBrokers()
         self._turns = Turns(int.from_bytes(random_bytes(2)))
         self._sender = Sender(settings.producer_group, settings.new_topic_queues)
 
@@ -90,7 +101,7 @@ class Producer:
             Unavailable: when no broker takes it in time. It may be stored all the same.
         """
         instant = yield from now()
-        out = letter(message, instant.epoch_ms, self._random_bytes)
+        out = self.prepare(message, instant.epoch_ms)
         message_id = out.message.message_id
 
         def bind(to: MessageQueue, now_ms: int) -> Command:
@@ -109,9 +120,9 @@ class Producer:
             Unavailable: when no broker can be reached.
         """
         instant = yield from now()
-        out = letter(message, instant.epoch_ms, self._random_bytes)
+        out = self.prepare(message, instant.epoch_ms)
         route = yield from self._routes.to_send(message.topic)
-        queue = self._choose(route, message.ordering_key, "")
+        queue = self._choose(route, message.ordering_key, "", instant.seconds)
         command = self._sender.command(out, queue, instant.epoch_ms, oneway=True)
         yield Post(self._address(route, queue), command)
 
@@ -120,7 +131,7 @@ class Producer:
     ) -> Flow[SendResult]:
         """Send a message to a retry topic, as a broker would that takes a message back."""
         instant = yield from now()
-        out = letter(message, instant.epoch_ms, self._random_bytes)
+        out = self.prepare(message, instant.epoch_ms)
 
         def bind(to: MessageQueue, now_ms: int) -> Command:
             return self._sender.command(
@@ -160,7 +171,7 @@ class Producer:
         if len(homes) > 1 and queue is None:
             raise MessageRefused("the ordering keys of a batch belong to different queues")
         instant = yield from now()
-        batch = [letter(message, instant.epoch_ms, self._random_bytes) for message in messages]
+        batch = [self.prepare(message, instant.epoch_ms) for message in messages]
         results = yield from self.send_letters(
             batch, queue or next(iter(homes), None), timeout=timeout
         )
@@ -173,7 +184,14 @@ class Producer:
     def send_letters(
         self, batch: Sequence[Letter], queue: MessageQueue | None, *, timeout: float
     ) -> Flow[list[SendResult]]:
-        """Send messages of one topic to `queue`, or to the next one, in one request."""
+        """Send messages of one topic to `queue`, or to the next one, in one request.
+
+        Raises:
+            MessageRefused: when they are too large together.
+            RemoteError, Unavailable, ProtocolError: as `send`.
+        """
+        if len(batch) > 1:
+            check_batch(batch, self._settings.body_size_max)
         ids = [out.message.message_id for out in batch]
 
         def bind(to: MessageQueue, now_ms: int) -> Command:
@@ -233,7 +251,7 @@ class Producer:
         Raises:
             MessageRefused: when it cannot be sent as it is.
         """
-        return letter(message, now_ms, self._random_bytes)
+        return letter(message, now_ms, self._random_bytes, self._settings.body_size_max)
 
     def deliver(
         self,
@@ -251,45 +269,82 @@ class Producer:
         """
         instant = yield from now()
         deadline = instant.seconds + timeout
+        bound = queue is not None or bool(ordering_key)
         avoid = ""
         failure: ReliableMQError = RequestTimeout(f"no time is left to send to topic {topic}")
         for attempt in range(1 + self._settings.retries):
-            instant = yield from now()
             if instant.seconds >= deadline:
                 break
+            tried = ""
             try:
                 route = yield from self._routes.to_send(topic)
-                chosen = queue or self._choose(route, ordering_key, avoid)
-                avoid = chosen.broker_name
+                chosen = queue or self._choose(route, ordering_key, avoid, instant.seconds)
+                avoid = tried = chosen.broker_name
                 address = self._address(route, chosen)
-                command = bind(chosen, instant.epoch_ms)
-                reply = yield from call(address, command, deadline - instant.seconds)
+                left = self._share(route, chosen, deadline - instant.seconds, attempt, bound=bound)
+                reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
+                begun, instant = instant.seconds, (yield from now())
+                self._note(chosen, reply.code, instant.seconds - begun, instant.seconds)
                 if reply.code not in RETRY_CODES:
                     return reply, chosen
                 failure = remote_error(reply.code, reply.remark)
             except Unavailable as error:
                 failure = error
+                instant = yield from now()
+                if tried:
+                    self._slow.note(tried, FAILED_SECONDS, instant.seconds)
             self._routes.doubt(topic)
-            bound = queue is not None or bool(ordering_key)
-            if attempt < self._settings.retries and (bound or not self._has_other(topic, avoid)):
-                yield Wait(_BACKOFF_SECONDS * 4**attempt)
+            if attempt < self._settings.retries and (
+                bound or not self._has_other(topic, avoid, instant.seconds)
+            ):
+                yield Wait(self._pause(attempt))
+                instant = yield from now()
         raise failure
 
-    def _choose(self, route: Route, ordering_key: str, avoid: str) -> MessageQueue:
+    def _share(
+        self, route: Route, queue: MessageQueue, left: float, attempt: int, *, bound: bool
+    ) -> float:
+        """Return how long a try may take: all there is, when no other broker could do it better."""
+        tries = 1 + self._settings.retries - attempt
+        if bound or tries == 1 or not _others(route, queue.broker_name):
+            return left
+        return min(left, max(self._settings.try_timeout, left / tries))
+
+    def _note(self, queue: MessageQueue, code: int, took: float, seconds: float) -> None:
+        if code in _BUSY_CODES:
+            took = max(took, BUSY_SECONDS)
+        self._slow.note(queue.broker_name, took, seconds)
+
+    def _pause(self, attempt: int) -> float:
+        chance = int.from_bytes(self._random_bytes(2)) / 0xFFFF
+        return self._settings.backoff_seconds * 4.0**attempt * (1 - chance / 2)
+
+    def _choose(self, route: Route, ordering_key: str, avoid: str, seconds: float) -> MessageQueue:
         if ordering_key:
             return queue_of_key(ordering_key, route.writable)
-        return self._turns.choose(route.writable, avoid)
+        if not self._settings.avoids_slow_brokers:
+            return self._turns.choose(route.writable, avoid)
+        return self._turns.choose(
+            route.writable, avoid, lambda name: self._slow.rank(name, seconds)
+        )
 
-    def _has_other(self, topic: str, failed: str) -> bool:
-        """Whether the next try goes to another broker than `failed`, so that it need not wait."""
+    def _has_other(self, topic: str, failed: str, seconds: float) -> bool:
+        """Whether a broker that is not slow is left beside `failed`: then no try need wait."""
         route = self._routes.find(topic)
-        return route is not None and any(q.broker_name != failed for q in route.writable)
+        return route is not None and any(
+            not self._slow.rank(name, seconds) for name in _others(route, failed)
+        )
 
     def _address(self, route: Route, queue: MessageQueue) -> str:
         broker = route.brokers.get(queue.broker_name) or self._routes.broker(queue.broker_name)
         if broker is None or broker.master is None:
             raise Unavailable(f"no master of broker {queue.broker_name} is known")
         return broker.master
+
+
+def _others(route: Route, broker_name: str) -> set[str]:
+    """Return the brokers that could take a message instead of the one so called."""
+    return {queue.broker_name for queue in route.writable} - {broker_name}
 
 
 def _unsent(count: int, error: Exception) -> list[Exception]:

@@ -3,7 +3,15 @@
 import msgspec
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import PULL_COUNT_MAX, PULL_SIZE_MAX
+from reliable_mq.limits import (
+    FRAME_SIZE_MAX,
+    MESSAGE_BODY_SIZE_MAX,
+    PULL_COUNT_MAX,
+    PULL_SIZE_MAX,
+)
+
+BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
+"""What is left of a frame for a body, whatever its header says."""
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +28,19 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout: float = 3.0
     #: tries of a send after the first one
     retries: int = 2
+    #: a try that another broker could make as well is given up after so long, when more are left;
+    #: the time-out divided by the tries that are left, if that is longer
+    try_timeout: float = 1.0
+    #: the first pause before a broker that is busy is tried again; each is four times the last, and
+    #: up to the half shorter, by chance
+    backoff_seconds: float = 0.05
+    #: turn away for a while from brokers that were slow or did not answer
+    avoids_slow_brokers: bool = True
+    #: larger bodies, and batches with a larger sum, are refused before they are sent
+    body_size_max: int = MESSAGE_BODY_SIZE_MAX
+    #: messages that `send` and `send_async` keep on their way, and bytes of their bodies
+    in_flight_count_max: int = 10_000
+    in_flight_size_max: int = 64 * 1024 * 1024
     #: how many batches `send_many` keeps on their way
     batches_in_flight: int = 8
     batch_count_max: int = 256
@@ -71,6 +92,15 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             elif value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")
+        if self.body_size_max > BODY_SIZE_LIMIT:
+            raise ConfigurationError(
+                f"body_size_max is {self.body_size_max}: a frame holds {BODY_SIZE_LIMIT} at most"
+            )
+        if self.batch_size_max > self.body_size_max:
+            raise ConfigurationError(
+                f"batch_size_max ({self.batch_size_max}) is more than body_size_max"
+                f" ({self.body_size_max}), which holds for whole batches, too"
+            )
         if self.lock_renew_seconds >= self.lock_valid_seconds:
             raise ConfigurationError(
                 f"lock_renew_seconds ({self.lock_renew_seconds}) must be less than"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Self
 
-from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
+from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, size_of
 from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
@@ -99,17 +99,42 @@ class Client:
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send one message and return where it is stored; see `Producer.send`."""
+        """Send one message and return where it is stored; see `AsyncClient.send`."""
         return self._started().run(self._client.send(message, timeout=timeout, queue=queue))
 
     def send_async(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
     ) -> Future[SendResult]:
-        """Begin to send one message and return a future of where it is stored."""
-        return self._started().submit(self._client.send(message, timeout=timeout, queue=queue))
+        """Begin to send one message and return a future of where it is stored.
+
+        A producer that is faster than its brokers is held up here: the call waits for a place
+        while `in_flight_count_max` messages are on their way, or `in_flight_size_max` bytes.
+
+        Args:
+            message: what to send.
+            timeout: seconds for the wait, and again for all tries together.
+            queue: the queue to use; by default the ordering key or the turn chooses.
+
+        Raises:
+            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
+                `AsyncClient.send` are the future's.
+        """
+        thread, size = self._started(), size_of(message)
+        in_flight = self._client.in_flight
+        if not in_flight.take(size):
+            in_flight.block(size, timeout)
+        try:
+            sending = self._client.send_unbounded(message, timeout=timeout, queue=queue)
+            future = thread.submit(sending)
+        except UsageError:  # the client is closed
+            in_flight.give(size)
+            raise
+        # Not by the coroutine itself: one that is cancelled before it begins does nothing.
+        future.add_done_callback(lambda _: in_flight.give(size))
+        return future
 
     def send_oneway(self, message: Message) -> None:
-        """Send one message without asking for an answer; see `Producer.send_oneway`."""
+        """Send one message without asking for an answer; see `AsyncClient.send_oneway`."""
         self._started().run(self._client.send_oneway(message))
 
     def send_batch(
@@ -119,7 +144,7 @@ class Client:
         timeout: float = 3.0,
         queue: MessageQueue | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request; see `Producer.send_batch`."""
+        """Send messages of one topic in one request; see `AsyncClient.send_batch`."""
         return self._started().run(self._client.send_batch(messages, timeout=timeout, queue=queue))
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:

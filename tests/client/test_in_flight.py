@@ -1,0 +1,138 @@
+"""Messages on their way: so many and no more, first come, first served, and no place is lost."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.client.test_asyncio_client import QUICK, ROUTE, Peer, until
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.thread_client import Client
+from reliable_mq.client.thread_in_flight import InFlight
+from reliable_mq.errors import MessageRefused, TooManyInFlight
+from reliable_mq.message import Message
+
+
+def test_places_are_limited_in_number_and_in_bytes_but_one_always_fits() -> None:
+    room = InFlight(2, 100)
+    assert room.take(1000), "a message larger than the limit goes alone"
+    assert not room.take(1)
+    room.give(1000)
+    assert room.take(60)
+    assert not room.take(41)
+    assert room.take(40)
+    assert not room.take(0)
+    room.invariants()
+
+
+def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
+    async def scene() -> None:
+        room = InFlight(10, 100)
+        assert room.take(60)
+        order: list[int] = []
+
+        async def want(size: int) -> None:
+            await room.wait(size, 5.0)
+            order.append(size)
+
+        waiting = []
+        for size in (100, 1, 2):
+            waiting.append(asyncio.create_task(want(size)))
+            await asyncio.sleep(0)
+        assert not room.take(1), "nobody overtakes"
+        room.give(60)
+        await until(lambda: order == [100])
+        room.give(100)
+        await asyncio.gather(*waiting)
+        assert order == [100, 1, 2]
+        room.invariants()
+        room.give(1)
+        room.give(2)
+        assert (room.count, room.size) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiting() -> None:
+    async def scene() -> None:
+        room = InFlight(2, 100)
+        assert room.take(90)
+        with pytest.raises(TooManyInFlight, match="1 messages of 90 bytes"):
+            await room.wait(50, 0.01)
+        large = asyncio.create_task(room.wait(50, 5.0))
+        await asyncio.sleep(0)
+        small = asyncio.create_task(room.wait(5, 5.0))
+        await asyncio.sleep(0)
+        large.cancel()
+        await small
+        granted = asyncio.create_task(room.wait(5, 5.0))
+        await asyncio.sleep(0)
+        room.give(90)
+        granted.cancel()  # in the moment in which it has a place and does not know it yet
+        await asyncio.gather(large, granted, return_exceptions=True)
+        room.give(5)
+        assert (room.count, room.size) == (0, 0)
+        room.invariants()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_many_threads_never_have_more_places_than_there_are() -> None:
+    room = InFlight(3, 30)
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work(_: int) -> None:
+        nonlocal now, most
+        if not room.take(10):
+            room.block(10, 10.0)
+        with lock:
+            now += 1
+            most = max(most, now)
+        room.invariants()
+        with lock:
+            now -= 1
+        room.give(10)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(2000)))
+    assert 1 <= most <= 3
+    assert (room.count, room.size) == (0, 0)
+
+
+def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() -> None:
+    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+
+    async def scene() -> None:
+        name_server = Peer()
+        name_server.silent.add(ROUTE)
+        async with name_server.listening() as address:
+            client = await asyncio.to_thread(lambda: Client(address, settings=settings))
+            await asyncio.to_thread(client.start)
+
+            def send_many() -> None:
+                for _ in range(3):
+                    client.send_async(Message(topic="t", body=b"x"), timeout=5.0)
+                with pytest.raises(TooManyInFlight):
+                    client.send_async(Message(topic="t", body=b"x"), timeout=0.01)
+                with pytest.raises(TooManyInFlight):
+                    client.send(Message(topic="t", body=b"x"), timeout=0.01)
+
+            await asyncio.to_thread(send_many)
+            in_flight = client._client.in_flight
+            await until(lambda: in_flight.count == 0)
+            await asyncio.to_thread(client.close)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_a_message_that_is_refused_gives_its_place_back() -> None:
+    async def scene() -> None:
+        async with AsyncClient("127.0.0.1:1", settings=QUICK) as client:
+            for body in (b"", "text", None, 7):
+                with pytest.raises(MessageRefused):
+                    await client.send(Message(topic="t", body=body))  # type: ignore[arg-type]
+            assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(scene(), 10))

@@ -1,0 +1,107 @@
+"""Sending when brokers are slow, busy or hang, and what is too large to be sent at all."""
+
+import pytest
+from tests.client.script import says
+from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, addresses, world_of
+
+from reliable_mq.client.flow import Call
+from reliable_mq.client.queue_choice import Turns
+from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
+from reliable_mq.client.slow_brokers import FAILED_SECONDS, SlowBrokers
+from reliable_mq.errors import BrokerBusy, MessageRefused, RequestTimeout
+from reliable_mq.message import Message, MessageQueue
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command
+
+
+def test_a_broker_that_hangs_costs_a_try_and_later_sends_turn_away_from_it() -> None:
+    world, producer = world_of(TWO_BROKERS)
+
+    def a_hangs(call: Call) -> Command:
+        if call.address == "a:10911":
+            world.seconds += call.timeout
+            raise RequestTimeout("silent")
+        return says(ext=STORED)(call)
+
+    world.answers[SEND] = a_hangs
+    begun = world.seconds
+    for _ in range(10):
+        world.play(producer.send(Message(topic="t", body=b"x"), timeout=3.0))
+    assert world.seconds - begun == 1.0, "one try of one send"
+    assert addresses(world).count("a:10911") == 1
+    world.seconds += FAILED_SECONDS
+    world.play(producer.send(Message(topic="t", body=b"x")))
+    world.play(producer.send(Message(topic="t", body=b"x")))
+    assert addresses(world).count("a:10911") == 2, "it is tried again when its time is over"
+
+
+def test_a_try_that_nobody_else_could_make_has_all_the_time_there_is() -> None:
+    """Given up early, it would be made twice at the same broker, and stored twice."""
+    for topics, key in (({"t": {"a": 2}}, ""), (TWO_BROKERS, "customer")):
+        world, producer = world_of(topics)
+        world.play(producer.send(Message(topic="t", body=b"x", ordering_key=key), timeout=3.0))
+        assert [call.timeout for call in world.calls_of(SEND)] == [3.0]
+
+
+def test_busy_brokers_are_given_longer_and_longer_when_all_of_them_are() -> None:
+    world, producer = world_of(TWO_BROKERS, ClientSettings(retries=4, backoff_seconds=0.01))
+    world.answers[SEND] = says(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy")
+    with pytest.raises(BrokerBusy, match="OVERLOAD") as caught:
+        world.play(producer.send(Message(topic="t", body=b"x")))
+    assert caught.value.retryable
+    assert len(set(addresses(world)[:2])) == 2, "the other one is tried at once"
+    assert len(world.waits) == 3
+    for at, pause in enumerate(world.waits, start=1):
+        assert 0.5 * 0.01 * 4**at <= pause <= 0.01 * 4**at
+
+
+def test_the_least_bad_of_bad_brokers_is_chosen() -> None:
+    queues = [MessageQueue("t", name, 0) for name in "abc"]
+    badness = {"a": 3.0, "b": 1.0, "c": 2.0}
+    turns = Turns(0)
+    assert [turns.choose(queues, rank=badness.__getitem__).broker_name for _ in range(3)] == [
+        *("b", "b", "b"),
+    ]
+    assert turns.choose(queues, "b", badness.__getitem__).broker_name == "c"
+
+
+@pytest.mark.parametrize(
+    ("took", "away"), [(0.01, 0), (0.54, 0), (0.6, 2), (2, 5), (3, 6), (5, 10), (60, 30)]
+)
+def test_a_broker_is_left_alone_the_longer_the_slower_it_was(took: float, away: float) -> None:
+    """Golden: the table of Apache's `MQFaultStrategy`."""
+    slow = SlowBrokers()
+    slow.note("a", took, now=100.0)
+    assert slow.rank("a", 100.0) == away
+    assert slow.rank("a", 100.0 + away) == 0
+    assert slow.rank("b", 100.0) == 0
+
+
+def test_a_quick_answer_makes_a_slow_broker_as_good_as_new() -> None:
+    slow = SlowBrokers()
+    slow.note("a", 60.0, now=100.0)
+    slow.note("a", 0.01, now=101.0)
+    assert slow.rank("a", 101.0) == 0
+
+
+@pytest.mark.parametrize("body_size_max", [1000, 8 * 1024 * 1024])
+def test_the_limit_of_bodies_can_be_set_and_holds_for_a_whole_batch(body_size_max: int) -> None:
+    settings = ClientSettings(body_size_max=body_size_max, batch_size_max=1000)
+    world, producer = world_of({"t": {"a": 1}}, settings)
+    world.play(producer.send(Message(topic="t", body=bytes(body_size_max))))
+    with pytest.raises(MessageRefused, match=f"{body_size_max} are allowed"):
+        world.play(producer.send(Message(topic="t", body=bytes(body_size_max + 1))))
+    halves = [Message(topic="t", body=bytes(body_size_max // 2)) for _ in range(2)]
+    with pytest.raises(MessageRefused, match="bytes together"):
+        world.play(producer.send_batch(halves))
+    assert world.calls_of(BATCH) == []
+
+
+def test_what_is_allowed_always_fits_a_frame() -> None:
+    """A frame that is too large would look like a fault of the broker."""
+    world, producer = world_of({"t" * 127: {"a": 1}}, ClientSettings(body_size_max=BODY_SIZE_LIMIT))
+    properties = {"p": "v" * 32_000}
+    message = Message(topic="t" * 127, body=bytes(BODY_SIZE_LIMIT), properties=properties)
+    world.play(producer.send(message))
+    (call,) = world.calls_of(SEND)
+    encode_command(call.command)
