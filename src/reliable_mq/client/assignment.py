@@ -5,14 +5,14 @@ Source: Apache RocketMQ `RebalanceImpl.rebalanceByTopic`.
 
 from typing import NamedTuple
 
+from reliable_mq.client.allocation import allocate
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
 from reliable_mq.client.flow import Flow, call, call_all, now, succeeded
 from reliable_mq.client.offsets import final_commits, first_offset
 from reliable_mq.client.queue_locks import Grant, lock_queues, unlock_calls
-from reliable_mq.client.rebalance import allocate_averagely
 from reliable_mq.client.routes import Route
-from reliable_mq.errors import NoRoute, ProtocolError, RemoteError, Unavailable
+from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
@@ -46,15 +46,17 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
         try:
             route = yield from group.routes.of(topic)
             members = yield from _members(group, route)
+            share = set(
+                allocate(group.allocation_of(topic), group.client_id, route.readable, members)
+            )
         except NoRoute:  # before its first message a topic is nowhere, and that is no fault
             settled = False
             missing.add(topic)
             continue
-        except (Unavailable, RemoteError, ProtocolError) as error:
+        except (Unavailable, RemoteError, ProtocolError, ConfigurationError) as error:
             settled = False
             obstacles.add(f"topic {topic} cannot be read: {error}")
             continue
-        share = set(allocate_averagely(group.client_id, route.readable, members))
         settled = settled and group.client_id in members
         left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
         for queue in sorted(share - group.assigned_of(topic)):

@@ -7,6 +7,7 @@ The flows that read, lock, commit and settle (`pulling`, `queue_locks`, `offsets
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from reliable_mq.client.allocation import Allocation, Configured, MachineRoom, average
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import RouteTable
@@ -59,6 +60,16 @@ class ConsumerGroup:
     def all_queues(self) -> list[AssignedQueue]:
         """The queues that this member reads, and those it has not given back yet."""
         return [*self._assigned.values(), *self._leaving.values()]
+
+    def allocation_of(self, topic: str) -> Allocation:
+        """Return how the members share `topic`.
+
+        The retry topic is the group's own and is at every broker: its queues are shared evenly
+        where the topics' are given by hand or belong to rooms, or nobody would read some of them.
+        """
+        allocation = self.subscription.allocation
+        partial = isinstance(allocation, Configured | MachineRoom)
+        return average if partial and topic == self.subscription.retry_topic else allocation
 
     def assigned_of(self, topic: str) -> set[MessageQueue]:
         """Return the assigned queues of `topic`."""

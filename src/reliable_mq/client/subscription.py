@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from reliable_mq.client.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import ReceivedMessage
@@ -65,6 +66,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         batch: how many messages one handler call may get.
         series: how many messages a call may get, instead of one, while calls are short; for a
             handler that takes them one after another, see `hands`. With a batch it must be 1.
+        allocation: how the members share the queues, see `allocation`; all must use the same.
         takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
             else they become dead letters without it.
 
@@ -82,6 +84,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     series: int = 1
     takes_faulty: bool = False
+    allocation: Allocation = average
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
