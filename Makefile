@@ -15,8 +15,9 @@ SEED   ?=
 LOSE   ?=
 # make sim SEEDS=1000, or SEED=17 to replay one
 SEEDS  ?= 100
-# make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17
+# make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17 RECONCILE=30
 MINUTES ?= 1
+RECONCILE ?=
 # A worker that died ends the run: pytest-xdist may wait for ever for what replaces it.
 PYTEST ?= -n 2 --dist loadscope --max-worker-restart=0
 
@@ -58,7 +59,7 @@ crash: $(READY) ## kill a process at each of its steps in every mode, and write 
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
 chaos: $(READY) ## kill everything at random under load, then count; MINUTES=120 SEED=17
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %)
 
 walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk

@@ -20,6 +20,8 @@ MEASUREMENTS = (
     "read_tables",
     "duplicates",
     "rival_procrastinate",
+    "reconcile",
+    "reconcile_load",
     "kill_broker",
     "send_throughput",
     "consume_throughput",

@@ -191,6 +191,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "flow": flow_table,
     "rival": rival_table,
     "reconcile": reconcile_table,
+    "reconcile-load": figures_table,
     "read-log": figures_table,
     "read-tables": figures_table,
 }

@@ -24,7 +24,7 @@ class Report(NamedTuple):
     runs: int
     unanswered: list[str]
     findings: list[dict[str, Any]]
-    last: str
+    last_was_clean: bool
 
     @property
     def failures(self) -> list[str]:
@@ -76,9 +76,7 @@ class Reconciling:
         self._process.wait(SECONDS_MAX)
         self._collect()
         is_clean = before == (len(self.unanswered), len(self.findings))
-        return Report(
-            self._number, self.unanswered, self.findings, "clean" if is_clean else "not clean"
-        )
+        return Report(self._number, self.unanswered, self.findings, is_clean)
 
     def stop(self) -> None:
         """End the run that is under way."""

@@ -41,6 +41,7 @@ class Outcome(NamedTuple):
         return {
             "P8: findings that were none": len(self.reconciled.findings),
             "P8: reconciliations that failed by themselves": len(self.reconciled.failures),
+            "P8: not clean when all is at rest": int(not self.reconciled.last_was_clean),
         }
 
     def table(self) -> str:

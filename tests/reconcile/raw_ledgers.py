@@ -7,7 +7,8 @@ nothing here is of the product's readers but the decoding of one record (`log_sc
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from sqlalchemy import MetaData, Table, create_engine, select
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.log_scan import scan
-from reliable_mq.reconcile.log_schema import log_batch
+from reliable_mq.reconcile.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum
 
+ROWS_AT_ONCE = 20_000
 _UNIT = struct.Struct(">qiq")
 _TYPES = {
     "BIGINT": pa.int64(),
@@ -42,20 +44,12 @@ def write_ledgers(folder: Path, urls: Sequence[str], stores: Mapping[str, str]) 
         "confirmations": confirmation_table(metadata, "rmq_"),
     }
     for name, table in tables.items():
-        rows = [row for at, url in enumerate(urls) for row in _table_rows(url, table, at)]
+        rows = (row for at, url in enumerate(urls) for row in _table_rows(url, table, at))
         types = {column.name: _type_of(column) for column in table.columns}
         if types.pop("content", None):
             types |= {"content_size": pa.int32(), "content_crc": pa.int32()}
         _write(folder / name, rows, types | {"database": pa.int32()})
-    logs = [
-        pa.Table.from_batches([batch]).append_column(
-            "broker", pa.repeat(pa.scalar(broker), batch.num_rows)
-        )
-        for broker, store in stores.items()
-        for batch in _record_batches(Path(store))
-    ]
-    (folder / "records").mkdir(parents=True)
-    parquet.write_table(pa.concat_tables(logs), folder / "records" / "all.parquet")
+    _write_records(folder / "records", stores)
     progress = [row for broker, store in stores.items() for row in _progress(broker, Path(store))]
     _write(folder / "progress", progress, _QUEUE | {"consumer_group": pa.string()})
     begins = [row for broker, store in stores.items() for row in _begins(broker, Path(store))]
@@ -63,10 +57,23 @@ def write_ledgers(folder: Path, urls: Sequence[str], stores: Mapping[str, str]) 
     return folder
 
 
-def _write(folder: Path, rows: list[dict[str, Any]], types: Mapping[str, pa.DataType]) -> None:
+def _write(folder: Path, rows: Iterable[dict[str, Any]], types: Mapping[str, pa.DataType]) -> None:
     folder.mkdir(parents=True)
     schema = pa.schema(list(types.items()))
-    parquet.write_table(pa.Table.from_pylist(rows, schema), folder / "all.parquet")
+    rest = iter(rows)
+    with parquet.ParquetWriter(folder / "all.parquet", schema) as writer:
+        while some := list(islice(rest, ROWS_AT_ONCE)):
+            writer.write_table(pa.Table.from_pylist(some, schema))
+
+
+def _write_records(folder: Path, stores: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True)
+    schema = pa.schema([*LOG_SCHEMA, ("broker", pa.string())])
+    with parquet.ParquetWriter(folder / "all.parquet", schema) as writer:
+        for broker, store in stores.items():
+            for batch in _record_batches(Path(store)):
+                name = pa.repeat(pa.scalar(broker), batch.num_rows)
+                writer.write_batch(pa.record_batch([*batch.columns, name], schema=schema))
 
 
 def _type_of(column: Any) -> pa.DataType:
@@ -77,7 +84,7 @@ def _type_of(column: Any) -> pa.DataType:
 
 def _table_rows(url: str, table: Table, database: int) -> Iterator[dict[str, Any]]:
     engine = create_engine(url)
-    with engine.connect() as connection:
+    with engine.connect().execution_options(yield_per=ROWS_AT_ONCE) as connection:
         for row in connection.execute(select(table)).mappings():
             values = dict(row) | {"database": database}
             if "content" in values:

@@ -176,7 +176,9 @@ class Scene:
             "SELECT count(*) FROM rmq_consume_log"
             " WHERE message_id IN :ids AND consumer_group = :name AND state = :state"
         )
-        self.until(question, len(ids), ids=ids, name=group, state=state)
+        for at in range(0, len(ids), SEND_AT_ONCE):
+            some = ids[at : at + SEND_AT_ONCE]
+            self.until(question, len(some), ids=some, name=group, state=state)
 
     def wait_for_dead_letters(self, group: str, count: int) -> None:
         """Return when so many lie in the group's dead-letter topic."""
