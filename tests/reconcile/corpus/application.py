@@ -20,6 +20,9 @@ REJECTED, FAILS_ONCE, HANGS = "rejected", "fails once", "hangs"
 """What can happen to an order where it is consumed."""
 
 LEASE_SECONDS = 1.0
+RELAY_LEASE_SECONDS = 3600.0
+"""No scheduler runs that would take over what the relay has not sent in time."""
+
 TABLES = MetaData()
 EFFECTS = Table(
     "effects",
@@ -59,7 +62,7 @@ def shop(
         broker=broker,
         database=database,
         redis=redis,
-        relay_lease=0.5,
+        relay_lease=RELAY_LEASE_SECONDS,
         claim_lease=LEASE_SECONDS,
         retry_waits=(0.1,),
         retention="off",
