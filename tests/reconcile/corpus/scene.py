@@ -190,7 +190,7 @@ class Scene:
             if answer.code != ResponseCode.SUCCESS:  # there is no such topic yet
                 return False
             queues = fastjson.loads(answer.body)["offsetTable"].values()
-            return bool(sum(each["maxOffset"] for each in queues) == count)
+            return bool(sum(each["maxOffset"] for each in queues) >= count)
 
         self.until_true(are_there, f"{count} dead letters of {group}")
 
