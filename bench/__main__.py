@@ -22,6 +22,7 @@ MEASUREMENTS = (
     "rival_procrastinate",
     "reconcile",
     "reconcile_load",
+    "reconcile_increment",
     "kill_broker",
     "send_throughput",
     "consume_throughput",

@@ -37,9 +37,21 @@ class ReconcileFailed(RuntimeError):
 
 
 def one_run(
-    ledgers: Ledgers, *, size: int, more: Sequence[str] = (), conf: Sequence[str] = ()
+    ledgers: Ledgers,
+    *,
+    more: Sequence[str] = (),
+    conf: Sequence[str] = (),
+    out: Path | None = None,
+    first: int = 0,
 ) -> dict[str, Any]:
-    """Reconcile once, with further options and settings of Spark; return what it took.
+    """Reconcile once; return what it took.
+
+    Args:
+        ledgers: what is reconciled.
+        more: further options of the command.
+        conf: settings of Spark, NAME=VALUE.
+        out: where the output stays; None: nowhere.
+        first: the first message that is judged; before it only those with a fault are.
 
     Raises:
         ReconcileFailed: when it failed or found something else than there is.
@@ -50,8 +62,9 @@ def one_run(
     work = Path(tempfile.mkdtemp(prefix="reliable-mq-reconcile-", dir=ledgers.directory))
     events = work / "events"
     events.mkdir()
+    out = out or work / "out"
     command = [*COMMAND, "reconcile", "--db", ledgers.postgres.url, "--store", str(ledgers.store)]
-    command += ["--out", str(work / "out"), *more]
+    command += ["--out", str(out), *more]
     server_before, busy_before = processor_seconds(ledgers.postgres), busy_seconds()
     settings = [f"{name}={value}" for name, value in SPARK_SETTINGS.items()]
     settings += [f"spark.eventLog.dir={events.as_uri()}", *conf]
@@ -61,15 +74,16 @@ def one_run(
     server = processor_seconds(ledgers.postgres) - server_before
     others = busy_seconds() - busy_before - used.cpu_seconds - server
     said = (work / "run.log").read_text(errors="replace")
-    if used.exit_code != (FINDINGS if len(data.expected()) > 1 else CLEAN):
+    expected = data.expected(first)
+    if used.exit_code != (FINDINGS if len(expected) > 1 else CLEAN):
         raise ReconcileFailed(f"exit code {used.exit_code}: {said[-2000:]}")
-    summary = json.loads((work / "out" / "summary.json").read_text())
-    if summary["verdicts"] != data.expected():
-        raise ReconcileFailed(f"{summary['verdicts']} instead of {data.expected()}")
+    summary = json.loads((out / "summary.json").read_text())
+    if summary["verdicts"] != expected:
+        raise ReconcileFailed(f"{summary['verdicts']} instead of {expected}")
     noted = largest_partition(events) | {"stages": stages(events)}
     shutil.rmtree(work)
     return {
-        "messages": size,
+        "messages": data.messages - first,
         **used._asdict(),
         "server_cpu_seconds": round(server, 2),
         "others_processors": round(max(others, 0.0) / used.seconds, 2),
@@ -94,7 +108,7 @@ def measure(
         try:
             ledgers.make(size, body)
             for _ in range(rounds):
-                found.append(one_run(ledgers, size=size, more=more, conf=conf))
+                found.append(one_run(ledgers, more=more, conf=conf))
                 print(json.dumps(found[-1]), flush=True)
         finally:
             ledgers.postgres.stop()

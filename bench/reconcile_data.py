@@ -35,7 +35,8 @@ from reliable_mq.testing.local_servers import LocalPostgres
 
 BODY_SIZE = 300
 SPAN_SECONDS = 24 * 3600
-OLDEST_SECONDS = 30 * 3600  # ago: further days than the first one end an hour ago at the latest
+OLDEST_SECONDS = 30 * 3600  # ago
+ADDED_SECONDS = 60
 ROWS_AT_ONCE = 500_000
 # Loading is not measured: no log is written ahead of a table that is emptied in the transaction.
 LOADING = {"wal_level": "minimal", "max_wal_senders": "0", "synchronous_commit": "off"}
@@ -95,8 +96,9 @@ class Ledgers:
         return Data(**json.loads(self._noted.read_text())) if self._noted.exists() else None
 
     def make(self, messages: int, body_size: int = BODY_SIZE) -> Data:
-        """Make the ledgers, or add to them what is missing of so many messages.
+        """Make the ledgers of a day, or add to them what is missing of so many messages.
 
+        What is added is of the minute that begins now, so that it is newer than all that was read.
         The server runs afterwards.
 
         Raises:
@@ -105,12 +107,16 @@ class Ledgers:
         before = self.data
         if messages % CYCLE or (before and messages < before.messages):
             raise ValueError(f"{messages} is no multiple of {CYCLE}, or fewer than are there")
-        step_us = SPAN_SECONDS * 1_000_000 // messages
-        begin_ms = int(time.time() - OLDEST_SECONDS) * 1000
-        data = Data(messages, body_size, begin_ms, step_us)
-        if before:
-            data = Data(**asdict(before) | {"messages": messages})
         first = before.messages if before else 0
+        now_ms = int(time.time() * 1000)
+        step_us = SPAN_SECONDS * 1_000_000 // messages
+        data = Data(messages, body_size, now_ms - OLDEST_SECONDS * 1000, step_us)
+        if before and first == messages:
+            data = before
+        elif before:
+            step_us = ADDED_SECONDS * 1_000_000 // (messages - first)
+            begin_ms = now_ms + 1000 - first * step_us // 1000
+            data = Data(messages, before.body_size, begin_ms, step_us)
         self.postgres.start()
         if first < messages:
             with ThreadPoolExecutor() as pool:  # the log is made beside the tables

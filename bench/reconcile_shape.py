@@ -77,20 +77,33 @@ class Data:
     def times_ms(self, numbers: Numbers) -> Numbers:
         return self.begin_ms + numbers * self.step_us // 1000
 
-    def expected(self) -> dict[str, int]:
-        """How many rows of each verdict a reconciliation has to find."""
-        faults = [0] * len(FAULTS)
-        for cycle in range(0, self.messages // CYCLE, FAULT_EVERY):
-            faults[cycle // FAULT_EVERY % len(FAULTS)] += 1
-        unconfirmed, without_log, not_consumed = faults
-        settled = len(GROUPS) * (self.messages - unconfirmed) - without_log - not_consumed
+    def expected(self, first: int = 0) -> dict[str, int]:
+        """How many rows of each verdict a reconciliation has to find.
+
+        Args:
+            first: of the messages before it only those with a fault count, as in an increment.
+        """
+        before, faults = self._faults(0, first), self._faults(first, self.messages)
+        unconfirmed, without_log, not_consumed = (
+            old + new for old, new in zip(before, faults, strict=True)
+        )
+        untouched = self.messages - first - sum(faults)
         counts = {
-            "settled": settled,
+            "settled": len(GROUPS) * untouched + without_log + not_consumed,
             "consumed, not confirmed": unconfirmed * len(GROUPS),
             "confirmed without a log": without_log,
             "not consumed": not_consumed,
         }
         return {verdict: count for verdict, count in counts.items() if count}
+
+    @staticmethod
+    def _faults(first: int, last: int) -> list[int]:
+        """Return how many messages of a range of whole cycles have each fault."""
+        faults = [0] * len(FAULTS)
+        for cycle in range(first // CYCLE, last // CYCLE):
+            if cycle % FAULT_EVERY == 0:
+                faults[cycle // FAULT_EVERY % len(FAULTS)] += 1
+        return faults
 
 
 def _body_rest(size: int) -> str:

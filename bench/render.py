@@ -192,6 +192,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "rival": rival_table,
     "reconcile": reconcile_table,
     "reconcile-load": figures_table,
+    "reconcile-increment": figures_table,
     "read-log": figures_table,
     "read-tables": figures_table,
 }
