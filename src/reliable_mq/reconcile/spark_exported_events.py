@@ -6,9 +6,10 @@ readers read it. Hands on all its ledgers in the shape that the job judges.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -43,8 +44,17 @@ def exported_events(spark: SparkSession, uri: str) -> DataFrame:
         (spark.read.parquet(f"{uri}/stubs"), stub_events),
         (logs, log_events),
         (told.join(own, "consumer_group", "left_anti"), told_events),
-        (spark.read.parquet(f"{uri}/{RECORDS}"), partial(record_events, broker="")),
+        (spark.read.parquet(f"{uri}/{RECORDS}"), _record_events),
     ]
     schema = from_arrow_schema(EVENT_ROWS)
     adapted = [frame.mapInArrow(Adapted(events_of), schema) for frame, events_of in frames]
     return reduce(DataFrame.union, adapted)
+
+
+def _record_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records as events, each of the broker that it names."""
+    brokers = batch["broker"].unique().to_pylist()
+    events = [
+        record_events(batch.filter(pc.equal(batch["broker"], broker)), broker) for broker in brokers
+    ]
+    return pa.concat_batches(events) if events else record_events(batch, "")
