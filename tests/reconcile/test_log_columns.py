@@ -1,6 +1,7 @@
 """The scan of many records at once, held against the plain one: they agree on any bytes."""
 
 import zlib
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ damages = st.lists(st.tuples(st.floats(0, 0.999), st.integers(1, 255)), max_size
 tails = st.sampled_from([b"", bytes(100), encode_blank(4096) + bytes(20), b"\xda\xa3\x20\xa7" * 30])
 
 # The first call loads Arrow's kernels, which takes seconds on a busy machine.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 few = settings(patient, max_examples=25)
 
@@ -101,6 +102,58 @@ def test_both_scans_agree_on_bytes_that_are_cut_anywhere(found: list[Record], at
 
     assert (fast_used, fast_end) == (used, end)
     assert batch.to_pylist() == log_batch(rows).to_pylist()
+
+
+def agreed(data: bytes, at: int = 0) -> int:
+    """Assert that both scans say the same of some bytes; return how many records these hold."""
+    rows, used, end = scan(data, at, check_body=True, customs=CUSTOMS)
+    batch, fast_used, fast_end = columns(data, at, LOG_SCHEMA, customs=CUSTOMS)
+
+    assert (fast_used, fast_end) == (used, end)
+    assert batch.equals(log_batch(rows))
+    return len(rows)
+
+
+def test_both_scans_agree_on_every_pair_of_properties() -> None:
+    pairs = [b"\x02".join(pair) for pair in product(PIECES, PIECES)]
+    found = [Record(topic="orders", body=b"", properties=text) for text in (*PIECES, *pairs)]
+
+    assert agreed(placed(found)) == len(found)
+
+
+def test_both_scans_agree_on_every_kind_of_record() -> None:
+    kinds = product(sorted(set(TOPICS)), HOSTS, HOSTS, sorted(set(SYS_FLAGS)), LONGS)
+    found = [
+        Record(
+            topic=topic,
+            body=BODIES[number % 3],
+            properties=PIECES[number % len(PIECES)],
+            sys_flag=sys_flag,
+            born_host=born,
+            store_host=stored,
+            store_time_ms=time,
+            born_time_ms=time,
+        )
+        for number, (topic, born, stored, sys_flag, time) in enumerate(kinds)
+    ]
+
+    assert agreed(placed(found, 2**40), 2**40) == len(found)
+
+
+def test_both_scans_agree_wherever_one_byte_is_wrong() -> None:
+    """Given three records, the second with a wrong byte, then both end at the same place, for every
+    byte of it, or read the same."""
+    properties = PIECES[0] + b"\x02TAGS\x01paid\x02"
+    data = placed([Record(topic="orders", body=b"paid", properties=properties)] * 3)
+    size = len(data) // 3
+    found = set()
+
+    for at in range(size, 2 * size):
+        spoilt = bytearray(data)
+        spoilt[at] ^= 0x80 if at % 2 else 0x01
+        found.add(agreed(bytes(spoilt)))
+
+    assert found == {1, 3}
 
 
 @few

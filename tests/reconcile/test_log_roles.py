@@ -92,6 +92,10 @@ def test_a_delay_is_due_when_the_consume_queue_says_so(tmp_path: Path) -> None:
     assert [(row.due_time or 0) - STORED for row in rows] == [7_000, 5_000, 5_000, 11_000, 5_000]
     assert [row.role for row in rows[-2:]] == ["retry delayed", "delayed"]
 
+    queue = tmp_path / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "3" / f"{0:020d}"
+    queue.write_bytes(bytes(7) + b"\1" + queue.read_bytes()[8:])  # the unit of another record
+    assert (rows_of(str(tmp_path))[3].due_time or 0) - STORED == 5_000
+
 
 @pytest.mark.parametrize(
     ("out", "due"), [(str(STORED + 60_000), 61_000), ("", 0), ("9" * 30, 0), ("-1", 0)]
