@@ -16,6 +16,7 @@ from reliable_mq.client.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.batching import Group, plan_many
 from reliable_mq.client.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.filters import check_filters
 from reliable_mq.client.producer import Producer
 from reliable_mq.client.routes import Route
 from reliable_mq.client.settings import ClientSettings
@@ -174,6 +175,7 @@ class AsyncClient(AsyncEngine):
 
         Raises:
             UsageError: when this client consumes for the group already.
+            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words.
         """
         self._started()
         self.membership.check_free(subscription.group)
@@ -185,6 +187,7 @@ class AsyncClient(AsyncEngine):
             routes=self._routes,
             producer=self._producer,
         )
+        await self.run(check_filters(group))
         consumer = AsyncPushConsumer(self, group, handler)
         self.membership.join(consumer)
         self._consumers[subscription.group] = consumer

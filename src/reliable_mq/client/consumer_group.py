@@ -46,7 +46,8 @@ class ConsumerGroup:
         self.routes = routes
         self.producer = producer
         self.name = subscription.group
-        self.tags = {topic: tags_of(text) for topic, text in subscription.all_topics().items()}
+        self.filters = subscription.all_topics()
+        self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
         self._turns: deque[AssignedQueue] = deque()

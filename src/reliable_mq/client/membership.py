@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.filters import subscription_data
 from reliable_mq.client.flow import Call
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import UnregisterClientHeader
-from reliable_mq.wire.java_hash import java_string_hash
 
 ConsumerData = dict[str, Any]
 """One consumer group in a heartbeat: plain values, as they go into its JSON."""
@@ -50,24 +50,12 @@ class Member(Protocol):
 
 def consumer_data(group: ConsumerGroup) -> ConsumerData:
     """Return what a heartbeat says of a group that is pushed its messages."""
-    subscription = group.subscription
     return {
-        "consumeFromWhere": _FROM_WHERE[subscription.from_where],
+        "consumeFromWhere": _FROM_WHERE[group.subscription.from_where],
         "consumeType": "CONSUME_PASSIVELY",
         "groupName": group.name,
         "messageModel": "CLUSTERING",
-        "subscriptionDataSet": [
-            {
-                "classFilterMode": False,
-                "codeSet": sorted(java_string_hash(tag) for tag in group.tags[topic]),
-                "expressionType": "TAG",
-                "subString": expression if group.tags[topic] else "*",
-                "subVersion": group.version,
-                "tagsSet": sorted(group.tags[topic]),
-                "topic": topic,
-            }
-            for topic, expression in subscription.all_topics().items()
-        ],
+        "subscriptionDataSet": [subscription_data(group, topic) for topic in group.filters],
         "unitMode": False,
     }
 

@@ -9,6 +9,7 @@ import msgspec
 
 from reliable_mq.client.assigned_queue import AssignedQueue
 from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.filters import expression_type
 from reliable_mq.client.flow import Flow, call, now
 from reliable_mq.client.received import received, unpacked, with_tags
 from reliable_mq.client.routes import MASTER_ID, Broker
@@ -69,7 +70,7 @@ def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: boo
         commit_offset=commit_offset,
         suspend_timeout_millis=int(group.settings.pull_suspend_seconds * 1000),
         sub_version=group.version,
-        expression_type="TAG",
+        expression_type=expression_type(group, assigned.queue.topic),
         max_msg_bytes=group.settings.pull_size,
     )
     return request(RequestCode.PULL_MESSAGE, header.to_ext())

@@ -50,12 +50,29 @@ Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
 """Gets 1..batch messages of one topic and queue, returns one outcome for each. Raising is Later."""
 
 
+class Sql(msgspec.Struct, frozen=True):
+    """An SQL92 expression over the properties of messages, which brokers evaluate.
+
+    As `Sql("colour = 'red' AND (TAGS IS NULL OR size BETWEEN 2 AND 5)")`. Brokers need
+    `enablePropertyFilter=true`.
+
+    Raises:
+        ConfigurationError: when the expression is empty. What it says is checked by brokers.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        if not self.expression.strip():
+            raise ConfigurationError('an SQL92 expression is empty: subscribe to "*" instead')
+
+
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """What one consumer group reads, and how.
 
     Attributes:
         group: the consumer group's name.
-        topics: topic -> tag expression, "*" or "paid || refunded".
+        topics: topic -> tag expression, "*" or "paid || refunded", or an SQL92 expression, `Sql`.
         ordered: whether messages with one ordering key are handled one at a time and in order.
             Other keys go on meanwhile; a failing message blocks its key only. Messages without a
             key run freely. False: everything runs concurrently, no queue locks are taken.
@@ -75,7 +92,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     group: str
-    topics: Mapping[str, str]
+    topics: Mapping[str, str | Sql]
     ordered: bool = True
     from_where: Literal["first", "last", "timestamp"] = "first"
     from_time_ms: int = 0
@@ -110,8 +127,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         """Where messages of the group end that nobody could handle."""
         return DEAD_LETTER_PREFIX + self.group
 
-    def all_topics(self) -> dict[str, str]:
-        """Return topic -> tag expression, the retry topic included."""
+    def all_topics(self) -> dict[str, str | Sql]:
+        """Return topic -> what is wanted of it, the retry topic included."""
         return {**self.topics, self.retry_topic: EVERY_TAG}
 
 
@@ -132,9 +149,9 @@ def is_legal_name(name: str, length_max: int) -> bool:
     return 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
 
 
-def tags_of(expression: str) -> frozenset[str]:
+def tags_of(expression: str | Sql) -> frozenset[str]:
     """Return the tags that `expression` lets through; the empty set lets everything through."""
-    if expression.strip() in ("", EVERY_TAG):
+    if isinstance(expression, Sql) or expression.strip() in ("", EVERY_TAG):
         return frozenset()
     return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
 

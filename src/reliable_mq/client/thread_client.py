@@ -183,6 +183,7 @@ class Client:
 
         Raises:
             UsageError: when this client consumes for the group already.
+            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words.
         """
         thread = self._started()
         consumer = PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
