@@ -10,14 +10,17 @@ import logging
 import os
 import platform
 import time
+from functools import partial
 from typing import Any, TypeVar
 
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.asyncio_membership import AsyncMembership
+from reliable_mq.client.file_tls import ssl_context
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
 from reliable_mq.client.name_servers import NameServers, parse_addresses
 from reliable_mq.client.routes import RouteTable
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.signature import sign
 from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.runtime.link import Links, OnRequest
 from reliable_mq.wire.codes import ResponseCode
@@ -39,7 +42,7 @@ class AsyncEngine:
         settings: time-outs, limits and intervals.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read.
+        ConfigurationError: when `name_servers` does not read, or a file of `tls`.
     """
 
     def __init__(self, name_servers: str, settings: ClientSettings) -> None:
@@ -51,6 +54,7 @@ class AsyncEngine:
         self._routes = RouteTable(
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
         )
+        self._tls = ssl_context(settings.tls) if settings.tls else None
         self._links: Links | None = None
         self._daemons: list[asyncio.Task[None]] = []
         self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
@@ -83,6 +87,9 @@ class AsyncEngine:
             on_request=self._answer_request,
             greet=self.membership.greet,
             on_lost=self.membership.lost,
+            sign=partial(sign, credentials=settings.credentials) if settings.credentials else None,
+            tls=self._tls,
+            tls_hostname=settings.tls.hostname if settings.tls else "",
         )
         self._daemons = [
             asyncio.create_task(

@@ -59,6 +59,8 @@ _BUSY_CODES = frozenset(
     }
 )
 
+_NOT_WRITABLE = "sending message is forbidden"  # Apache RocketMQ `AbstractSendMessageProcessor`
+
 Bind = Callable[[MessageQueue, int], Command]
 """Makes the command that sends to a queue, given milliseconds since the epoch."""
 
@@ -288,6 +290,8 @@ class Producer:
                 if reply.code not in RETRY_CODES:
                     return reply, chosen
                 failure = remote_error(reply.code, reply.remark)
+                if self._is_about_account(reply):
+                    break
             except Unavailable as error:
                 failure = error
                 instant = yield from now()
@@ -314,6 +318,17 @@ class Producer:
         if code in _BUSY_CODES:
             took = max(took, BUSY_SECONDS)
         self._slow.note(queue.broker_name, took, seconds)
+
+    def _is_about_account(self, reply: Command) -> bool:
+        """Whether a refusal is one of access control, which every broker would repeat.
+
+        With the same code a broker says that it, or the topic there, may not be written.
+        """
+        return (
+            self._settings.credentials is not None
+            and reply.code == ResponseCode.NO_PERMISSION
+            and _NOT_WRITABLE not in (reply.remark or "")
+        )
 
     def _pause(self, attempt: int) -> float:
         chance = int.from_bytes(self._random_bytes(2)) / 0xFFFF

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from reliable_mq.client.security import TLS, Credentials
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     FRAME_SIZE_MAX,
@@ -23,6 +24,11 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     #: how the broker knows this application when it sends
     producer_group: str = "reliable_mq_producer"
+
+    #: the account, where a cluster has access control: every request is signed
+    credentials: Credentials | None = None
+    #: encrypts all connections; None: they are plain
+    tls: TLS | None = None
 
     request_timeout: float = 3.0
     connect_timeout: float = 3.0
@@ -88,7 +94,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             if name == "producer_group":
                 if not value:
                     raise ConfigurationError("producer_group is empty: give the group a name")
-            elif isinstance(value, bool):
+            elif isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             elif value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")

@@ -7,6 +7,7 @@ C1: one opaque, one waiter; a waiter ends with its reply, its time-out, or the c
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -28,6 +29,9 @@ OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request, returns the reply when one is wanted."""
 
 
+Sign = Callable[[Command], None]
+
+
 class Link(asyncio.Protocol):
     """One open connection.
 
@@ -35,12 +39,18 @@ class Link(asyncio.Protocol):
         address: the peer, "host:port".
         on_request: called for each request of the peer.
         on_lost: called once, when the connection has ended for whatever reason.
+        sign: changes each request before it leaves.
     """
 
     def __init__(
-        self, address: str, on_request: OnRequest, on_lost: Callable[["Link"], None]
+        self,
+        address: str,
+        on_request: OnRequest,
+        on_lost: Callable[["Link"], None],
+        sign: Sign | None = None,
     ) -> None:
         self.address = address
+        self._sign = sign
         self._on_request = on_request
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -70,6 +80,8 @@ class Link(asyncio.Protocol):
         transport = self._open_transport()
         opaque = self._next_opaque()
         command.opaque = opaque
+        if self._sign is not None:
+            self._sign(command)
         frame = encode_command(command)
         waiter: asyncio.Future[Command] = self._loop.create_future()
         timer = self._loop.call_later(timeout, self._time_out, opaque, command.code, timeout)
@@ -91,6 +103,8 @@ class Link(asyncio.Protocol):
         if not self._writable.is_set():
             await self._room(command, timeout)
         command.opaque = self._next_opaque()
+        if self._sign is not None:
+            self._sign(command)
         self._open_transport().write(encode_command(command))
 
     async def _room(self, command: Command, timeout: float) -> float:
@@ -209,6 +223,9 @@ class Links:
         on_request: called for each request of a peer.
         greet: called with each new link.
         on_lost: called with the address of each link that was lost.
+        sign: changes each request before it leaves.
+        tls: encrypts connections; None: they are plain.
+        tls_hostname: the name that certificates must bear; "" for the host of each address.
     """
 
     BACKOFF_SECONDS = 0.05
@@ -221,7 +238,13 @@ class Links:
         on_request: OnRequest,
         greet: Greet,
         on_lost: Callable[[str], None],
+        sign: Sign | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_hostname: str = "",
     ) -> None:
+        self._sign = sign
+        self._tls = tls
+        self._tls_hostname = tls_hostname
         self._connect_timeout = connect_timeout
         self._on_request = on_request
         self._greet = greet
@@ -309,13 +332,16 @@ class Links:
 
     async def _open(self, address: str) -> Link:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, link = await loop.create_connection(
-                    lambda: Link(address, self._on_request, self._lost),
-                    host.strip("[]"),
+                    lambda: Link(address, self._on_request, self._lost, self._sign),
+                    host,
                     int(port),
+                    ssl=self._tls,
+                    server_hostname=(self._tls_hostname or host) if self._tls else None,
                 )
         except (OSError, TimeoutError, ValueError) as error:
             raise self._failed(address, str(error) or "no answer") from error
