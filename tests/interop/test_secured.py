@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
 
+from reliable_mq.client.admin import masters
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.security import TLS, Credentials
 from reliable_mq.client.subscription import Subscription
@@ -46,10 +47,19 @@ pytestmark = [
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheRocketMQ]:
     try:
         with ApacheRocketMQ(tmp_path_factory.mktemp("secured"), "ASYNC_FLUSH", SETTINGS) as apache:
+            play(registered(apache))
             yield apache
             apache.kill()
     except JarsUnreachable as unreachable:
         pytest.skip(str(unreachable))
+
+
+async def registered(apache: ApacheRocketMQ) -> None:
+    """Wait until the name server knows the broker: with accounts to load that is not at once."""
+    async with client_of(apache, ROOT, None) as client:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await client.run(masters(client.name_servers)):
+                await asyncio.sleep(0.1)
 
 
 def client_of(apache: ApacheRocketMQ, who: Credentials | None, tls: TLS | None) -> AsyncClient:
