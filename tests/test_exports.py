@@ -10,15 +10,25 @@ import reliable_mq
 
 def test_these_are_the_names_of_the_package() -> None:
     assert reliable_mq.__all__ == [
+        "TLS",
+        "AsyncClient",
         "AsyncTransaction",
+        "Client",
+        "ClientSettings",
+        "Consumed",
+        "Credentials",
+        "Dead",
         "Decision",
         "IdempotentCall",
+        "Later",
         "Message",
         "ReceivedMessage",
         "Reject",
         "ReliableMQ",
         "Retry",
         "SendResult",
+        "Sql",
+        "Subscription",
         "Transaction",
         "schema",
     ]

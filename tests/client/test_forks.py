@@ -64,5 +64,7 @@ def test_a_forked_asyncio_client_is_refused_too() -> None:
     async def use() -> None:
         with pytest.raises(ForkedClient, match="make a client there"):
             await client.send(message())
+        with pytest.raises(ForkedClient, match="make a client there"):
+            await client.start()
 
     in_child(lambda: asyncio.run(use()))

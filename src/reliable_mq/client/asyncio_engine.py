@@ -77,8 +77,10 @@ class AsyncEngine:
         """Make the client ready; connections open when they are needed.
 
         Raises:
+            ForkedClient: when it was made before a fork: every member of a group has its own name.
             UsageError: when it was started before.
         """
+        self._refuse_in_fork()
         if self._links is not None:
             raise UsageError("this client was started before: make a new one")
         settings = self.settings
@@ -198,11 +200,14 @@ class AsyncEngine:
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _started(self) -> Links:
+        self._refuse_in_fork()
+        if self._links is None:
+            raise UsageError("this client is not started: use it in `async with`, or call start()")
+        return self._links
+
+    def _refuse_in_fork(self) -> None:
         if self._process != os.getpid():
             raise ForkedClient(
                 f"this client was made in process {self._process} and is used in {os.getpid()}:"
                 " make a client there, after the fork"
             )
-        if self._links is None:
-            raise UsageError("this client is not started: use it in `async with`, or call start()")
-        return self._links
