@@ -2,6 +2,7 @@
 
 Receives messages to send and subscriptions; hands on commands to brokers and deliveries to
 handlers; refuses to know databases and what a handler does. Everything is a flow (`flow.py`);
-`asyncio_client.py` drives flows over connections, `thread_client.py` is its synchronous face.
+`asyncio_engine.py` drives flows over connections; `asyncio_client.py` and `thread_client.py` are its
+faces, for coroutines and for threads.
 C1: one opaque, one waiter. K1: a committed offset is never beyond the lowest unfinished message.
 """
