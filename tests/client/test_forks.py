@@ -37,9 +37,11 @@ def test_a_forked_client_names_both_processes_and_its_parent_goes_on() -> None:
     listening = AsyncExitStack()
     made: list[Client] = []
 
+    broker = Peer()
+
     async def start() -> str:
-        broker = await listening.enter_async_context(Peer().listening())
-        return await listening.enter_async_context(Peer(broker).listening())
+        broker_address = await listening.enter_async_context(broker.listening())
+        return await listening.enter_async_context(Peer(broker_address).listening())
 
     def child() -> None:
         with pytest.raises(ForkedClient, match=f"started in process {os.getppid()} and is used in"):
@@ -49,11 +51,14 @@ def test_a_forked_client_names_both_processes_and_its_parent_goes_on() -> None:
         gc.collect()
 
     address = servers.run(start())
-    with Client(address, settings=QUICK) as client:
-        client.send(message())
-        made.append(client)
-        in_child(child)
-        client.send(message())  # over the connection that the child has a copy of
+    made.append(Client(address, settings=QUICK))  # nobody else has it: the child collects it
+    made[0].start()
+    made[0].send(message())
+    in_child(child)
+    for _ in range(3):
+        made[0].send(message())  # over the connection that the child had a copy of
+    assert len(broker.asked) == 1
+    made[0].close()
     servers.run(listening.aclose())
     servers.close()
 
