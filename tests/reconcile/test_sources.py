@@ -1,6 +1,6 @@
 """The ledgers as data sources: ranges of a real database, and what Spark sees of them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_id
 
+from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import (
     AUDIT,
@@ -125,6 +126,29 @@ def test_what_was_changed_is_read_alone_or_with_all_that_is_open(database_url: s
     assert found(TOLD, Changes(moment(1))) == set()
     with pytest.raises(ConfigurationError, match="stub, consume_log, confirmation, not of audit"):
         key_ranges(url, AUDIT, "rmq_", changed)
+
+
+def test_tables_that_are_partitioned_by_day_are_read_like_others(postgres_url: str) -> None:
+    database = Database(postgres_url, prefix="rmq_", connections=1, by_day=True)
+    database.create_tables()
+    database.close()
+    tables = TableWriter(postgres_url)
+    today = datetime.now(UTC).replace(microsecond=0)
+    ids = [message_id(day, today + timedelta(days=day)) for day in range(3)]
+    for identity in ids:
+        tables.stub(identity, status=1, update_date=today)
+        tables.log(identity, "g", 1, consume_date=today)
+    tables.write()
+
+    second_day = IdWindow(ids[1], ids[2])
+    for ledger in (STUB, CONSUME_LOG):
+        for window, wanted in (
+            (EVERYTHING, ids),
+            (second_day, ids[1:2]),
+            (Changes(today, None), ids),
+        ):
+            found = rows(postgres_url, ledger, window, 1)
+            assert sorted(row["message_id"] for row in found) == wanted
 
 
 def test_topics_and_size_are_known_beforehand(url: str) -> None:
