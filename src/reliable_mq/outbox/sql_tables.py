@@ -110,8 +110,10 @@ def _make_indexes(table: Table) -> None:
     _index(f"{name}_settled", settled_rows(table), column.update_date)
     # What no relay owns and nobody has sent or missed; what has an owner costs this index nothing.
     _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
-    # Reconciliation: what waits for a person is in no index of those that wait, and ids that do not
-    # begin with their time are in no range of them. There are few of either, or none.
+    # Reconciliation: which topics there are.
+    _index(f"{name}_topic", settled_rows(table), column.topic)
+    # And what it cannot find otherwise: what waits for a person is in no index of those that wait,
+    # ids that do not begin with their time are in no range of them. There are few, or none.
     _index(f"{name}_parked", parked_rows(table), column.update_date)
     _index(f"{name}_untimed", tells_no_time(column.message_id), column.message_id)
     ordered = and_(column.status == 0, column.ordering_key != "")

@@ -4,10 +4,11 @@ Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the r
 `sql_ranges`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import MetaData, func, inspect, select
+from sqlalchemy import Column, ColumnElement, Connection, MetaData, func, inspect, select, true
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import (
@@ -17,11 +18,23 @@ from reliable_mq.reconcile.ledger_columns import (
     TOLD,
     table_of,
 )
-from reliable_mq.reconcile.sql_conditions import in_window
+from reliable_mq.reconcile.sql_conditions import (
+    PARKED,
+    SETTLED,
+    WAITING,
+    KeyRange,
+    in_range,
+)
 from reliable_mq.reconcile.sql_connection import connected, open_engine, sync_url
-from reliable_mq.reconcile.sql_ranges import ROWS_PER_PARTITION, IdWindow
+from reliable_mq.reconcile.sql_ranges import (
+    ROWS_PER_PARTITION,
+    Changes,
+    IdWindow,
+    whole_ranges,
+)
 from reliable_mq.resend.sql_scheduling_tables import retention_table
 from reliable_mq.sql_schema import check_revision
+from reliable_mq.sql_types import MYSQL
 
 __all__ = [
     "COLUMNS",
@@ -101,10 +114,29 @@ def removed_until(url: str, prefix: str) -> datetime | None:
 
 
 def managed_topics(url: str, prefix: str) -> list[str]:
-    """Return the topics for which a stub was ever written."""
+    """Return the topics for which a stub is there."""
     stubs = table_of(STUB, prefix)
+    found: set[str] = set()
     with connected(url) as connection:
-        return sorted(connection.scalars(select(stubs.c.topic).distinct()))
+        for kind in (SETTLED, WAITING):
+            found.update(_distinct(connection, stubs.c.topic, in_range(stubs, KeyRange(kind=kind))))
+        parked = in_range(stubs, KeyRange(kind=PARKED))
+        found.update(connection.scalars(select(stubs.c.topic).where(parked).distinct()))
+    return sorted(found)
+
+
+def _distinct(
+    connection: Connection, column: Column[Any], where: ColumnElement[bool]
+) -> Iterator[str]:
+    """Yield the values of a column that an index begins with, one look-up for each."""
+    if connection.dialect.name in MYSQL:  # which looks so by itself
+        yield from connection.scalars(select(column).where(where).distinct())
+        return
+    first = select(func.min(column).label("value")).where(where)
+    found = first.cte("found", recursive=True)
+    following = select(func.min(column)).where(where, column > found.c.value).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.value.is_not(None)))
+    yield from connection.scalars(select(found.c.value).where(found.c.value.is_not(None)))
 
 
 def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
@@ -118,10 +150,10 @@ def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
     for url in urls:
         with connected(url) as connection:
             if inspect(connection).has_table(confirmation.name):
-                told.update(connection.scalars(select(confirmation.c.consumer_group).distinct()))
+                told.update(_distinct(connection, confirmation.c.consumer_group, true()))
     for url in urls if told else ():
         with connected(url) as connection:
-            logged.update(connection.scalars(select(log.c.consumer_group).distinct()))
+            logged.update(_distinct(connection, log.c.consumer_group, true()))
     return sorted(told - logged)
 
 
@@ -133,16 +165,13 @@ def stub_count_at_most(url: str, prefix: str) -> int:
     return 0 if high is None else int(high - low + 1)
 
 
-def broker_names(url: str, prefix: str, window: IdWindow) -> set[str]:
+def broker_names(url: str, prefix: str, window: IdWindow | Changes) -> set[str]:
     """Return the brokers that stubs and consume logs of the window name."""
     names: set[str] = set()
     with connected(url) as connection:
         for ledger in NEEDED:
             table = table_of(ledger, prefix)
-            query = (
-                select(table.c.broker_name)
-                .where(in_window(table, window.low, window.high))
-                .distinct()
-            )
-            names.update(name for name in connection.scalars(query) if name)
+            for part in whole_ranges(ledger, window):
+                query = select(table.c.broker_name).where(in_range(table, part)).distinct()
+                names.update(name for name in connection.scalars(query) if name)
     return names

@@ -44,6 +44,7 @@ from reliable_mq.reconcile.ledger_columns import (
 )
 from reliable_mq.reconcile.sql_conditions import (
     CONSUMED,
+    EVERYTHING,
     PARKED,
     RECEIVED,
     SETTLED,
@@ -100,6 +101,9 @@ class Changes:
     with_open: bool = False
 
 
+# Few rows, or, of what waits, rows whose index is in another order.
+_UNCUT = (UNTIMED, WAITING, PARKED)
+
 # What was changed of a ledger: kinds of rows and the time that their index is ordered by; and the
 # kinds that are open, with the time of their change, if they keep one.
 _CHANGED: dict[str, tuple[tuple[str | None, str], ...]] = {
@@ -128,33 +132,35 @@ def key_ranges(
         sqlalchemy.exc.SQLAlchemyError: the database failed.
     """
     table = table_of(name, prefix)
-    if isinstance(window, Changes) and name not in _CHANGED:
+    found = []
+    with connected(url) as connection:
+        for part in whole_ranges(name, window):
+            if part == EVERYTHING:
+                return _of_all(connection, table, table.c[_KEYS[name]], rows_per_partition)
+            is_cut = part.column is not None and part.kind not in _UNCUT
+            found += _cut(connection, table, part, rows_per_partition) if is_cut else [part]
+    return found
+
+
+def whole_ranges(name: str, window: IdWindow | Changes) -> list[KeyRange]:
+    """Return the ranges that together are a window, one for each index that has some of it.
+
+    Raises:
+        ConfigurationError: the ledger is not one whose rows keep when they were changed.
+    """
+    if isinstance(window, IdWindow):
+        if (window.low is None and window.high is None) or name == RUN:
+            return [EVERYTHING]
+        return [KeyRange(_ID, window.low, window.high, kind) for kind in (TIMED, UNTIMED)]
+    if name not in _CHANGED:
         raise ConfigurationError(
             f"what was changed can be read of {', '.join(_CHANGED)}, not of {name}"
         )
-    with connected(url) as connection:
-        if isinstance(window, Changes):
-            return _of_changes(connection, table, name, window, rows_per_partition)
-        if (window.low is None and window.high is None) or _ID not in table.c:
-            return _of_all(connection, table, table.c[_KEYS[name]], rows_per_partition)
-        inside = KeyRange(_ID, window.low, window.high, TIMED)
-        timed = _cut(connection, table, inside, rows_per_partition)
-        return [*timed, KeyRange(_ID, window.low, window.high, UNTIMED)]
-
-
-def _of_changes(
-    connection: Connection, table: Table, name: str, window: Changes, rows: int
-) -> list[KeyRange]:
-    found = []
-    for kind, at in _CHANGED[name]:
-        part = KeyRange(at, window.since, window.until, kind)
-        found += _cut(connection, table, part, rows)
-    for open_kind, changed_at in _OPEN[name]:
-        if window.with_open:
-            found.append(KeyRange(kind=open_kind))
-        elif changed_at is not None:
-            found.append(KeyRange(changed_at, window.since, window.until, open_kind))
-    return found
+    kinds = list(_CHANGED[name])
+    if not window.with_open:
+        kinds += [(kind, at) for kind, at in _OPEN[name] if at is not None]
+    found = [KeyRange(at, window.since, window.until, kind) for kind, at in kinds]
+    return [*found, *(KeyRange(kind=kind) for kind, _ in _OPEN[name] if window.with_open)]
 
 
 def _of_all(

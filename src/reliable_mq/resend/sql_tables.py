@@ -30,8 +30,10 @@ def confirmation_table(metadata: MetaData, prefix: str) -> Table:
         Column("create_date", UtcDateTime, nullable=False),
         Column("update_date", UtcDateTime, nullable=False),
     )
-    # What reconciliation has not seen yet, and what it cannot find by the time in an id.
+    # What reconciliation has not seen yet, which groups there are, and what it cannot find by the
+    # time in an id.
     Index(f"{name}_updated", table.c.update_date)
+    Index(f"{name}_group", table.c.consumer_group)
     untimed = tells_no_time(table.c.message_id)
     some = Index(
         f"{name}_untimed", table.c.message_id, postgresql_where=untimed, sqlite_where=untimed

@@ -122,6 +122,7 @@ def _confirmation(metadata: MetaData, name: str) -> None:
         Column("update_date", UtcDateTime, nullable=False),
     )
     column = table.c
+    Index(f"{name}_group", column.consumer_group)
     Index(f"{name}_updated", column.update_date)
     only_on(
         PARTIAL_INDEXES,
@@ -319,6 +320,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
                 "count > 0",
             ),
         ),
+        Index(f"{name}_topic", column.topic, **partial("status > 0")),
         Index(
             f"{name}_unowned",
             column.resend_time,
