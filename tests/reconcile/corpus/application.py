@@ -1,4 +1,4 @@
-"""The shop whose ledgers are reconciled: orders that two groups must hear of.
+"""The shop whose ledgers are reconciled: orders that groups must hear of.
 
 An order says itself what is to go wrong with it, so that every process that consumes it agrees, and
 a test knows what the ledgers must hold. As a worker, `RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE`
@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
 
 NAME, TOPIC = "corpus", "orders"
-PAYMENTS, LOYALTY = "payments", "loyalty"
+PAYMENTS, LOYALTY, GIFTS = "payments", "loyalty", "gifts"
+GIFT_TAG = "gift"
 REJECTED, FAILS_ONCE, HANGS = "rejected", "fails once", "hangs"
 """What can happen to an order where it is consumed."""
 
@@ -56,7 +57,7 @@ def _happen(what: str, message: ReceivedMessage) -> None:
 def shop(
     *, broker: str | None = None, database: str | None = None, redis: str | None = None
 ) -> ReliableMQ:
-    """Return the application with its two consumer groups."""
+    """Return the application: two groups that hear of every order, one that hears of gifts."""
     mq = ReliableMQ(
         NAME,
         broker=broker,
@@ -79,6 +80,10 @@ def shop(
         """Receipt first, as for effects outside the database."""
         session.execute(insert(EFFECTS), {"consumer_group": LOYALTY, "order_id": order.id})
         _happen(order.loyalty, message)
+
+    @mq.consumer(TOPIC, group=GIFTS, tag=GIFT_TAG)
+    def wrap(order: Order, session: Session) -> None:
+        session.execute(insert(EFFECTS), {"consumer_group": GIFTS, "order_id": order.id})
 
     return mq
 

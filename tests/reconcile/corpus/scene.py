@@ -148,16 +148,19 @@ class Scene:
         *,
         half: bool = False,
         delay: timedelta | None = None,
+        required: tuple[str, ...] | None = None,
         **order: str,
     ) -> list[str]:
-        """Commit orders; return the ids of their messages."""
+        """Commit orders, for the groups that hear of them or others; return their messages' ids."""
         orders = [Order(next(self._numbers), **order) for _ in range(count)]
         ids: list[str] = []
         for at in range(0, count, SEND_AT_ONCE):
             part = orders[at : at + SEND_AT_ONCE]
             with self.mq.transaction(half=half) as tx:
                 if delay is None:
-                    ids += tx.send_many(TOPIC, part, key=lambda one: one.id)
+                    ids += tx.send_many(
+                        TOPIC, part, key=lambda one: one.id, required_groups=required
+                    )
                 else:
                     ids += [tx.send(TOPIC, one, key=one.id, delay=delay) for one in part]
         self.kinds[kind] += ids

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.reconcile.corpus.application import FAILS_ONCE, HANGS, LEASE_SECONDS, REJECTED, TOPIC
+from tests.reconcile.corpus.application import (
+    FAILS_ONCE,
+    GIFTS,
+    HANGS,
+    LEASE_SECONDS,
+    REJECTED,
+    TOPIC,
+)
 from tests.reconcile.corpus.scene import LOYALTY, PAYMENTS, Expected, Scene
 
 JUDGED_AFTER = timedelta(minutes=1)
@@ -104,8 +111,12 @@ def _what_was_consumed(scene: Scene, orders: int) -> None:
     twice = scene.place(
         2, "rejected twice", both("dead-lettered"), payments=REJECTED, loyalty=REJECTED
     )
-    scene.wait_until_consumed(PAYMENTS, good + retried)
-    scene.wait_until_consumed(LOYALTY, good + retried + rejected)
+    # Sent for a group whose subscription leaves it out: it has no tag.
+    filtered = scene.place(
+        2, "filtered", both("settled") | {GIFTS: "not consumed"}, required=(GIFTS,)
+    )
+    scene.wait_until_consumed(PAYMENTS, good + retried + filtered)
+    scene.wait_until_consumed(LOYALTY, good + retried + rejected + filtered)
     scene.wait_for_dead_letters(PAYMENTS, len(rejected) + len(twice))
     scene.wait_for_dead_letters(LOYALTY, len(twice))
 
