@@ -134,9 +134,13 @@ def test_the_last_attempt_makes_a_dead_letter(key: str) -> None:
     assert scene.is_finished
 
 
-def test_a_dead_letter_carries_the_message_its_origin_and_the_reason() -> None:
+def test_a_dead_letter_carries_the_message_its_origin_and_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scene = Scene()
     scene.settle(Dead("no such customer\x01\nat all"))
+    (line,) = caplog.messages
+    assert line.endswith("is a dead letter: no such customer  at all")
     call = scene.world.calls_of(SEND)[-1]
     _, properties = scene.sent()
     assert call.command.body == b"body"

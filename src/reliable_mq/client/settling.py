@@ -112,16 +112,15 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
     It is sent there with the reason. When that fails, the broker is asked to move it by itself,
     without the reason.
     """
+    said = _plain(reason)  # one line of the log, whatever the reason quotes
     log.warning(
         "group %s: message %s of topic %s is a dead letter: %s",
         group.name,
         message.message_id,
         message.topic,
-        reason,
+        said,
     )
-    letter = _carried(
-        message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: _plain(reason)}
-    )
+    letter = _carried(message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: said})
     while True:
         try:
             yield from group.producer.send(letter, timeout=SEND_BACK_TIMEOUT)
