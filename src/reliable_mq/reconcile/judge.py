@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_mq.reconcile.event_rows import column_of
-from reliable_mq.reconcile.events import NO_TIME, VOIDED, id_times, unpacked_ids
+from reliable_mq.reconcile.events import IN_DOUBT, NO_TIME, VOIDED, id_times, unpacked_ids
 from reliable_mq.reconcile.facts import Case, facts_of
 from reliable_mq.reconcile.log_roles import DEAD
 from reliable_mq.reconcile.spread_rows import ROLE, Rows, rows_of
@@ -72,6 +72,7 @@ VERDICTS = pa.schema(
         *((f"log_{name}", _TIME) for name in ("lease_until", "create_date", "consume_date")),
         ("log_broker_name", _TEXT),
         ("other_consume_date", _TIME),
+        ("log_in_doubt", pa.bool_()),
         *((f"{name}_ms", _LONG) for name in ("stored", "delivered", "effect", "consumed")),
         *DETAILS.items(),
         *((f"fact_{name}", _TEXT) for name in FACTS),
@@ -313,6 +314,7 @@ def _logs(case: Case) -> dict[str, pa.Array]:
     return found | {
         "log_broker_name": _named(case, "broker", case.rows.log),
         "other_consume_date": _of(case, "changed", case.second_effect, _TIME),
+        "log_in_doubt": pa.array((at(case.traces["marks"], case.rows.log, 0) & IN_DOUBT) != 0),
     }
 
 

@@ -246,6 +246,7 @@ def _judge(
         flow=tally.flow,
         whole=_whole(options, ledgers.logs),
     )
+    summary["in_doubt"] = tally.doubts.told()
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(options, run_id, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reliable_mq.reconcile.doubts import Doubts
 from reliable_mq.reconcile.events import LOG, RECORD, ROLES, STUB, TOLD
 from reliable_mq.reconcile.flow import Flow
 from reliable_mq.reconcile.log_roles import FIRST
@@ -31,7 +32,7 @@ class Tally:
     """Counts that add up.
 
     `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
-    arrivals.
+    arrivals; `doubts`: effects in doubt.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Tally:
         self.ledgers = Counter[str]()
         self.damaged_from: int | None = None
         self.flow = Flow()
+        self.doubts = Doubts()
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
     def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
@@ -76,6 +78,7 @@ class Tally:
         for key, sums in _summed(keys, counts):
             self._groups[key] = self._groups.get(key, np.zeros(len(_SUMS), np.int64)) + sums
         self.flow.add(verdicts)
+        self.doubts.add(verdicts)
 
     def groups(self) -> list[Group]:
         """Return the counts of verdicts by everything that the report tells apart."""
@@ -88,12 +91,14 @@ class Tally:
     def to_json(self) -> str:
         """Return the counts as a text that `add_json` reads."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
-        return json.dumps([dict(self.ledgers), self.damaged_from, groups, self.flow.to_data()])
+        parts = (self.flow.to_data(), self.doubts.to_data())
+        return json.dumps([dict(self.ledgers), self.damaged_from, groups, *parts])
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, groups, flow = json.loads(text)
+        ledgers, damaged_from, groups, flow, doubts = json.loads(text)
         self.flow.add_data(flow)
+        self.doubts.add_data(doubts)
         self.ledgers.update(ledgers)
         self._begin_damage(damaged_from)
         width = len(_SUMS)

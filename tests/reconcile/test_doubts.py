@@ -1,0 +1,50 @@
+"""Effects in doubt: all are counted, the newest are told."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+from tests.reconcile.judging import event
+from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
+
+from reliable_mq.reconcile.doubts import SHOWN_MAX, Doubts
+from reliable_mq.reconcile.events import CONSUMED, EVENTS, IN_DOUBT, LOG, STUB
+from reliable_mq.reconcile.judge import judge
+from reliable_mq.reconcile.tally import Tally
+from reliable_mq.reconcile.world import World
+
+
+def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> None:
+    """Given consume logs of which some had an attempt that was never heard of again, in two parts,
+    then those are counted, whatever their verdict is, and the newest come first."""
+    world = World(NOW, GRACE, NOW, frozenset({"orders"}))
+    tally = Tally()
+    for part in range(2):
+        events = []
+        for number in range(700):
+            identity = message_id(1_000 * part + number)
+            seen = LONG_AGO + timedelta(seconds=2 * number + part)
+            marks = IN_DOUBT if number % 7 else 0
+            log = {"consumer_group": "payments", "state": CONSUMED, "tries": 2, "marks": marks}
+            events += [event(STUB, identity), event(LOG, identity, **log | {"seen": seen})]
+        one = Tally()
+        one.add_verdicts(judge(pa.Table.from_pylist(events, EVENTS), world))
+        tally.add_json(one.to_json())
+
+    told = tally.doubts.told()
+
+    assert tally.doubts.invariants()
+    assert told["count"] == 2 * 600
+    assert len(told["newest"]) == SHOWN_MAX
+    received = (LONG_AGO + timedelta(seconds=2 * 699 + 1)).isoformat(timespec="milliseconds")
+    assert told["newest"][0] == {
+        "received": received.replace("+00:00", "Z"),
+        "message_id": message_id(1_699),
+        "consumer_group": "payments",
+        "topic": "orders",
+        "verdict": "settled",
+        "attempts": 2,
+    }
+
+
+def test_nothing_in_doubt_is_told_as_nothing() -> None:
+    assert Doubts().told() == {"count": 0, "newest": []}
