@@ -18,7 +18,7 @@ from reliable_mq.reconcile import sql_ledger
 from reliable_mq.reconcile.spark_brokers import BrokerLogs, cluster_option
 from reliable_mq.reconcile.spark_exported_events import exported_events
 from reliable_mq.reconcile.spark_judge import FILES, ROWS, FileTask, Judging, RowTask
-from reliable_mq.reconcile.spark_ledgers_source import LEDGERS_FORMAT
+from reliable_mq.reconcile.spark_ledgers_read import LedgersRead
 from reliable_mq.reconcile.tally import Tally
 from reliable_mq.reconcile.world import World
 
@@ -109,7 +109,7 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
     if ledgers.export is not None:
         return exported_events(spark, ledgers.export)
     logs = ledgers.logs
-    reader = spark.read.format(LEDGERS_FORMAT).option("stores", json.dumps(dict(logs.stores)))
+    reader = LedgersRead(spark).option("stores", json.dumps(dict(logs.stores)))
     cluster = cluster_option(logs)
     if cluster is not None:
         reader = reader.option("cluster", cluster)
