@@ -1,0 +1,60 @@
+"""Answers for half messages: whatever answers them, nothing of it ends the loop."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from tests.client.script import World
+from tests.client.test_transaction import GROUP, question
+
+from reliable_mq.client.asyncio_transactions import AsyncTransactions
+from reliable_mq.client.flow import Flow
+from reliable_mq.client.producer import Producer
+from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.thread_handling import Threads
+from reliable_mq.client.transaction import CheckBack, TransactionFlows
+from reliable_mq.message import Decision
+from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.record import Record
+from reliable_mq.wire.record_encode import encode_record
+
+T = TypeVar("T")
+
+
+def exits(_: CheckBack) -> Decision:
+    sys.exit(3)
+
+
+async def exits_on_the_loop(_: CheckBack) -> Decision:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("answerer", [Threads(1, "check").wrapped(exits), exits_on_the_loop])
+def test_a_check_function_that_exits_says_nothing_and_ends_nothing(
+    answerer: Callable[[CheckBack], Awaitable[Decision]], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+
+    async def run(flow: Flow[T]) -> T:
+        return world.play(flow)
+
+    async def tell(group: str) -> None:
+        assert group == GROUP
+
+    async def scene() -> None:
+        settings = ClientSettings()
+        routes = RouteTable(None, 4, 30.0)  # type: ignore[arg-type] # nobody asks for a route
+        flows = TransactionFlows(settings, routes, Producer(settings, routes, bytes), bytes)
+        transactions = AsyncTransactions(flows, run, tell)
+        await transactions.join(GROUP, answerer)
+        properties = encode_properties({"UNIQ_KEY": "M" * 32, "PGROUP": GROUP})
+        record = encode_record(Record(topic="t", body=b"x", properties=properties))
+        transactions.asked("a:10911", question(record))
+        await asyncio.gather(*transactions.running)
+        assert world.posts == [], "the broker asks again"
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert f"the answer for half message {'M' * 32} failed" in caplog.text
