@@ -5,18 +5,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import NOW
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.log_scan import LogRow
+from reliable_mq.reconcile.log_schema import log_batch
 from reliable_mq.reconcile.spark_export import export_ledgers
+from reliable_mq.reconcile.spark_exported_events import exported_record_events
 from reliable_mq.reconcile.spark_import import open_export
 from reliable_mq.reconcile.spark_run import Options, reconcile
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.spark
 def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "stubs").mkdir()
 
@@ -24,11 +27,22 @@ def test_a_folder_that_is_no_whole_export_is_refused(spark: SparkSession, tmp_pa
         open_export(spark, tmp_path.as_uri())
 
 
+@pytest.mark.spark
 def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "stubs").mkdir()
 
     with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
         export_ledgers(spark, tmp_path.as_uri(), urls=[], prefix="rmq_", stores={}, now=NOW)
+
+
+def test_exported_records_are_of_the_broker_that_each_names() -> None:
+    rows = [LogRow("first", at, 100, topic="orders", message_id=f"{at:032X}") for at in range(4)]
+    batch = log_batch(rows).append_column("broker", pa.array(["a", "b", "a", "b"]))
+
+    events = exported_record_events(batch)
+
+    found = zip(*(events[name].to_pylist() for name in ("broker", "log_offset")), strict=True)
+    assert sorted(found) == [("a", 0), ("a", 2), ("b", 1), ("b", 3)]
 
 
 @pytest.mark.parametrize(

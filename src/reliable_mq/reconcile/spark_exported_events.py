@@ -44,14 +44,14 @@ def exported_events(spark: SparkSession, uri: str) -> DataFrame:
         (spark.read.parquet(f"{uri}/stubs"), stub_events),
         (logs, log_events),
         (told.join(own, "consumer_group", "left_anti"), told_events),
-        (spark.read.parquet(f"{uri}/{RECORDS}"), _record_events),
+        (spark.read.parquet(f"{uri}/{RECORDS}"), exported_record_events),
     ]
     schema = from_arrow_schema(EVENT_ROWS)
     adapted = [frame.mapInArrow(Adapted(events_of), schema) for frame, events_of in frames]
     return reduce(DataFrame.union, adapted)
 
 
-def _record_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+def exported_record_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return records as events, each of the broker that it names."""
     brokers = batch["broker"].unique().to_pylist()
     events = [
