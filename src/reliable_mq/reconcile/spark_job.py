@@ -22,7 +22,9 @@ from reliable_mq.reconcile.spark_ledgers_read import LedgersRead
 from reliable_mq.reconcile.tally import Tally
 from reliable_mq.reconcile.world import World
 
-MOVING_SECONDS_MAX = 5.0  # how far the clocks of database, broker and this machine may differ
+MOVING_SECONDS_MIN = 5.0
+"""For how long rows may change while a run reads one ledger after the other."""
+_CLOCK_MARGIN_SECONDS = 1.0
 _FILES = "file://"
 _EVENT_SIZE = 160  # bytes of an event between the shuffle's two sides
 _PARTITION_SIZE = 128 * 1024 * 1024
@@ -36,7 +38,7 @@ class Ledgers:
     `logs`: the brokers' logs, and what their queues and groups say. `managed`: the topics for which
     a stub was ever written. `told_groups`: see `sql_ledger.told_groups`. `stub_count_max` and
     `log_size` say how much there is. `export` is the folder of an export, which is read in place of
-    databases and logs.
+    databases and logs. `skew_seconds`: see `sql_clocks`.
     """
 
     urls: Sequence[str]
@@ -48,21 +50,27 @@ class Ledgers:
     stub_count_max: int = 0
     log_size: int = 0
     export: str | None = None
+    skew_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When the ledgers were read, and what is too young to be judged."""
+    """When the ledgers were read, and what is too young to be judged.
+
+    `skew_seconds`: how far the clock of a database is from that of `as_of`.
+    """
 
     as_of: datetime
     grace: timedelta
     since: datetime | None = None
     until: datetime | None = None
+    skew_seconds: float = 0.0
 
     @property
     def moving_since(self) -> datetime:
         """What changed at or after this moment may have changed between two ledgers' reading."""
-        return self.as_of - min(self.grace, timedelta(seconds=MOVING_SECONDS_MAX))
+        seconds = max(MOVING_SECONDS_MIN, self.skew_seconds + _CLOCK_MARGIN_SECONDS)
+        return self.as_of - min(self.grace, timedelta(seconds=seconds))
 
 
 def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: str) -> Tally:

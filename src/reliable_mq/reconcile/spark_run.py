@@ -44,6 +44,7 @@ from reliable_mq.reconcile.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
+from reliable_mq.reconcile.sql_clocks import clock_skew
 from reliable_mq.reconcile.sql_digest import tell
 from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
 from reliable_mq.reconcile.sql_repair import Order, repair_all
@@ -230,7 +231,8 @@ def _judge(
     spark: SparkSession, options: Options, ledgers: Ledgers, run_id: str, folder: RunFolder
 ) -> tuple[dict[str, Any], Result]:
     """Write the verdicts; return the summary of the run, and the verdicts."""
-    moment = Moment(options.now, options.grace, options.since, options.until)
+    window = (options.since, options.until)
+    moment = Moment(options.now, options.grace, *window, ledgers.skew_seconds)
     tally = judge_ledgers(spark, ledgers, moment, f"{folder.uri}/{VERDICTS}")
     result = Result(spark, folder.uri)
     groups = tally.groups()
@@ -326,6 +328,7 @@ def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
         told_groups=sql_ledger.told_groups(options.databases, options.prefix),
         stub_count_max=stubs,
         log_size=logs.size,
+        skew_seconds=clock_skew(options.databases, options.grace),
     )
     return ledgers, is_small
 
