@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
 from reliable_mq.reconcile.file_queues import read_progress
 from reliable_mq.reconcile.file_store import read_batches, read_layout, read_partition
+from reliable_mq.reconcile.log_roles import DELAY_TOPICS
 from reliable_mq.reconcile.log_scan import LogRow
 from reliable_mq.reconcile.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
 from reliable_mq.reconcile.spark_cluster import read_cluster
@@ -76,6 +78,7 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
 
     async def scene() -> None:
         async with AsyncClient(name_servers, settings=QUICK) as client:
+            await registered(client)
             await client.create_topic(TOPIC, 4)
             bodies = {b"%d" % number for number in range(COUNT)}
             messages = [Message(topic=TOPIC, body=body, tag="paid") for body in bodies]
@@ -83,6 +86,11 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
             assert len(sent) == COUNT
             gone, half = await halves(client)
             bodies.add(b"kept")
+            soon = str(int(time.time() * 1000) + 3_600_000)
+            await client.send(Message(topic=TOPIC, body=b"in two hours", delay_level=18))
+            await client.send(
+                Message(topic=TOPIC, body=b"in one", properties={"TIMER_DELIVER_MS": soon})
+            )
             await client.consume(Subscription(group=GROUP, topics={TOPIC: "*"}), handler)
             await eventually(lambda: len(set(handled)) == COUNT + 1)
             await eventually(lambda: any(row.role == "dead" for row in rows_of(store)))
@@ -136,7 +144,8 @@ def same_by_pulling(name_servers: str, store: Path) -> None:
 
     assert {row.pop(BROKER) for row in pulled} == {ledger.broker.name}
     roles = {row["role"] for row in pulled}
-    assert roles >= {"first", "dead"}
+    assert roles >= {"first", "dead", "delayed"}
+    assert {row["queue_topic"] for row in pulled if row["due_time"]} == DELAY_TOPICS
     assert sorted(pulled, key=place_in_log) == logged
     assert ledger.progress[GROUP, TOPIC] == read_progress(str(store))[GROUP, TOPIC]
     ends = Counter((row["queue_topic"], row["queue_id"]) for row in logged)
@@ -162,6 +171,7 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
 
     async def scene() -> None:
         async with AsyncClient(name_servers, settings=QUICK) as client:
+            await registered(client)
             await client.create_topic(TOPIC, 4)
             load = asyncio.create_task(_send_all(client))
             before: list[LogRow] = []
@@ -173,6 +183,13 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
             await load
 
     play(scene())
+
+
+async def registered(client: AsyncClient) -> None:
+    """Wait for the broker: Apache's says that it has booted some seconds before it registers."""
+    async with asyncio.timeout(60):
+        while not (await client.cluster_facts()).brokers:
+            await asyncio.sleep(0.05)
 
 
 async def halves(client: AsyncClient) -> tuple[str, SendResult]:
