@@ -195,14 +195,33 @@ class AsyncClient(AsyncEngine):
         return consumer
 
     async def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic at every broker; see `admin.create_topic`."""
+        """Create a topic at the master of every broker, or give it so many queues.
+
+        Returns when the name server tells of all of them, so that the next send uses them.
+
+        Args:
+            topic: its name.
+            queues: how many at each broker, to write and to read.
+
+        Raises:
+            ConfigurationError: when the name is illegal.
+            NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
+            RemoteError, Unavailable: when a broker refuses or is away; others may have it.
+        """
         flow = admin.create_topic(self._name_servers, self._routes, self.settings, topic, queues)
         await self.run(flow)
 
     async def consumer_progress(
         self, group: str, topic: str
     ) -> dict[MessageQueue, tuple[int, int]]:
-        """Return (committed, maximum) offsets by queue; see `admin.consumer_progress`."""
+        """Return (committed, maximum) offsets of a group in each readable queue of a topic.
+
+        A group that has committed nothing in a queue has the committed offset -1.
+
+        Raises:
+            NoRoute: when the name servers do not know the topic.
+            RemoteError, Unavailable: when a broker does not tell.
+        """
         return await self.run(admin.consumer_progress(self._routes, self.settings, group, topic))
 
     async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
@@ -210,7 +229,12 @@ class AsyncClient(AsyncEngine):
         return await self.run(cluster_facts(self._name_servers, self.settings, groups))
 
     async def topic_route(self, topic: str) -> Route:
-        """Return where `topic` is, asked from the name servers now; see `RouteTable.look_up`."""
+        """Return where `topic` is, asked from the name servers now.
+
+        Raises:
+            NoRoute: when they know none.
+            RemoteError, Unavailable: when none tells.
+        """
         return await self.run(self._routes.look_up(topic))
 
     async def leave_group(self, group: ConsumerGroup) -> None:

@@ -40,7 +40,8 @@ class PushConsumer:
 class Client:
     """Sends and consumes without an event loop of the caller's own; may be used by many threads.
 
-    Use it as `with Client(...) as client`, or call `start` and `close`.
+    Use it as `with Client(...) as client`, or call `start` and `close`. Every verb raises
+    `UsageError` before `start`, and `ForkedClient` in a forked process.
 
     Args:
         name_servers: "host:port", several joined by ";".
@@ -99,7 +100,23 @@ class Client:
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send one message and return where it is stored; see `AsyncClient.send`."""
+        """Send one message and return where it is stored.
+
+        It waits for a place while `in_flight_count_max` messages are on their way, or
+        `in_flight_size_max` bytes of bodies.
+
+        Args:
+            message: what to send.
+            timeout: seconds for the wait and all tries together.
+            queue: the queue to use; by default the ordering key or the turn chooses.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
+            Unavailable: when no broker takes it in time. It may be stored all the same.
+            ProtocolError: when the answer does not read. It may be stored all the same.
+        """
         return self._started().run(self._client.send(message, timeout=timeout, queue=queue))
 
     def send_async(
@@ -134,7 +151,12 @@ class Client:
         return future
 
     def send_oneway(self, message: Message) -> None:
-        """Send one message without asking for an answer; see `AsyncClient.send_oneway`."""
+        """Send one message and ask for no answer: nobody will know whether it is stored.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is.
+            Unavailable: when no broker can be reached.
+        """
         self._started().run(self._client.send_oneway(message))
 
     def send_batch(
@@ -144,11 +166,29 @@ class Client:
         timeout: float = 3.0,
         queue: MessageQueue | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request; see `AsyncClient.send_batch`."""
+        """Send messages of one topic to one queue in one request, all or none.
+
+        The result is the first message's; its ids are those of all, joined by commas.
+
+        Args:
+            messages: of one topic, without delays; with ordering keys of one queue.
+            timeout: seconds for all tries together.
+            queue: the queue to use; by default the ordering keys or the turn choose.
+
+        Raises:
+            MessageRefused: when they cannot be sent together, or are too large together.
+            RemoteError: when the broker refuses them.
+            Unavailable: when no broker takes them in time. They may be stored all the same.
+        """
         return self._started().run(self._client.send_batch(messages, timeout=timeout, queue=queue))
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages of any topics in few requests; see `AsyncClient.send_many`."""
+        """Send messages of any topics in few requests, several on their way at once.
+
+        The order of each ordering key is kept: when a message cannot be sent, later ones of its
+        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
+        place in the result holds the error.
+        """
         return self._started().run(self._client.send_many(messages))
 
     def join_transactions(self, group: str, check: Check) -> None:
@@ -164,12 +204,30 @@ class Client:
         self._started().run(joining)
 
     def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
-        """Send a half message of a group that was joined; see `TransactionFlows.send`."""
+        """Send a half message of a group that was joined: it is stored and not visible yet.
+
+        Args:
+            message: without a delay.
+            group: the producer group.
+            timeout: seconds for all tries together.
+
+        Raises:
+            UsageError: when nobody here answers for the group: the half would hang.
+            MessageRefused: when the message cannot be sent as it is, or is delayed.
+            RemoteError: when the broker refuses it; it may take no halves at all.
+            Unavailable: when no broker stores it safely in time. One that did is asking for it.
+        """
         sending = self._client.transactions.send(message, group, timeout=timeout)
         return self._started().run(sending)
 
     def end_half(self, half: Half, decision: Decision) -> None:
-        """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
+        """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
+
+        Raises:
+            UsageError: when the decision is none.
+            RemoteError: when the broker knows no such half.
+            Unavailable: when it does not answer; the half may have ended all the same.
+        """
         self._started().run(self._client.transactions.end(half, decision))
 
     def consume(self, subscription: Subscription, handler: AnyHandler) -> PushConsumer:
@@ -191,15 +249,39 @@ class Client:
         return consumer
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
-        """Create a topic at every broker; see `admin.create_topic`."""
+        """Create a topic at the master of every broker, or give it so many queues.
+
+        Returns when the name server tells of all of them, so that the next send uses them.
+
+        Args:
+            topic: its name.
+            queues: how many at each broker, to write and to read.
+
+        Raises:
+            ConfigurationError: when the name is illegal.
+            NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
+            RemoteError, Unavailable: when a broker refuses or is away; others may have it.
+        """
         self._started().run(self._client.create_topic(topic, queues))
 
     def consumer_progress(self, group: str, topic: str) -> dict[MessageQueue, tuple[int, int]]:
-        """Return (committed, maximum) offsets by queue; see `admin.consumer_progress`."""
+        """Return (committed, maximum) offsets of a group in each readable queue of a topic.
+
+        A group that has committed nothing in a queue has the committed offset -1.
+
+        Raises:
+            NoRoute: when the name servers do not know the topic.
+            RemoteError, Unavailable: when a broker does not tell.
+        """
         return self._started().run(self._client.consumer_progress(group, topic))
 
     def topic_route(self, topic: str) -> Route:
-        """Return where `topic` is, asked from the name servers now."""
+        """Return where `topic` is, asked from the name servers now.
+
+        Raises:
+            NoRoute: when they know none.
+            RemoteError, Unavailable: when none tells.
+        """
         return self._started().run(self._client.topic_route(topic))
 
     def _leave_to_parent(self) -> None:
