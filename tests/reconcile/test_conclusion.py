@@ -43,6 +43,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/shop.db"
+        (folder / "shop.db").touch()
         self.out = folder / "out"
         self.folders = LocalRunFolders(self.out)
 
