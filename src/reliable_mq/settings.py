@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 Strictness = Literal["warn", "raise", "allow"]
 RetentionMode = Literal["rows", "partitions", "off"]
+RetentionWaits = Literal["auto", "yes", "no"]
 
 MAIN_DATABASE = "main"
 """The name of the database that the setting `database` leads to."""
@@ -79,6 +80,8 @@ class Settings(BaseSettings):
     #: "rows": settled stubs and consumed logs are removed when their time is over; "partitions":
     #: whole days of them (PostgreSQL, in tables that were created with this setting); "off": never
     retention: RetentionMode = "rows"
+    #: whether what was not reconciled stays: "auto": once `reliable-mq reconcile --increment` ran
+    retention_waits_for_reconciliation: RetentionWaits = "auto"
     #: how long a stub is kept after it was confirmed or voided
     stub_retention: float = Field(7 * 86_400.0, gt=0)
     #: how long the log of a consumed message is kept, and longer while its stub is there

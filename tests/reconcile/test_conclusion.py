@@ -148,15 +148,16 @@ def test_a_folder_whose_owner_lives_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "latest.json").read_text() == "{}"
 
 
-def test_only_the_newest_runs_are_kept_and_the_one_that_ends_among_them(tmp_path: Path) -> None:
+def test_only_the_newest_runs_are_kept_and_those_that_are_needed(tmp_path: Path) -> None:
     folders = LocalRunFolders(tmp_path)
     for run_id in ("1", "4", "2", "3", "0"):
         folder = folders.begin(run_id)
         folder.write(SUMMARY, "{}")
         folder.publish()
 
-    assert folders.keep(3, "0") == ["1", "2"]
-    assert sorted(path.name for path in tmp_path.glob("run-*")) == ["run-0", "run-3", "run-4"]
+    assert folders.keep(3, ("0",)) == ["1"]
+    left = ["run-0", "run-2", "run-3", "run-4"]
+    assert sorted(path.name for path in tmp_path.glob("run-*")) == left
 
 
 def test_what_an_older_release_wrote_at_these_places_is_replaced(tmp_path: Path) -> None:

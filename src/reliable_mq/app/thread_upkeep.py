@@ -112,6 +112,7 @@ class Upkeep:
             owner=self._connections.scheduler_owner(),
             stub_retention=self._settings.stub_retention,
             log_retention=self._settings.log_retention,
+            waits=self._settings.retention_waits_for_reconciliation,
             days=partitions_of(database, ledgers) if database.by_day else None,
         )
 

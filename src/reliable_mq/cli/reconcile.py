@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -21,12 +21,17 @@ from reliable_mq.cli.reconcile_after import (
     send_what_is_due,
     tell_what_is_due,
 )
+from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.file_replaced import check_replaceable, replace_file
+from reliable_mq.reconcile.machine_share import parse_memory
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.reconcile.prometheus_text import prometheus_text
 from reliable_mq.reconcile.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
 from reliable_mq.runtime.java_home import use_java
+
+if TYPE_CHECKING:
+    from reliable_mq.reconcile.spark_run import Options
 
 CLEAN, FAILED, FINDINGS = 0, 1, 2
 
@@ -43,9 +48,16 @@ def command(
     since: options.Since = "",
     until: options.Until = "",
     grace: options.Grace = "10m",
+    increment: options.Increment = False,
+    full: options.Full = False,
+    follow: options.Follow = False,
+    every: options.Every = "60s",
+    forget: options.Forget = False,
     out: options.Out = "reconcile-output",
     as_json: options.AsJson = False,
     findings_max: options.FindingsMax = 100_000,
+    keep_runs: options.KeepRuns = 7,
+    memory: options.Memory = "",
     prometheus: options.Prometheus = "",
     repair: options.Repair = "",
     repair_only: options.RepairOnly = None,
@@ -62,25 +74,35 @@ def command(
     asked: dict[str, Any] = {"store": first, "stores": tuple(more), "cluster": cluster or None}
     asked |= {"partial": partial, "out": out, "prefix": table_prefix}
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
+    asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
     asked |= {"export": export or None, "ledgers": ledgers or None}
     # The variable names the application's database, also where somebody else's ledgers are judged.
     urls = [] if ledgers else [url for url in db or [] if url]
     metrics = Path(prometheus) if prometheus else None
     try:
+        asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
+        if full and not increment and not follow:
+            raise ConfigurationError("--full goes with --increment; without it every run is full")
+        if forget:
+            _forget(urls, table_prefix)
+            return
         asked |= _times(since, until, grace) | _repairs(repair, repair_only, void, repair_rate)
-        summary = _run(urls, metrics, asked)
+        run = _checked(urls, metrics, asked)
+
+        def after(summary: dict[str, Any]) -> None:
+            _after(summary, run, broker, metrics)
+
+        if follow:
+            follow_until_stopped(run, every, as_json=as_json, after=after)
+            return
+        from reliable_mq.reconcile.spark_run import reconcile  # noqa: PLC0415 - seconds
+
+        summary = reconcile(run)
     except UsageError as error:
         # The command line's own code for bad usage, 2, means findings here.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
-    if broker and summary["repair"] and summary["repair"]["changed"]:
-        summary["repair"]["sent"] = sum(
-            send_what_is_due(each, broker, table_prefix) for each in urls
-        )
-    if metrics:
-        replace_file(metrics, prometheus_text(summary, time.time()))
-    if tell:
-        tell_what_is_due(urls[0], table_prefix)
+    after(summary)
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
@@ -88,6 +110,26 @@ def command(
 
         print_report(summary, Console())
     raise typer.Exit(summary["exit_code"])
+
+
+def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path | None) -> None:
+    if broker and summary["repair"] and summary["repair"]["changed"]:
+        summary["repair"]["sent"] = sum(
+            send_what_is_due(each, broker, run.prefix) for each in run.databases
+        )
+    if metrics:
+        replace_file(metrics, prometheus_text(summary, time.time()))
+    if run.tells:
+        tell_what_is_due(run.database, run.prefix)
+
+
+def _forget(urls: list[str], prefix: str) -> None:
+    from reliable_mq.reconcile.sql_outcome import forget  # noqa: PLC0415 - only when asked for
+
+    if not urls:
+        raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
+    freed = forget(urls, prefix, datetime.now(UTC))
+    print(f"retention waited for increments in {freed} database(s), and waits no more")
 
 
 command_class = GroupedCommand
@@ -121,7 +163,7 @@ def _repairs(
     }
 
 
-def _run(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> dict[str, Any]:
+def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "Options":
     is_export = asked["ledgers"] is not None
     if not urls and not is_export:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
@@ -136,9 +178,9 @@ def _run(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> dict[s
             raise ConfigurationError("--tell needs the database: give --db and --store")
         check_notifiers(urls[0], asked["prefix"])
     use_java()
-    from reliable_mq.reconcile.spark_run import Options, reconcile  # noqa: PLC0415 - seconds
+    from reliable_mq.reconcile.spark_run import Options  # noqa: PLC0415 - seconds
 
-    return reconcile(Options(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked))
+    return Options(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked)
 
 
 if __name__ == "__main__":

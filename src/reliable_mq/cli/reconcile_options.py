@@ -86,6 +86,53 @@ Until = Annotated[
 Grace = Annotated[
     str, typer.Option(help="What is younger counts as in flight.", rich_help_panel=TIME)
 ]
+Increment = Annotated[
+    bool,
+    typer.Option(
+        "--increment",
+        help="Go on where the last increment ended: read what changed since, judge it and what was"
+        " open. With --full: read everything, and go on from there.",
+        rich_help_panel=TIME,
+    ),
+]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="With --increment: begin anew.", rich_help_panel=TIME),
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Do increments until stopped, one line for each.",
+        rich_help_panel=TIME,
+    ),
+]
+Every = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="With --follow: how often, 60s or 10m.", rich_help_panel=TIME
+    ),
+]
+Forget = Annotated[
+    bool,
+    typer.Option(
+        "--forget",
+        help="Let retention remove what no increment has seen, as before the first one; and end.",
+        rich_help_panel=TIME,
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="What the run may take of this machine, 4g or 1500m; else four fifths of it.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+KeepRuns = Annotated[
+    int,
+    typer.Option(min=1, help="How many runs' folders stay in --out.", rich_help_panel=OUTPUT),
+]
 Out = Annotated[
     str,
     typer.Option(

@@ -17,6 +17,7 @@ _LOOKS_MISSED = 30
 _MISSED_SECONDS_MIN = 60.0
 _IN_DOUBT_SECONDS = 3600.0
 _FUTURE_SECONDS = 60.0
+_NOT_RECONCILED_SECONDS = 3 * 86_400.0
 
 
 def orphans(patient: Patient, told: Told) -> None:
@@ -25,6 +26,7 @@ def orphans(patient: Patient, told: Told) -> None:
     _waiting_for_a_person(patient, told)
     _in_doubt(patient, told)
     _from_the_future(patient, told)
+    _not_reconciled(patient, told)
     _without_consumer_or_topic(patient, told)
     if not told.findings:
         told.ok("nothing waits for somebody who does not exist")
@@ -86,6 +88,19 @@ def _from_the_future(patient: Patient, told: Told) -> None:
         told.error(
             f"{number} stub(s) were written in the future: a clock was ahead",
             "see the check of clocks; they are sent and consumed all the same",
+        )
+
+
+def _not_reconciled(patient: Patient, told: Told) -> None:
+    if patient.settings.retention_waits_for_reconciliation == "no":
+        return
+    duty = patient.database.retention_duties.c
+    seen = patient.connection.execute(select(func.max(duty.reconciled_until))).scalar()
+    if seen is not None and patient.now - seen.timestamp() > _NOT_RECONCILED_SECONDS:
+        days = (patient.now - seen.timestamp()) / 86_400
+        told.warn(
+            f"nothing was reconciled for {days:.0f} days, and retention waits for it",
+            "run reliable-mq reconcile --increment, or --forget, which lets retention go on",
         )
 
 

@@ -5,7 +5,7 @@ one binary value (`FIXED`, a null is `NONE`), and the names, of which there are 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -47,10 +47,21 @@ def event_rows(events: pa.RecordBatch) -> pa.RecordBatch:
     body = np.empty(count, FIXED)
     for field in _FIELDS:
         body[field.name] = numbers(events.column(field.name))
-    offsets = np.arange(count + 1, dtype=np.int32) * FIXED.itemsize
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(body)]
-    bodies = pa.Array.from_buffers(pa.binary(), count, buffers)
-    return pa.record_batch([events.column("id"), bodies, _joined(events)], schema=EVENT_ROWS)
+    columns = [events.column("id"), packed_bodies(body), _joined(events)]
+    return pa.record_batch(columns, schema=EVENT_ROWS)
+
+
+def packed_bodies(body: np.ndarray) -> pa.Array:
+    """Return values of `FIXED` as the column `body`, without copying them."""
+    offsets = np.arange(len(body) + 1, dtype=np.int32) * FIXED.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(body))]
+    return pa.Array.from_buffers(pa.binary(), len(body), buffers)
+
+
+def packed_names(names: Mapping[str, Sequence[str | None]]) -> pa.Array:
+    """Return names as texts of the column `names`; what `names_of` takes apart."""
+    rows = zip(*(names[name] for name in NAMES), strict=True)
+    return pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
 
 
 def _joined(events: pa.RecordBatch) -> pa.Array:

@@ -48,7 +48,8 @@ RECEIVED, CONSUMED = range(2)
 # States of a record: the place of its role in this tuple.
 ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED)
 # Bits of `marks`. TELLS: the stub is in another database, and its confirmation takes its time.
-IN_DOUBT, DUPLICATE, TELLS, GIVEN_UP = 1, 2, 4, 8
+# CARRIED: the run before this one read it (`increments`).
+IN_DOUBT, DUPLICATE, TELLS, GIVEN_UP, CARRIED = 1, 2, 4, 8, 16
 
 _TIME = pa.timestamp("us", tz="UTC")
 EVENTS = pa.schema(

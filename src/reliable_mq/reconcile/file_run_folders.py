@@ -10,7 +10,7 @@ links through it.
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -128,13 +128,13 @@ class LocalRunFolders:
                     _remove(path)
         return [run_id for run_id in dead if run_id not in kept]
 
-    def keep(self, number: int, newest: str) -> list[str]:
+    def keep(self, number: int, needed: Collection[str]) -> list[str]:
         ended = {
             run_id: path
             for run_id, path in self._folders()
             if (path / SUMMARY).exists() and not (path / OWNER).exists()
         }
-        removed = too_many(ended, number, newest)
+        removed = too_many(ended, number, needed)
         for run_id in removed:
             _remove(ended[run_id])
         return removed

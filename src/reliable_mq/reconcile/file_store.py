@@ -8,8 +8,8 @@ only and takes no lock, so it disturbs no broker. Consume queues are `file_queue
 Source: Apache RocketMQ `MappedFileQueue`.
 """
 
-from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -164,6 +164,14 @@ def _partitions(
     if expected < sure_end:
         partitions.append(LogPartition("", expected, expected, sure_end, sure_end))
     return tuple(partitions)
+
+
+def within(partitions: Sequence[LogPartition], low: int, high: int) -> tuple[LogPartition, ...]:
+    """Return what partitions have of the log between two log offsets that lie between records."""
+    cut = (
+        replace(each, start=max(each.start, low), stop=min(each.stop, high)) for each in partitions
+    )
+    return tuple(each for each in cut if each.start < each.stop)
 
 
 def _borders(queue: QueueFiles | None, begin: int, end: int, split_size: int) -> list[int]:

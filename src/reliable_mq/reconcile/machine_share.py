@@ -5,6 +5,7 @@ this process and what Java needs beside its heap. Every further core takes one g
 memory is short, cores are left idle, and at last the heap shrinks.
 """
 
+import re
 from typing import NamedTuple
 
 from reliable_mq.errors import ConfigurationError
@@ -18,6 +19,21 @@ _SHARE = 0.8  # of what the machine has: it has other things to do, too
 MEMORY_MIB_MIN = _HEAP_MIB_MIN + _WORKER_MIB + _BESIDE_MIB_MIN
 PARTITION_BYTES = 64 * _MIB
 _PARTITIONS_MAX = 2_000
+
+
+_SIZE = re.compile(r"(\d+)\s*([mg])(?:i?b)?", re.IGNORECASE)
+
+
+def parse_memory(text: str, option: str) -> int:
+    """Return the bytes that `text` says: `4g`, `1500m`, `2 GiB`.
+
+    Raises:
+        ConfigurationError: when it says none; the text names `option`.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{option} takes a size like 4g or 1500m, not {text!r}")
+    return int(match[1]) * _MIB * (1024 if match[2].lower() == "g" else 1)
 
 
 class Share(NamedTuple):

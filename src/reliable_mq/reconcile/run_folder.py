@@ -2,6 +2,7 @@
 
     out/run-<id>/owner              while the run is under way
     out/run-<id>/verdicts.parquet
+    out/run-<id>/carried.parquet    of an increment: what the next one needs
     out/run-<id>/report.html
     out/run-<id>/summary.json       last: a folder that has it is whole
     out/latest.json                 the newest run's summary, replaced in one step
@@ -15,6 +16,7 @@ from typing import Protocol
 FOLDER_PREFIX = "run-"
 OWNER, SUMMARY, REPORT, VERDICTS = "owner", "summary.json", "report.html", "verdicts.parquet"
 LATEST = "latest.json"
+CARRIED = "carried.parquet"
 RUNS_KEPT = 7
 
 Known = Callable[[Collection[str]], Collection[str]]
@@ -57,8 +59,8 @@ class RunFolders(Protocol):
         A folder whose run is in the table is whole: it stays, and only loses its owner.
         """
 
-    def keep(self, number: int, newest: str) -> list[str]:
-        """Remove the folders of ended runs but for `number`, `newest` among them; return which."""
+    def keep(self, number: int, needed: Collection[str]) -> list[str]:
+        """Remove folders of ended runs but the newest ones and what is needed; return which."""
 
 
 def folder_of(run_id: str) -> str:
@@ -71,7 +73,7 @@ def run_in(folder: str) -> str | None:
     return folder.removeprefix(FOLDER_PREFIX) if folder.startswith(FOLDER_PREFIX) else None
 
 
-def too_many(run_ids: Iterable[str], number: int, newest: str) -> list[str]:
+def too_many(run_ids: Iterable[str], number: int, needed: Collection[str]) -> list[str]:
     """Return the ended runs that are not among the `number` newest; an id begins with its time."""
-    older = sorted(set(run_ids) - {newest})
-    return older[: max(len(older) - (number - 1), 0)]
+    ordered = sorted(set(run_ids))
+    return [run_id for run_id in ordered[: max(len(ordered) - number, 0)] if run_id not in needed]

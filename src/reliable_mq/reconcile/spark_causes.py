@@ -6,7 +6,7 @@ Receives the text of an error of Spark or of the bridge to Java: a stack trace o
 import re
 
 _JAVA_OR_PYTHON_ERROR = re.compile(
-    r"^(?:Caused by: )?[\w.$]*(?:Error|Exception): (.+)$", re.MULTILINE
+    r"^(?:: |Caused by: )?[\w.$]*(?:Error|Exception): (.+)$", re.MULTILINE
 )
 _MORE_MEMORY = (
     "give it more (--memory 8g; on a cluster spark.executor.memory), or a shorter --since"
@@ -14,7 +14,7 @@ _MORE_MEMORY = (
 # The first pattern that is found decides.
 _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (
-        re.compile(r"must be at least \d+\. Please increase heap size"),
+        re.compile(r"must be at least \d+"),
         f"Spark has too little memory to begin with: {_MORE_MEMORY}",
     ),
     (

@@ -5,8 +5,8 @@ The judgement itself is `judge`, a pure function; Spark brings together what bel
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,9 +15,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reliable_mq.reconcile import sql_ledger
+from reliable_mq.reconcile.event_rows import EVENT_ROWS
+from reliable_mq.reconcile.increments import Increment
+from reliable_mq.reconcile.run_folder import CARRIED
 from reliable_mq.reconcile.spark_brokers import BrokerLogs, cluster_option
 from reliable_mq.reconcile.spark_exported_events import exported_events
-from reliable_mq.reconcile.spark_judge import FILES, ROWS, FileTask, Judging, RowTask
+from reliable_mq.reconcile.spark_judge import (
+    CARRIED_ROWS,
+    FILES,
+    ROWS,
+    FileTask,
+    Judging,
+    RowTask,
+    rows_in,
+)
 from reliable_mq.reconcile.spark_ledgers_read import LedgersRead
 from reliable_mq.reconcile.tally import Tally
 from reliable_mq.reconcile.world import World
@@ -39,6 +50,9 @@ class Ledgers:
     a stub was ever written. `told_groups`: see `sql_ledger.told_groups`. `stub_count_max` and
     `log_size` say how much there is. `export` is the folder of an export, which is read in place of
     databases and logs. `skew_seconds`: see `sql_clocks`.
+
+    Of an increment: what it reads of the tables, of each broker's log, and where the events lie
+    that the run before it carried; None: it is the first one.
     """
 
     urls: Sequence[str]
@@ -51,6 +65,9 @@ class Ledgers:
     log_size: int = 0
     export: str | None = None
     skew_seconds: float = 0.0
+    increment: Increment | None = None
+    log_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    carried: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +95,16 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
 
     Args:
         uri: the folder to be made; all workers and this process must reach it. One of files
-            (`file://`) the workers write to by themselves, others through Spark.
+            (`file://`) the workers write to by themselves, others through Spark. What an increment
+            carries on goes into the folder `CARRIED` beside it.
     """
-    judging = Judging(_world(ledgers, moment), tuple(ledgers.urls), ledgers.prefix)
+    judging = Judging(
+        _world(ledgers, moment),
+        tuple(ledgers.urls),
+        ledgers.prefix,
+        increment=ledgers.increment,
+        told_groups=tuple(ledgers.told_groups),
+    )
     events = _events(spark, ledgers).repartition(_partitions(spark, ledgers), "id")
     events = events.sortWithinPartitions("id")
     if uri.startswith(_FILES):
@@ -90,22 +114,32 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
 
 def _write_files(events: DataFrame, judging: Judging, folder: Path) -> Tally:
     folder.mkdir(parents=True)
-    task = FileTask(judging, str(folder))
+    folders = [folder]
+    if judging.increment is not None:
+        folders.append(folder.parent / CARRIED)
+        folders[1].mkdir()
+    task = FileTask(judging, *map(str, folders))
     tally = Tally()
     files = set()
     for file, counted in events.mapInArrow(task, from_arrow_schema(FILES)).collect():
         tally.add_json(counted)
         files.add(file)
-    for path in folder.iterdir():  # what attempts left that came to nothing
-        if path.name not in files:
-            path.unlink()
+    for each in folders:
+        for path in each.iterdir():  # what attempts left that came to nothing
+            if path.name not in files:
+                path.unlink()
     return tally
 
 
 def _write_rows(events: DataFrame, judging: Judging, uri: str) -> Tally:
     judged = events.mapInArrow(RowTask(judging), from_arrow_schema(ROWS))
     judged = judged.persist(StorageLevel.DISK_ONLY)  # judged once, read twice
-    judged.where("tally IS NULL").drop("tally").write.parquet(uri)
+    are_verdicts = judged.where(f"tally IS NULL AND {CARRIED_ROWS} IS NULL")
+    are_verdicts.drop("tally", CARRIED_ROWS).write.parquet(uri)
+    if judging.increment is not None:
+        streams = judged.where(f"{CARRIED_ROWS} IS NOT NULL").select(CARRIED_ROWS)
+        rows = streams.mapInArrow(rows_in, from_arrow_schema(EVENT_ROWS))
+        rows.write.parquet(f"{uri.rpartition('/')[0]}/{CARRIED}")
     tally = Tally()
     for (counted,) in judged.where("tally IS NOT NULL").select("tally").collect():
         tally.add_json(counted)
@@ -128,7 +162,13 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
         reader = reader.option("idFrom", ledgers.window.low)
     if ledgers.window.high is not None:
         reader = reader.option("idTo", ledgers.window.high)
-    return reader.load()
+    if ledgers.log_ranges:
+        reader = reader.option("logRanges", json.dumps(dict(ledgers.log_ranges)))
+    if ledgers.increment is None or ledgers.increment.since is None:
+        return reader.load()
+    events = reader.option("changedSince", ledgers.increment.since.isoformat()).load()
+    schema = from_arrow_schema(EVENT_ROWS)
+    return events.union(spark.read.schema(schema).parquet(str(ledgers.carried)))
 
 
 def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:

@@ -8,6 +8,9 @@ Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the 
 whose consume logs lie in none of them: what they told the database of the stub stands for these;
 `prefix`, `idFrom`, `idTo` as of `spark_table_source`; `stores` a JSON object: the name of each
 broker, and the directory of its store; `cluster`: see `spark_brokers.cluster_option`.
+Of an increment: `changedSince`, ISO 8601: of the tables only what changed since, and what is open;
+`logRanges` a JSON object: the name of each broker, and the log offsets between which its log is
+read.
 """
 
 import json
@@ -34,11 +37,11 @@ from reliable_mq.reconcile.ledger_events import (
     told_events,
 )
 from reliable_mq.reconcile.log_schema import LOG_SCHEMA, columns_of
-from reliable_mq.reconcile.source_options import option
+from reliable_mq.reconcile.source_options import moment, option
 from reliable_mq.reconcile.spark_brokers import broker_of, cluster_reader
 from reliable_mq.reconcile.spark_log_source import LogReader
 from reliable_mq.reconcile.spark_table_reader import TableReader
-from reliable_mq.reconcile.sql_ranges import IdWindow
+from reliable_mq.reconcile.sql_ranges import Changes, IdWindow
 
 LEDGERS_FORMAT = "reliable_mq_ledgers"
 _RECORD_SCHEMA = columns_of(RECORD_COLUMNS, LOG_SCHEMA)
@@ -57,9 +60,12 @@ class LedgersSource(DataSource):
         return from_arrow_schema(EVENT_ROWS)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        ranges = json.loads(option(self.options, "logRanges", "{}"))
         readers: list[tuple[Any, Adapter]] = [
             (
-                LogReader(path, file_store.SPLIT_SIZE, True, _RECORD_SCHEMA),
+                LogReader(
+                    path, file_store.SPLIT_SIZE, True, _RECORD_SCHEMA, log_range=ranges.get(broker)
+                ),
                 partial(record_events, broker=broker),
             )
             for broker, path in json.loads(option(self.options, "stores")).items()
@@ -82,10 +88,16 @@ class LedgersSource(DataSource):
             url=url,
             table=name,
             prefix=option(self.options, "prefix", "rmq_"),
-            window=IdWindow(self.options.get("idFrom"), self.options.get("idTo")),
+            window=self._window(),
             columns=columns,
             groups=groups,
         )
+
+    def _window(self) -> IdWindow | Changes:
+        since = moment(self.options, "changedSince")
+        if since is not None:
+            return Changes(since, with_open=True)
+        return IdWindow(self.options.get("idFrom"), self.options.get("idTo"))
 
 
 def _cluster_events(batch: pa.RecordBatch) -> pa.RecordBatch:

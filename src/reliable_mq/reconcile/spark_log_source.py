@@ -139,6 +139,8 @@ class LogReader(DataSourceReader):
         check_body: whether `content_crc` is computed; else it is null.
         schema: the wanted columns, of `STORED_SCHEMA`.
         broker: what the column of that name says; None: null.
+        log_range: only records that begin at the first of these log offsets or behind it, and
+            before the second one; both lie between records.
     """
 
     def __init__(
@@ -148,17 +150,21 @@ class LogReader(DataSourceReader):
         check_body: bool,
         schema: pa.Schema = LOG_SCHEMA,
         broker: str | None = None,
+        log_range: tuple[int, int] | None = None,
     ) -> None:
         self._path = path
         self._split_size = split_size
         self._check_body = check_body
         self._schema = schema
         self._broker = broker
+        self._log_range = log_range
         self.conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        layout = file_store.read_layout(self._path, self._split_size)
-        return [InputPartition(each) for each in can_hold(layout.partitions, self.conditions)]
+        partitions = file_store.read_layout(self._path, self._split_size).partitions
+        if self._log_range is not None:
+            partitions = file_store.within(partitions, *self._log_range)
+        return [InputPartition(each) for each in can_hold(partitions, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark asks so when there is no partition at all

@@ -1,15 +1,15 @@
 """One reconciliation from the ledgers to its report: what the command line calls.
 
-Everything that can be wrong with the input is looked for before Spark starts. A run has a folder of
-its own, and ends as `conclusion` says, so that no partial report looks whole.
+Everything that can be wrong with the input is looked for before Spark starts (`spark_opening`). A
+run has a folder of its own, and ends as `conclusion` says, so that no partial report looks whole.
 """
 
 import json
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,86 +18,51 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from reliable_mq.errors import ConfigurationError, ReliableMQError
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import new_message_id
-from reliable_mq.reconcile import conclusion, sql_ledger
+from reliable_mq.reconcile import conclusion
 from reliable_mq.reconcile.evidence import evidence_of
 from reliable_mq.reconcile.file_run_folders import LocalRunFolders
-from reliable_mq.reconcile.moments import first_id
-from reliable_mq.reconcile.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate, plan
+from reliable_mq.reconcile.repair import plan
 from reliable_mq.reconcile.repair_outcome import outcome_of
-from reliable_mq.reconcile.run_folder import RUNS_KEPT, VERDICTS, RunFolder, RunFolders
-from reliable_mq.reconcile.spark_brokers import (
-    UNNAMED,
-    BrokerLogs,
-    hold_against,
-    named_stores,
-    open_logs,
+from reliable_mq.reconcile.run_folder import VERDICTS, RunFolder, RunFolders
+from reliable_mq.reconcile.run_options import Options, check, judged_since
+from reliable_mq.reconcile.run_plan import (
+    Plan,
+    Previous,
+    previous_of,
+    row_of,
+    since_of,
+    told_of,
 )
+from reliable_mq.reconcile.spark_brokers import BrokerLogs
 from reliable_mq.reconcile.spark_causes import cause
-from reliable_mq.reconcile.spark_export import export_ledgers
-from reliable_mq.reconcile.spark_import import exported_ledgers, open_export
+from reliable_mq.reconcile.spark_increment import increment_ledgers, increment_plan, remember_topics
 from reliable_mq.reconcile.spark_job import Ledgers, Moment, judge_ledgers
+from reliable_mq.reconcile.spark_opening import (
+    export_if_asked,
+    of_its_brokers,
+    open_exported,
+    open_ledgers,
+    removed_until,
+    whole_of,
+)
 from reliable_mq.reconcile.spark_result import Result
 from reliable_mq.reconcile.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.spark_session import session
-from reliable_mq.reconcile.sql_clocks import clock_skew
 from reliable_mq.reconcile.sql_digest import tell
-from reliable_mq.reconcile.sql_outcome import recorded_runs, write_outcome
+from reliable_mq.reconcile.sql_outcome import (
+    last_increment,
+    let_retention_pass,
+    recorded_runs,
+    write_outcome,
+)
 from reliable_mq.reconcile.sql_repair import Order, repair_all
-from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, LOG, summarize
+from reliable_mq.reconcile.summary import FINDINGS_SHOWN_MAX, summarize
 
-REPAIRS = ("plan", "apply")
-_SMALL_LOG_SIZE = 512 * 1024 * 1024
-_SMALL_STUB_COUNT = 250_000
-FINDINGS_KEPT_MAX = 100_000
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run is asked for. `now` is the moment of the judgement.
-
-    `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
-    `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
-    findings the first `findings_max` are written into the table; the folder has all. Of the runs'
-    folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
-    `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
-    `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
-    repaired, and how fast. `tells`: people are told of what is new. `export`: where the ledgers are
-    written first, to be judged from there. `ledgers`: an export to judge in place of databases and
-    store, as of its time; such a run has no row.
-    """
-
-    database: str
-    store: str
-    out: Path | str
-    now: datetime
-    grace: timedelta
-    since: datetime | None = None
-    until: datetime | None = None
-    repair: str | None = None
-    prefix: str = "rmq_"
-    broker_name: str | None = None
-    others: tuple[str, ...] = ()
-    findings_max: int = FINDINGS_KEPT_MAX
-    runs_kept: int = RUNS_KEPT
-    memory_bytes: int | None = None
-    choice: Choice = ALL_THAT_IS_SAFE
-    rate: Rate = UNBOUNDED
-    tells: bool = False
-    export: str | None = None
-    ledgers: str | None = None
-    stores: tuple[str, ...] = ()
-    cluster: str | None = None
-    partial: bool = False
-
-    @property
-    def databases(self) -> tuple[str, ...]:
-        """All databases, each once."""
-        return tuple(dict.fromkeys(filter(None, (self.database, *self.others))))
+__all__ = ["Options", "SparkFailed", "reconcile"]
 
 
 def reconcile(options: Options) -> dict[str, Any]:
@@ -110,30 +75,63 @@ def reconcile(options: Options) -> dict[str, Any]:
         sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
     """
     started = time.monotonic()
-    _check(options)
-    ledgers, is_small = None, False
+    check(options)
+    ledgers, going_on, is_small = None, None, False
     if options.ledgers is None:
-        options = _after_retention(options)
-        ledgers, is_small = _open_ledgers(options)
-        options, ledgers = _of_its_brokers(options, ledgers)
+        mark = removed_until(options)
+        options = options if options.increment else judged_since(options, mark)
+        previous = _previous(options)
+        opened = open_ledgers(options, since_of(previous))
+        is_small = opened.is_small
+        options, ledgers = of_its_brokers(options, opened)
+        if previous is not None:
+            going_on = increment_plan(previous, ledgers, options.now, mark)
+            if previous.ends is None:  # it is a run over everything, as any other
+                options = judged_since(options, mark)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     try:
         with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
             if ledgers is None:
-                options, ledgers = _open_export(spark, options)
+                options, ledgers = open_exported(spark, options)
             elif options.export is not None:
-                ledgers = _export(spark, options, ledgers)
+                ledgers = export_if_asked(spark, options, ledgers)
+            elif going_on is not None:
+                ledgers = increment_ledgers(spark, ledgers, going_on)
             folders = _folders(spark, options.out)
             folders.sweep(partial(_recorded, options))
-            folder = folders.begin(run_id)
-            clock = _Clock(started, time.monotonic())
-            summary = _one_run(spark, options, ledgers, run_id, folder, clock)
-            folders.keep(options.runs_kept, run_id)
+            run = _Run(spark, options, ledgers, going_on, run_id, folders.begin(run_id))
+            summary = _one_run(run, _Clock(started, time.monotonic()))
+            folders.keep(options.runs_kept, _needed(options, run_id))
             if options.tells:
                 summary["told"] = tell(options.databases, options.prefix, summary)
     except (Py4JError, PySparkException, ConnectionError) as error:
         raise SparkFailed(cause(f"{error}")) from error
     return summary
+
+
+def _previous(options: Options) -> Previous | None:
+    """Return what an increment goes on from; None: the run is none."""
+    if not options.increment:
+        return None
+    return previous_of(last_increment(options.database, options.prefix), anew=options.anew)
+
+
+def _needed(options: Options, run_id: str) -> set[str]:
+    """Return whose folders have to stay: this run's, and that of the last increment."""
+    last = last_increment(options.database, options.prefix) if options.database else None
+    return {run_id} if last is None else {run_id, last["run_id"]}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run under way; `going_on` is None where it is no increment."""
+
+    spark: SparkSession
+    options: Options
+    ledgers: Ledgers
+    going_on: Plan | None
+    run_id: str
+    folder: RunFolder
 
 
 @dataclass(frozen=True)
@@ -155,30 +153,23 @@ def _folders(spark: SparkSession, out: Path | str) -> RunFolders:
     return LocalRunFolders(Path(text.removeprefix("file://")))
 
 
-def _one_run(
-    spark: SparkSession,
-    options: Options,
-    ledgers: Ledgers,
-    run_id: str,
-    folder: RunFolder,
-    clock: _Clock,
-) -> dict[str, Any]:
+def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
     try:
-        summary, result = _judge(spark, options, ledgers, run_id, folder)
+        summary, result = _judge(run)
         summary["seconds"] = clock.seconds()
-        conclusion.keep(folder, summary, lambda summary: _record(options, summary, result))
+        conclusion.keep(run.folder, summary, lambda summary: _record(run, summary, result))
     except BaseException:
-        if not _may_have_a_row(options, run_id):
-            folder.remove()
+        if not _may_have_a_row(run.options, run.run_id):
+            run.folder.remove()
         raise
 
     def repair() -> dict[str, Any]:
-        repaired = _repair(options, run_id, result)
+        repaired = _repair(run.options, run.run_id, result)
         summary["seconds"] = clock.seconds()
         return repaired
 
-    applies = options.repair == "apply" and summary["findings_total"] > 0
-    conclusion.finish(folder, summary, repair if applies else None)
+    applies = run.options.repair == "apply" and summary["findings_total"] > 0
+    conclusion.finish(run.folder, summary, repair if applies else None)
     return summary
 
 
@@ -197,151 +188,39 @@ def _may_have_a_row(options: Options, run_id: str) -> bool:
         return True
 
 
-def _after_retention(options: Options) -> Options:
-    return _judged_since(options, _removed_until(options))
-
-
-def _removed_until(options: Options) -> datetime | None:
-    marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
-    return max((each for each in marks if each is not None), default=None)
-
-
-def _judged_since(options: Options, mark: datetime | None) -> Options:
-    """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
-
-    What the broker still holds from then would be called an orphan, what was consumed be missed.
-
-    Raises:
-        ConfigurationError: when nothing is left to judge.
-    """
-    if mark is None or (options.since is not None and options.since >= mark):
-        return options
-    if options.until is not None and options.until <= mark:
-        raise ConfigurationError(
-            f"retention has removed messages from before {mark.isoformat()}: --until must be later"
-        )
-    return replace(options, since=mark)
-
-
 class SparkFailed(ReliableMQError):
     """Spark ended a run: a ledger or the output went away, or the machine is too small."""
 
 
-def _judge(
-    spark: SparkSession, options: Options, ledgers: Ledgers, run_id: str, folder: RunFolder
-) -> tuple[dict[str, Any], Result]:
+def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     """Write the verdicts; return the summary of the run, and the verdicts."""
+    options, folder, going_on = run.options, run.folder, run.going_on
     window = (options.since, options.until)
-    moment = Moment(options.now, options.grace, *window, ledgers.skew_seconds)
-    tally = judge_ledgers(spark, ledgers, moment, f"{folder.uri}/{VERDICTS}")
-    result = Result(spark, folder.uri)
+    moment = Moment(options.now, options.grace, *window, run.ledgers.skew_seconds)
+    tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
+    result = Result(run.spark, folder.uri)
     groups = tally.groups()
     found = sum(group.rows for group in groups if group.is_finding)
     if found:
         result.sort_findings(found)
     summary = summarize(
-        run_id=run_id,
-        moment=_moment_fields(moment, ledgers.logs),
+        run_id=run.run_id,
+        moment=_moment_fields(moment, run.ledgers.logs),
         ledgers=tally.ledger_counts(),
         groups=groups,
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
         flow=tally.flow,
-        whole=_whole(options, ledgers.logs),
+        whole=whole_of(options, run.ledgers.logs)
+        | (dict(going_on.lost) if going_on is not None else {}),
     )
     summary["in_doubt"] = tally.doubts.told()
     is_planned = options.repair == "plan" and found
-    summary["repair"] = _repair(options, run_id, result) if is_planned else None
+    summary["repair"] = _repair(options, run.run_id, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
+    if going_on is not None:
+        remember_topics(folder, run.ledgers)
+        summary["increment"] = told_of(going_on, tally.carried)
     return summary, result
-
-
-def _whole(options: Options, logs: BrokerLogs) -> dict[str, str | None]:
-    """Return what was read, and what is missing of it: nothing, or the run is a partial one."""
-    if options.ledgers is not None:
-        return {f"export {options.ledgers}": None}
-    tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
-    whole: dict[str, str | None] = dict.fromkeys((*tables, LOG, "consumer progress"))
-    return whole | {f"log of broker {name}": why for name, why in sorted(logs.missing.items())}
-
-
-def _check(options: Options) -> None:
-    if options.repair not in (None, *REPAIRS):
-        raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
-    if options.since and options.until and options.since >= options.until:
-        raise ConfigurationError("--since must be before --until")
-    if options.ledgers is not None and options.repair is not None:
-        raise ConfigurationError("--repair needs the databases: give --db and --store")
-    from_logs = (options.store, *options.stores, options.cluster, options.export)
-    if options.ledgers is not None and (options.databases or any(from_logs)):
-        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
-    if options.export is not None and (options.cluster or options.partial):
-        raise ConfigurationError("--export writes whole logs: give --store, and no --partial")
-
-
-def _export(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
-    """Write the ledgers, if asked to; return them as they are to be read."""
-    if options.export is None:
-        return ledgers
-    export_ledgers(
-        *(spark, options.export),
-        urls=options.databases,
-        prefix=options.prefix,
-        stores={
-            name or options.broker_name or UNNAMED: path
-            for name, path in ledgers.logs.stores.items()
-        },
-        now=options.now,
-        removed_until=_removed_until(options),
-    )
-    return replace(ledgers, export=options.export)
-
-
-def _open_export(spark: SparkSession, options: Options) -> tuple[Options, Ledgers]:
-    """Return what is to be judged of an export, as of its time."""
-    uri = options.ledgers or ""
-    export = open_export(spark, uri)
-    options = replace(options, now=export.exported, store=uri)
-    return _judged_since(options, export.removed_until), exported_ledgers(spark, uri)
-
-
-def _open_ledgers(options: Options) -> tuple[Ledgers, bool]:
-    stores = named_stores(each for each in (options.store, *options.stores) if each)
-    logs = open_logs(stores, options.cluster, is_partial=options.partial)
-    for url in options.databases:
-        sql_ledger.check_tables(url, options.prefix)
-    window = sql_ledger.IdWindow(
-        first_id(options.since) if options.since else None,
-        first_id(options.until) if options.until else None,
-    )
-    managed: set[str] = set()
-    stubs = 0
-    for url in options.databases:
-        managed.update(sql_ledger.managed_topics(url, options.prefix))
-        stubs += sql_ledger.stub_count_at_most(url, options.prefix)
-    is_small = logs.size <= _SMALL_LOG_SIZE and stubs <= _SMALL_STUB_COUNT
-    ledgers = Ledgers(
-        urls=options.databases,
-        prefix=options.prefix,
-        logs=logs,
-        window=window,
-        managed=sorted(managed),
-        told_groups=sql_ledger.told_groups(options.databases, options.prefix),
-        stub_count_max=stubs,
-        log_size=logs.size,
-        skew_seconds=clock_skew(options.databases, options.grace),
-    )
-    return ledgers, is_small
-
-
-def _of_its_brokers(options: Options, ledgers: Ledgers) -> tuple[Options, Ledgers]:
-    """Hold the logs against the brokers that the tables name; see `hold_against`."""
-    named: set[str] = set()
-    for url in options.databases:
-        named |= sql_ledger.broker_names(url, options.prefix, ledgers.window)
-    logs, claimed = hold_against(
-        ledgers.logs, named, claimed=options.broker_name, is_partial=options.partial
-    )
-    return replace(options, broker_name=claimed), replace(ledgers, logs=logs)
 
 
 def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
@@ -373,10 +252,11 @@ def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
     return outcome_of("apply", ((each.repair, each.changed, each.outcome) for each in done))
 
 
-def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:
+def _record(run: _Run, summary: Mapping[str, Any], rows: Result) -> None:
+    options, going_on = run.options, run.going_on
     if not options.database:
         return
-    run = {
+    row = {
         "run_id": summary["run_id"],
         "as_of": options.now,
         "since": options.since,
@@ -390,6 +270,11 @@ def _record(options: Options, summary: Mapping[str, Any], rows: Result) -> None:
         "finish_date": datetime.now(UTC),
         "report": summary["report"],
     }
+    if going_on is not None:
+        row |= row_of(going_on, summary["increment"]["carried"]) | {"state": run.folder.uri}
     findings = islice(rows.findings(), options.findings_max)
     proved = ((row, evidence_of(row)) for row in findings)
-    write_outcome(options.database, options.prefix, run, proved, datetime.now(UTC))
+    write_outcome(options.database, options.prefix, row, proved, datetime.now(UTC))
+    if going_on is not None:
+        seen = going_on.increment.next_since
+        let_retention_pass(options.databases, options.prefix, seen)

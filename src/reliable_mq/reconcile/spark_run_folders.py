@@ -10,7 +10,7 @@ object appears under its name in one step nevertheless.
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -159,9 +159,9 @@ class HadoopRunFolders:
                 _remove(self._files, uri)
         return [run_id for run_id in dead if run_id not in kept]
 
-    def keep(self, number: int, newest: str) -> list[str]:
+    def keep(self, number: int, needed: Collection[str]) -> list[str]:
         ended = {run_id: uri for run_id, uri in self._folders() if self._has_ended(uri)}
-        removed = too_many(ended, number, newest)
+        removed = too_many(ended, number, needed)
         for run_id in removed:
             _remove(self._files, ended[run_id])
         return removed

@@ -33,7 +33,7 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.filter.threshold.type = ThresholdFilter
-appender.stderr.filter.threshold.level = error
+appender.stderr.filter.threshold.level = fatal
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
@@ -111,7 +111,8 @@ def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSess
     for name, value in settings.items():
         conf.setIfMissing(name, value)
     spark = SparkSession.builder.config(conf=conf).appName("reliable_mq reconcile").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    # What ended a run is told by one line of ours; pages of Java above it help nobody.
+    spark.sparkContext.setLogLevel("ERROR" if _UNDER_SUBMIT else "FATAL")
     register(spark)
     return spark
 

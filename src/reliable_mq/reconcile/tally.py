@@ -41,6 +41,7 @@ class Tally:
         self.damaged_from: int | None = None
         self.flow = Flow()
         self.doubts = Doubts()
+        self.carried = 0
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
     def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
@@ -80,6 +81,10 @@ class Tally:
         self.flow.add(verdicts)
         self.doubts.add(verdicts)
 
+    def add_carried(self, rows: pa.Table) -> None:
+        """Count the messages that are carried on to the next increment."""
+        self.carried += pc.count_distinct(rows["id"]).as_py()
+
     def groups(self) -> list[Group]:
         """Return the counts of verdicts by everything that the report tells apart."""
         return [Group(*key, *map(int, sums)) for key, sums in self._groups.items()]
@@ -92,14 +97,16 @@ class Tally:
         """Return the counts as a text that `add_json` reads."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
         parts = (self.flow.to_data(), self.doubts.to_data())
-        return json.dumps([dict(self.ledgers), self.damaged_from, groups, *parts])
+        data = [dict(self.ledgers), self.damaged_from, self.carried, groups, *parts]
+        return json.dumps(data)
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, groups, flow, doubts = json.loads(text)
+        ledgers, damaged_from, carried, groups, flow, doubts = json.loads(text)
         self.flow.add_data(flow)
         self.doubts.add_data(doubts)
         self.ledgers.update(ledgers)
+        self.carried += carried
         self._begin_damage(damaged_from)
         width = len(_SUMS)
         for row in groups:

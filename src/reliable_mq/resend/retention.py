@@ -12,6 +12,7 @@ import msgspec
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.days import DAY_SECONDS, DAYS_SPARED
+from reliable_mq.settings import RetentionWaits
 
 LOOK_SECONDS = 600.0
 """How often partitions are looked at."""
@@ -28,6 +29,8 @@ class Ledgers(Protocol):
     """What retention needs of a database; see `sql_retention`."""
 
     def take(self, now: float, owner: str, lease: float) -> bool: ...
+
+    def reconciled_until(self) -> float | None: ...
 
     def remove_stubs(
         self, before: float, owner: str, until: float, limit: int
@@ -86,6 +89,8 @@ class Retention:
             as long as its stub is there.
         lease: seconds for which the duty is held.
         batch: rows of one transaction.
+        waits: for reconciliation, so that nothing goes that it has not seen: "yes", "no", or
+            "auto", wherever it was done in increments.
         days: the partitions, where the tables have some: they go whole, and what has to stay longer
             than the rest of its day goes row by row.
 
@@ -102,6 +107,7 @@ class Retention:
         log_retention: float,
         lease: float = 60.0,
         batch: int = 200,
+        waits: RetentionWaits = "auto",
         days: Days | None = None,
     ) -> None:
         if min(stub_retention, log_retention, lease, batch) <= 0:
@@ -112,6 +118,7 @@ class Retention:
         self._log_retention = log_retention
         self._lease = lease
         self._batch = batch
+        self._waits = waits
         self._days = days
         self._spared = 0.0 if days is None else DAYS_SPARED * DAY_SECONDS
         self._looked_at = -math.inf
@@ -124,12 +131,11 @@ class Retention:
         if not self._ledgers.take(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
         until = now + self._lease
-        days = self._whole_days(now, until)
-        stub_window, log_window = self._stub_retention, self._log_retention
-        stubs = self._ledgers.remove_stubs(
-            now - stub_window - self._spared, self._owner, until, self._batch
-        )
-        logged_before = now - log_window - self._spared
+        gate = self._gate()
+        days = self._whole_days(now, until, gate)
+        stubbed_before = min(now - self._stub_retention - self._spared, gate)
+        stubs = self._ledgers.remove_stubs(stubbed_before, self._owner, until, self._batch)
+        logged_before = min(now - self._log_retention - self._spared, gate)
         logs = self._ledgers.remove_logs(logged_before, self._owner, until, self._batch)
         keys = self._ledgers.remove_free_keys(logged_before, self._owner, until, self._batch)
         calls = self._ledgers.remove_calls(now, self._owner, until, self._batch)
@@ -140,14 +146,21 @@ class Retention:
             stubs.rows, logs.rows, calls.rows, days.rows, keys.rows, is_full=is_full
         )
 
-    def _whole_days(self, now: float, until: float) -> Removed | None:
+    def _gate(self) -> float:
+        """Return the time from which everything stays because it was not reconciled."""
+        reconciled = self._ledgers.reconciled_until()
+        if self._waits == "no" or (self._waits == "auto" and reconciled is None):
+            return math.inf
+        return 0.0 if reconciled is None else reconciled
+
+    def _whole_days(self, now: float, until: float, gate: float) -> Removed | None:
         """Make partitions ahead and drop old ones, where there are some; now and then is enough."""
         if self._days is None or now < self._looked_at + LOOK_SECONDS:
             return Removed(0, False)
         self._days.ensure(now)
         args = (self._owner, until, self._batch)
-        stubs = self._days.remove_stub_days(now - self._stub_retention, *args)
-        logs = self._days.remove_log_days(now - self._log_retention, *args)
+        stubs = self._days.remove_stub_days(min(now - self._stub_retention, gate), *args)
+        logs = self._days.remove_log_days(min(now - self._log_retention, gate), *args)
         if stubs is None or logs is None:
             return None
         is_full = stubs.is_full or logs.is_full

@@ -31,12 +31,12 @@ from sqlalchemy.exc import IntegrityError
 from reliable_mq.idempotency.sql_tables import consumed_rows, free_keys
 from reliable_mq.outbox.sql_tables import settled_rows
 from reliable_mq.resend.retention import Removed
+from reliable_mq.resend.sql_scheduling_tables import ROWS_DUTY
 from reliable_mq.sql_types import is_among, utc_datetime
 
 RemoveCalls = Callable[[Connection, float, int], int]
 Ledger = Literal["stubs", "logs"]
 
-DUTY = "rows"
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _START = (_BEGINNING, "", "")
 
@@ -72,7 +72,7 @@ class SqlRetention:
         self._remove_calls = remove_calls
         dialect = engine.dialect.name
         duty = duties.c
-        this = duty.duty == literal_column(f"'{DUTY}'")
+        this = duty.duty == literal_column(f"'{ROWS_DUTY}'")
         self._take = (
             update(duties)
             .where(
@@ -93,6 +93,8 @@ class SqlRetention:
             for ledger, column in marks.items()
         }
         self._marks = select(*marks.values()).where(this)
+        self._reconciled = select(duty.reconciled_until).where(this)
+        self._gate: datetime | None = None
         self._swept: tuple[datetime, str, str] = _START
         self._find_and_remove_stubs(stubs, told, dialect)
         self._find_and_remove_logs(stubs, logs, keys, dialect)
@@ -166,16 +168,24 @@ class SqlRetention:
         values = {"me": owner, "at": utc_datetime(now), "until": utc_datetime(now + lease)}
         with self._engine.begin() as connection:
             if connection.execute(self._take, values).rowcount == 1:
+                self._gate = connection.execute(self._reconciled).scalar()
                 return True
             if connection.execute(self._marks).first() is not None:
                 return False
         try:
             with self._engine.begin() as connection:
                 marks = dict.fromkeys(("stubs_removed_until", "logs_removed_until"), _BEGINNING)
-                connection.execute(insert(self._duties), {"duty": DUTY, **marks})
+                connection.execute(insert(self._duties), {"duty": ROWS_DUTY, **marks})
                 return connection.execute(self._take, values).rowcount == 1
         except IntegrityError:  # another one made it at this moment, to have the duty
             return False
+
+    def reconciled_until(self) -> float | None:
+        """Return the time from which nothing was reconciled when the duty was taken.
+
+        None: nobody reconciles in increments.
+        """
+        return None if self._gate is None else self._gate.timestamp()
 
     def removed_until(self) -> tuple[float | None, float | None]:
         """Return the times before which messages may be gone: (from the stubs, from the logs).

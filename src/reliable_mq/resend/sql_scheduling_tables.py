@@ -30,12 +30,17 @@ def resend_topic_table(metadata: MetaData, prefix: str) -> Table:
     )
 
 
+ROWS_DUTY = "rows"
+"""The duty of removing old rows: the one row of the table of retention."""
+
+
 def retention_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>retention`: who removes old rows, and what may be gone.
 
     A message from before `stubs_removed_until` may be gone from the stubs, one from before
     `logs_removed_until` from the consume logs; these are kept longer, and whether a row there was
-    removed or never was is a question of an effect.
+    removed or never was is a question of an effect. What changed at `reconciled_until` or later has
+    not been reconciled, and stays; null: nobody reconciles in increments.
     """
     name = f"{prefix}retention"
     if name in metadata.tables:
@@ -48,4 +53,5 @@ def retention_table(metadata: MetaData, prefix: str) -> Table:
         Column("lease_until", UtcDateTime),
         Column("stubs_removed_until", UtcDateTime, nullable=False),
         Column("logs_removed_until", UtcDateTime, nullable=False),
+        Column("reconciled_until", UtcDateTime),
     )

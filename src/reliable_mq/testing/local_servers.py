@@ -64,6 +64,7 @@ class LocalServer:
 
     name = ""
     stop_signal = signal.SIGTERM
+    start_seconds_max = START_SECONDS_MAX
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory).resolve()
@@ -89,7 +90,7 @@ class LocalServer:
         """Start the server and return `url` when it answers.
 
         Raises:
-            LocalServerFailed: when it does not answer within 30 seconds.
+            LocalServerFailed: when it does not answer within `start_seconds_max`.
         """
         if self.is_running:
             return self.url
@@ -143,7 +144,7 @@ class LocalServer:
             process.wait()
 
     def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
+        deadline = time.monotonic() + self.start_seconds_max
         while self.is_running and time.monotonic() < deadline:
             if self._answers():
                 return

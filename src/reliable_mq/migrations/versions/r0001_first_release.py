@@ -507,4 +507,5 @@ def _retention(metadata: MetaData, name: str) -> None:
         Column("lease_until", UtcDateTime),
         Column("stubs_removed_until", UtcDateTime, nullable=False),
         Column("logs_removed_until", UtcDateTime, nullable=False),
+        Column("reconciled_until", UtcDateTime),
     )
