@@ -10,6 +10,7 @@ import pytest
 from tests.doctor.worlds import EVERY, MYSQL, POSTGRES, SQLITE, World
 
 from reliable_mq.doctor.finding import Level, worst
+from reliable_mq.reconcile.sql_outcome import let_retention_pass
 from reliable_mq.sql_types import utc_datetime
 
 
@@ -43,6 +44,10 @@ def globally(setting: str) -> Callable[[World], None]:
         world.renew()
 
     return plant
+
+
+def url_of(world: World) -> str:
+    return world.database.engine.url.render_as_string(hide_password=False)
 
 
 INVALID = (
@@ -160,6 +165,13 @@ FAULTS = [
         "handlers of group payments took 61.5 s, their lease is 10 s",
     ),
     Fault("orphans", EVERY, lambda w: w.stub(resend_time=LONG_AGO), "1 stub(s) are due and nobody"),
+    Fault(
+        "orphans",
+        EVERY,
+        lambda w: let_retention_pass([url_of(w)], "rmq_", LONG_AGO),
+        "days, and retention waits for it",
+        Level.WARNING,
+    ),
     Fault("orphans", EVERY, lambda w: w.stub(resend_time=None), "wait for a person", Level.WARNING),
     Fault(
         "orphans",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, MetaData, event, insert, select, text, update
+from sqlalchemy import Connection, event, insert, select, text, update
 from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
@@ -13,9 +13,7 @@ from reliable_mq.app.sql_keeping import retention_ledgers
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, StubStatus
-from reliable_mq.reconcile.sql_outcome import forget, let_retention_pass
 from reliable_mq.resend.retention import Retention, RetentionCounts
-from reliable_mq.resend.sql_people_tables import audit_table
 from reliable_mq.resend.sql_retention import SqlRetention
 from reliable_mq.resend.thread_retention import IDLE_SECONDS, pause_after
 from reliable_mq.sql_types import utc_datetime
@@ -99,11 +97,6 @@ class Ledgers:
     def ledgers(self) -> SqlRetention:
         return retention_ledgers(self.database)
 
-    def reconciled(self, until: float) -> None:
-        """Let an increment have seen what changed before a time."""
-        url = self.database.engine.url.render_as_string(hide_password=False)
-        let_retention_pass([url], "rmq_", utc_datetime(until))
-
     def retention(self, owner: str = "one", batch: int = 10, **more: Any) -> Retention:
         return Retention(
             self.ledgers(),
@@ -136,47 +129,6 @@ def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> No
     assert ledgers.names("stubs") == ["waiting", "young"]
     assert retention.run_once(9999.0).stubs == 1
     assert ledgers.names("stubs") == ["waiting"]
-
-
-def test_what_was_not_reconciled_stays(ledgers: Ledgers) -> None:
-    """Given increments, then retention removes only what changed before they last read; without
-    them it does not wait, unless it is told to, or not to."""
-    for name, settled in (("seen", 1000.0), ("unseen", 1000.4), ("late", 1000.8)):
-        ledgers.stub(name, CONFIRMED, settled=settled)
-    ledgers.log("gone", consumed=1000.4)
-    ledgers.log("kept", consumed=1000.6)
-    always, never = (ledgers.retention(waits=waits) for waits in ("yes", "no"))
-
-    assert always.run_once(9990.0) == RetentionCounts()
-    ledgers.reconciled(1000.3)
-    assert ledgers.retention().run_once(9990.0).stubs == 1
-    assert ledgers.names("stubs") == ["late", "unseen"]
-    assert ledgers.names("logs") == ["gone", "kept"]
-    ledgers.reconciled(1000.5)
-    counts = always.run_once(9990.0)
-    assert (counts.stubs, counts.logs) == (1, 1)
-    assert ledgers.names("stubs") == ["late"]
-    assert ledgers.names("logs") == ["kept"]
-    assert never.run_once(9990.0).stubs == 1
-    assert ledgers.names("stubs") == []
-
-
-def test_retention_goes_on_when_increments_are_forgotten_and_that_is_audited(
-    ledgers: Ledgers,
-) -> None:
-    ledgers.stub("unseen", CONFIRMED, settled=1000.4)
-    ledgers.reconciled(1000.3)
-    url = ledgers.database.engine.url.render_as_string(hide_password=False)
-    assert ledgers.retention().run_once(9990.0).stubs == 0
-
-    assert forget([url], "rmq_", utc_datetime(9990.0)) == 1
-
-    assert ledgers.retention().run_once(9990.0).stubs == 1
-    assert forget([url], "rmq_", utc_datetime(9990.0)) == 0
-    with ledgers.database.engine.begin() as connection:
-        (audited,) = connection.execute(select(audit_table(MetaData(), "rmq_"))).mappings()
-    assert (audited["actor"], audited["action"]) == ("reconcile", "forget")
-    assert "1970-01-01T00:16:40.3" in audited["detail"]
 
 
 @pytest.mark.parametrize("column", ["stubs", "logs"])

@@ -81,8 +81,6 @@ def command(
     metrics = Path(prometheus) if prometheus else None
     try:
         asked["memory_bytes"] = parse_memory(memory, "--memory") if memory else None
-        if full and not increment and not follow:
-            raise ConfigurationError("--full goes with --increment; without it every run is full")
         if forget:
             _forget(urls, table_prefix)
             return
@@ -103,13 +101,17 @@ def command(
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
     after(summary)
+    _print(summary, as_json)
+    raise typer.Exit(summary["exit_code"])
+
+
+def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary, indent=2))
-    else:
-        from reliable_mq.reconcile.report_text import print_report  # noqa: PLC0415 - after Spark
+        return
+    from reliable_mq.reconcile.report_text import print_report  # noqa: PLC0415 - after Spark
 
-        print_report(summary, Console())
-    raise typer.Exit(summary["exit_code"])
+    print_report(summary, Console())
 
 
 def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path | None) -> None:
@@ -171,6 +173,8 @@ def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "O
         raise ConfigurationError(
             "--store is missing: the broker's store directory; or --cluster: the name servers"
         )
+    if asked["anew"] and not asked["increment"]:
+        raise ConfigurationError("--full goes with --increment; without it every run is full")
     if metrics:
         check_replaceable("--prometheus", metrics)
     if asked["tells"]:

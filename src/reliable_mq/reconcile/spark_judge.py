@@ -55,6 +55,10 @@ _WRITING: dict[str, Any] = {
 }
 
 
+def _nowhere(_kept: pa.Table) -> None:
+    """Carry nothing."""
+
+
 @dataclass(frozen=True)
 class Judging:
     """What every task needs to know; details of findings come from the tables at `urls`."""
@@ -67,7 +71,10 @@ class Judging:
     told_groups: tuple[str, ...] = ()
 
     def verdicts(
-        self, batches: Iterable[pa.RecordBatch], tally: Tally, carry: Callable[[pa.Table], None]
+        self,
+        batches: Iterable[pa.RecordBatch],
+        tally: Tally,
+        carry: Callable[[pa.Table], None] = _nowhere,
     ) -> Iterator[pa.Table]:
         """Judge a partition of `EVENT_ROWS`, and count it.
 
@@ -129,10 +136,6 @@ class FileTask:
 def _writer(folder: str, name: str, schema: pa.Schema) -> parquet.ParquetWriter:
     writing = _WRITING if schema is VERDICTS else {}
     return parquet.ParquetWriter(Path(folder, name), schema, store_schema=False, **writing)
-
-
-def _nowhere(_kept: pa.Table) -> None:
-    """Carry nothing."""
 
 
 @dataclass(frozen=True)

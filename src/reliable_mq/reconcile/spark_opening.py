@@ -23,8 +23,8 @@ from reliable_mq.reconcile.spark_brokers import (
 from reliable_mq.reconcile.spark_export import export_ledgers
 from reliable_mq.reconcile.spark_import import exported_ledgers, open_export
 from reliable_mq.reconcile.spark_job import Ledgers
-from reliable_mq.reconcile.sql_clocks import clock_skew
 from reliable_mq.reconcile.sql_changed_names import ChangedNames, changed_names
+from reliable_mq.reconcile.sql_clocks import clock_skew
 from reliable_mq.reconcile.summary import LOG
 
 _SMALL_LOG_SIZE = 512 * 1024 * 1024

@@ -129,6 +129,7 @@ def _start_java(scratch: Path, is_small: bool, memory_bytes: int | None) -> None
         "spark.master": f"local[{share.cores},{_TRIES_OF_A_TASK}]",
         "spark.driver.memory": f"{share.heap_mib}m",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j}",
+        "spark.ui.showConsoleProgress": "false",  # a shell, as which Java is started, shows it
     }
     if is_small:
         settings["spark.driver.defaultJavaOptions"] = _SMALL_JAVA
