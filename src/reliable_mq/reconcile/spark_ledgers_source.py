@@ -1,8 +1,7 @@
 """All ledgers of a reconciliation as one Spark data source, `reliable_mq_ledgers`.
 
-Spark starts processes of its own to plan every Python data source; with few messages they cost more
-than the reading. So the job reads one source with the partitions of all ledgers. Every row is an
-event (`events`), packed into three columns (`event_rows`).
+It has the partitions of all ledgers. Every row is an event (`events`), packed into three columns
+(`event_rows`). The job reads the same partitions by the workers that judge (`spark_ledgers_read`).
 
 Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the consumer groups
 whose consume logs lie in none of them: what they told the database of the stub stands for these;
