@@ -189,9 +189,10 @@ def stub_batches(url: str) -> list[pa.RecordBatch]:
     ]
 
 
+@pytest.mark.spark
 @pytest.mark.processes
 def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
-    cluster: tuple[ReliableMQBroker, ReliableMQBroker], tmp_path: Path
+    spark: SparkSession, cluster: tuple[ReliableMQBroker, ReliableMQBroker], tmp_path: Path
 ) -> None:
     """Given messages in two brokers, then all are settled by both logs together; given one broker
     is killed, then it is named, and a partial run calls none of its messages lost."""
@@ -206,7 +207,11 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
 
     whole = open_logs({}, first.name_server_address)
     verdicts = judged(url, whole)
+    asked = Options(url, "", tmp_path / "out", LATER, GRACE, cluster=first.name_server_address)
+    run = reconcile(asked)
     second.kill()
+    with pytest.raises(ConfigurationError, match="broker b-2, whose log is not in the cluster now"):
+        reconcile(asked)
     rest = open_logs({}, first.name_server_address)
     with pytest.raises(ConfigurationError, match="broker b-2, whose log is not in the cluster now"):
         held(rest, {"b-1", "b-2"})
@@ -214,6 +219,8 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
 
     assert (sorted(whole.brokers), dict(whole.missing)) == (["b-1", "b-2"], {})
     assert set(verdicts.values()) == {"settled"}
+    assert run["verdicts"] == {"settled": 12}
+    assert run["store"] == f"cluster {first.name_server_address}"
     assert len(verdicts) == 12
     assert (sorted(part.brokers), sorted(part.missing)) == (["b-1"], ["b-2"])
     expected = {"b-1": "settled", "b-2": "in flight"}
