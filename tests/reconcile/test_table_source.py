@@ -1,5 +1,6 @@
 """The data source of tables: what a query can ask of it, by hand, in SQL, and by its filters."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.ledger_columns import STUB, schema_of
+from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
 from reliable_mq.reconcile.spark_table_reader import FilteringTableReader, TableReader
 from reliable_mq.reconcile.spark_table_source import FilteringTableSource, TableSource
 from reliable_mq.reconcile.sql_ledger import check_tables
@@ -158,6 +160,23 @@ def test_what_spark_imports_to_find_the_source_imports_nothing_of_ours() -> None
     said = subprocess.check_output([sys.executable, "-c", program], text=True)
 
     assert said.split() == [TableSource.name(), "False"]
+
+
+def test_a_run_reads_with_the_share_that_it_is_given(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    ticks = iter(range(1_000))
+    monkeypatch.setattr("reliable_mq.reconcile.sql_arrow.time.sleep", slept.append)
+    monkeypatch.setattr("reliable_mq.reconcile.sql_arrow.time.monotonic", lambda: next(ticks))
+    options = {"stores": "{}", "urls": json.dumps([url]), "share": "0.5"}
+    ledgers = LedgersSource(options)
+    reader = ledgers.reader(ledgers.schema())
+
+    events: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+
+    assert sum(batch.num_rows for batch in events) == COUNT
+    assert set(slept) == {1.0}
 
 
 @pytest.mark.spark

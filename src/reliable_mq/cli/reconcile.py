@@ -43,6 +43,7 @@ def command(
     partial: options.Partial = False,
     broker_name: options.BrokerName = "",
     table_prefix: options.TablePrefix = "rmq_",
+    db_share: options.DbShare = 1.0,
     ledgers: options.Ledgers = "",
     export: options.Export = "",
     since: options.Since = "",
@@ -73,6 +74,7 @@ def command(
     first, *more = [each for each in store or [] if each] or [""]
     asked: dict[str, Any] = {"store": first, "stores": tuple(more), "cluster": cluster or None}
     asked |= {"partial": partial, "out": out, "prefix": table_prefix}
+    asked["db_share"] = db_share
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
     asked |= {"export": export or None, "ledgers": ledgers or None}

@@ -59,6 +59,14 @@ TablePrefix = Annotated[
         envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables.", rich_help_panel=LEDGERS
     ),
 ]
+DbShare = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="How much of the time a worker may read from a database; it sleeps the rest.",
+        rich_help_panel=LEDGERS,
+    ),
+]
 Ledgers = Annotated[
     str,
     typer.Option(

@@ -50,6 +50,7 @@ class Options:
     stores: tuple[str, ...] = ()
     cluster: str | None = None
     partial: bool = False
+    db_share: float = 1.0
     increment: bool = False
     anew: bool = False
 
@@ -67,6 +68,10 @@ def check(options: Options) -> None:
     """
     if options.repair not in (None, *REPAIRS):
         raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
+    if not 0 < options.db_share <= 1:
+        raise ConfigurationError(
+            f"--db-share takes a share above 0, at most 1, not {options.db_share}"
+        )
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
     if options.ledgers is not None and options.repair is not None:

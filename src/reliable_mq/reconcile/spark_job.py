@@ -62,6 +62,7 @@ class Ledgers:
     managed: Sequence[str]
     told_groups: Sequence[str] = ()
     stub_count_max: int = 0
+    db_share: float = 1.0
     log_size: int = 0
     export: str | None = None
     skew_seconds: float = 0.0
@@ -157,7 +158,7 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
         reader = reader.option("cluster", cluster)
     reader = reader.option("urls", json.dumps(list(ledgers.urls)))
     reader = reader.option("toldGroups", json.dumps(list(ledgers.told_groups)))
-    reader = reader.option("prefix", ledgers.prefix)
+    reader = reader.option("prefix", ledgers.prefix).option("share", str(ledgers.db_share))
     if ledgers.window.low is not None:
         reader = reader.option("idFrom", ledgers.window.low)
     if ledgers.window.high is not None:

@@ -5,8 +5,8 @@ It has the partitions of all ledgers. Every row is an event (`events`), packed i
 
 Options: `urls` a JSON list of SQLAlchemy URLs; `toldGroups` a JSON list of the consumer groups
 whose consume logs lie in none of them: what they told the database of the stub stands for these;
-`prefix`, `idFrom`, `idTo` as of `spark_table_source`; `stores` a JSON object: the name of each
-broker, and the directory of its store; `cluster`: see `spark_brokers.cluster_option`.
+`prefix`, `idFrom`, `idTo`, `share` as of `spark_table_source`; `stores` a JSON object: the name of
+each broker, and the directory of its store; `cluster`: see `spark_brokers.cluster_option`.
 Of an increment: `changedSince`, ISO 8601: of the tables only what changed since, and what is open;
 `logRanges` a JSON object: the name of each broker, and the log offsets between which its log is
 read.
@@ -36,7 +36,7 @@ from reliable_mq.reconcile.ledger_events import (
     told_events,
 )
 from reliable_mq.reconcile.log_schema import LOG_SCHEMA, columns_of
-from reliable_mq.reconcile.source_options import moment, option
+from reliable_mq.reconcile.source_options import moment, option, share
 from reliable_mq.reconcile.spark_brokers import broker_of, cluster_reader
 from reliable_mq.reconcile.spark_log_source import LogReader
 from reliable_mq.reconcile.spark_table_reader import TableReader
@@ -90,6 +90,7 @@ class LedgersSource(DataSource):
             window=self._window(),
             columns=columns,
             groups=groups,
+            share=share(self.options, "share"),
         )
 
     def _window(self) -> IdWindow | Changes:

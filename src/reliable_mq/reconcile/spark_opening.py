@@ -114,6 +114,7 @@ def open_ledgers(options: Options, changed_since: datetime | None = None) -> Ope
         managed=sorted(names.topics),
         told_groups=sql_ledger.told_groups(options.databases, options.prefix),
         stub_count_max=stubs,
+        db_share=options.db_share,
         log_size=logs.size,
         skew_seconds=clock_skew(options.databases, options.grace),
     )
