@@ -70,7 +70,7 @@ def test_the_line_for_cron_is_one() -> None:
     assert (int(minute) < 60, int(hour) < 24, days, user) == (True, True, ["*"] * 3, "mq")
     assert "%" not in shell, "cron takes it for a line break"
     (given,) = commands_in(shell)
-    assert (given["since"], given["tell"]) == ("-3d", True)
+    assert (given["increment"], given["tell"]) == (True, True)
     subprocess.run(["sh", "-n", "-c", shell], check=True)
 
 
