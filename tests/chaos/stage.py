@@ -135,9 +135,9 @@ class Stage:
         """Let the database end some of the connections to it."""
         question = (
             b"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            b"WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND pid % 3 = %s"
+            b"WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND pid %% 3 = %s"
         )
-        with contextlib.suppress(psycopg.Error):  # it may be away
+        with contextlib.suppress(psycopg.OperationalError):  # it may be away
             with psycopg.connect(self.url, autocommit=True) as connection:
                 connection.execute(question, [planned.victim % 3])
             self.done[planned.fault] += 1

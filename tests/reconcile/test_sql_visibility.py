@@ -1,5 +1,6 @@
 """What can be seen by now: everything from before the oldest transaction under way."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -49,8 +50,11 @@ def test_a_transaction_under_way_holds_it_back(
 
         assert began - A_MOMENT <= visible_until(url) <= began
         assert visible_until(url) <= began
-    assert visible_until(url) > began
     engine.dispose()
+    deadline = time.monotonic() + 10
+    while visible_until(url) <= began:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)  # MySQL makes its list anew when nobody has asked for a tenth of a second
 
 
 def test_readers_of_ledgers_hold_nothing_back(postgres_url: str) -> None:

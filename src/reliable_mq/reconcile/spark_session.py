@@ -97,6 +97,8 @@ def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSess
     # It speaks of a pandas that nothing here uses.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if not _UNDER_SUBMIT:
+        # Java asks this interpreter for data sources; its environment is settled at its start.
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         _start_java(scratch, is_small, memory_bytes)
     else:
         SparkContext._ensure_initialized()  # else its settings are not seen, and ours win

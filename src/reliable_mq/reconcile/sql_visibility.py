@@ -5,7 +5,7 @@ was changed before the oldest transaction under way is visible now, and of what 
 then something may still be missing. Times are the database's (`sql_clock`).
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -17,6 +17,7 @@ from reliable_mq.sql_types import family_of, mysql_code
 
 SQLITE_WAIT_SECONDS = 5
 _ACCESS_DENIED = 1227  # MySQL: needs the privilege PROCESS
+_MYSQL_LIST_AGE_MAX = timedelta(seconds=0.1)
 
 # The clock, the beginning of the oldest transaction of another session on this database, prepared
 # ones included, and how many sessions do not show theirs. Our own readers write nothing.
@@ -30,7 +31,8 @@ _OF_POSTGRES = text(
     " AND (backend_type IS NULL OR backend_type = 'client backend')"
     " AND coalesce(application_name, '') <> :readers"
 )
-# The clock, and the seconds since the oldest transaction began, which is told in whole ones.
+# The clock, and the seconds since the oldest transaction began, which is told in whole ones. The
+# server makes that list anew when nobody has asked for it during the last tenth of a second.
 _OF_MYSQL = text(
     "SELECT utc_timestamp(6), utc_timestamp(6) - INTERVAL"
     " (max(timestampdiff(SECOND, trx_started, now())) + 1) SECOND"
@@ -79,7 +81,8 @@ def _of_mysql(connection: Connection) -> datetime:
             "the database user does not see the transactions of other users, so nobody knows what"
             " is still to become visible: GRANT PROCESS ON *.* TO it"
         ) from error
-    return _utc(now if oldest is None else min(now, oldest))
+    seen = now - _MYSQL_LIST_AGE_MAX
+    return _utc(seen if oldest is None else min(seen, oldest))
 
 
 def _of_sqlite(connection: Connection) -> datetime:
