@@ -30,7 +30,7 @@ help: ## print this list
 demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: check ## all checks and tests but the long ones of interop (sixteen minutes on two cores); PYTEST="-k wire"
+test: check ## all checks and tests but the long ones of interop (fifteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop" $(PYTEST)
 
 interop: $(READY) ## Apache's Java and Go clients and mqadmin, against Apache's servers and ours
