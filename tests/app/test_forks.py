@@ -1,14 +1,13 @@
 """A process that is forked from one that uses the application, as Gunicorn and Celery do it."""
 
-import os
 import time
-import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.client.cluster import bundled
+from tests.forked_child import in_child
 
 from reliable_mq import ReliableMQ
 
@@ -21,21 +20,6 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
-
-
-def in_child(work: Callable[[], None]) -> None:
-    """Do work in a forked child, and raise when it failed there."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:  # noqa: BLE001 - the parent sees the code, a person this
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture

@@ -3,32 +3,16 @@
 import asyncio
 import gc
 import os
-import traceback
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
 from tests.client.test_asyncio_client import QUICK, Peer, message
+from tests.forked_child import in_child
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ForkedClient
 from reliable_mq.runtime.loop_thread import LoopThread
-
-
-def in_child(work: Callable[[], None]) -> None:
-    """Do work in a forked child, and fail when it failed there."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:  # noqa: BLE001 - the parent sees the code, a person this
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")

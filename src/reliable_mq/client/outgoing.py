@@ -26,8 +26,6 @@ from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
 from reliable_mq.wire.properties import (
     DELAY,
     KEYS,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
     SHARDING_KEY,
     TAGS,
     UNIQ_KEY,
@@ -40,7 +38,6 @@ DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
 
 _LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
 #: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
 _NOT_TO_SEND_TO = frozenset(
