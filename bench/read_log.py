@@ -23,8 +23,8 @@ from bench.process_tree import cpu_seconds_so_far
 from bench.reconcile_shape import CYCLE, Data
 from bench.reconcile_store import StoreFiles
 from bench.render import figures_table
-from reliable_mq.reconcile.file_store import read_batches, read_layout
-from reliable_mq.reconcile.log_schema import LOG_SCHEMA, columns_of
+from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout
+from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, columns_of
 
 BAR = 150
 BEGIN_MS = 1_790_000_000_000
@@ -78,7 +78,7 @@ def measured(options: argparse.Namespace, root: Path, size: int) -> list[dict[st
         note(f"the scan: {asked}", seconds)
     if options.only == "scan":
         return found
-    from reliable_mq.reconcile.spark_session import session  # noqa: PLC0415 - may not be wanted
+    from reliable_mq.reconcile.runs.spark_session import session  # noqa: PLC0415 - may not be wanted
     from reliable_mq.runtime.java_home import use_java  # noqa: PLC0415
 
     use_java()

@@ -20,10 +20,10 @@ from bench import raw_results
 from bench.process_tree import cpu_seconds_so_far
 from bench.reconcile_data import Ledgers
 from bench.render import figures_table
-from reliable_mq.reconcile.ledger_columns import CONSUME_LOG, STUB
-from reliable_mq.reconcile.ledger_events import LOG_COLUMNS, STUB_COLUMNS
-from reliable_mq.reconcile.spark_table_reader import TableReader
-from reliable_mq.reconcile.sql_ranges import IdWindow
+from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB
+from reliable_mq.reconcile.databases.spark_table_reader import TableReader
+from reliable_mq.reconcile.databases.sql_ranges import IdWindow
+from reliable_mq.reconcile.judgement.ledger_events import LOG_COLUMNS, STUB_COLUMNS
 
 BAR = 400_000
 _POSITIONS = ("message_id", "topic", "broker_name", "queue_id", "offset")
@@ -79,7 +79,7 @@ def measured(options: argparse.Namespace, ledgers: Ledgers) -> list[dict[str, An
         note(f"the server: {asked}", counts[table], theirs)
     if options.only == "arrow":
         return found
-    from reliable_mq.reconcile.spark_session import session  # noqa: PLC0415 - may not be wanted
+    from reliable_mq.reconcile.runs.spark_session import session  # noqa: PLC0415 - may not be wanted
     from reliable_mq.runtime.java_home import use_java  # noqa: PLC0415
 
     use_java()

@@ -25,7 +25,7 @@ class LogSource(DataSource):
         return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:
-        from reliable_mq.reconcile import spark_log_source  # noqa: PLC0415 - see the head
+        from reliable_mq.reconcile.brokers import spark_log_source  # noqa: PLC0415 - see the head
 
         return spark_log_source.LogSource(self.options)
 

@@ -25,7 +25,7 @@ class TableSource(DataSource):
         return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:
-        from reliable_mq.reconcile import spark_table_source  # noqa: PLC0415 - see the head
+        from reliable_mq.reconcile.databases import spark_table_source  # noqa: PLC0415 - see the head
 
         return spark_table_source.TableSource(self.options)
 

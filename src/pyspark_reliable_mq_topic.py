@@ -22,7 +22,7 @@ class TopicSource(DataSource):
         return self._source().reader(schema)
 
     def _source(self) -> DataSource:
-        from reliable_mq.reconcile import spark_topic_source  # noqa: PLC0415 - see the head
+        from reliable_mq.reconcile.brokers import spark_topic_source  # noqa: PLC0415 - see the head
 
         return spark_topic_source.TopicSource(self.options)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from reliable_mq.app.consumer import Reject, Retry
     from reliable_mq.app.keyed_function import IdempotentCall
     from reliable_mq.client.asyncio_client import AsyncClient
-    from reliable_mq.client.security import TLS, Credentials
+    from reliable_mq.client.connecting.security import TLS, Credentials
+    from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Sql, Subscription
     from reliable_mq.client.settings import ClientSettings
-    from reliable_mq.client.subscription import Consumed, Dead, Later, Sql, Subscription
     from reliable_mq.client.thread_client import Client
     from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
     from reliable_mq.outbox.schema import schema
@@ -39,21 +39,21 @@ _HOMES = {
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
-    "Consumed": "reliable_mq.client.subscription",
-    "Credentials": "reliable_mq.client.security",
-    "Dead": "reliable_mq.client.subscription",
+    "Consumed": "reliable_mq.client.consuming.subscription",
+    "Credentials": "reliable_mq.client.connecting.security",
+    "Dead": "reliable_mq.client.consuming.subscription",
     "Decision": "reliable_mq.message",
     "IdempotentCall": "reliable_mq.app.keyed_function",
-    "Later": "reliable_mq.client.subscription",
+    "Later": "reliable_mq.client.consuming.subscription",
     "Message": "reliable_mq.message",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
-    "Sql": "reliable_mq.client.subscription",
-    "Subscription": "reliable_mq.client.subscription",
-    "TLS": "reliable_mq.client.security",
+    "Sql": "reliable_mq.client.consuming.subscription",
+    "Subscription": "reliable_mq.client.consuming.subscription",
+    "TLS": "reliable_mq.client.connecting.security",
     "Transaction": "reliable_mq.outbox.sql_transaction",
     "schema": "reliable_mq.outbox.schema",
 }

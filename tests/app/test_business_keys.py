@@ -14,7 +14,7 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 from tests.steps import last_steps
 
 from reliable_mq.app.key_reading import KeySource, key_reader_of
-from reliable_mq.client.subscription import CONSUMED, Dead, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.errors import KeyInvalid, UsageError
 from reliable_mq.message import ReceivedMessage
 

@@ -16,7 +16,7 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
-from reliable_mq.client.subscription import CONSUMED, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub

@@ -19,7 +19,7 @@ from tests.steps import last_steps
 from reliable_mq.app.notice_consumer import notice_consumer
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.thread_notices import Notices
-from reliable_mq.client.subscription import CONSUMED, Outcome
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
 from reliable_mq.message import (
     CONFIRM_TO,

@@ -17,7 +17,7 @@ from reliable_mq.app.judging import Results
 from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.client.subscription import CONSUMED
+from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.local_servers import LocalValkey

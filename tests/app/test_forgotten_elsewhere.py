@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert
 from tests.app.lives import LONG, A, B, Ledger, Life, delivery
 
-from reliable_mq.client.subscription import CONSUMED
+from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, RESENT, written_before_consumed
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.sql_types import utc_datetime

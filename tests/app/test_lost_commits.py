@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.subscription import CONSUMED
+from reliable_mq.client.consuming.subscription import CONSUMED
 from reliable_mq.message import RESENT, ReceivedMessage
 
 MISSED: dict[str, Any] = {"properties": {RESENT: "true"}}

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 
-from reliable_mq.client.subscription import CONSUMED, Dead, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
 
 D = "D" * 32

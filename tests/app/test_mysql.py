@@ -18,7 +18,7 @@ from tests.resend.worlds import World
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_handler_session import _ENDS_ON_MYSQL
-from reliable_mq.client.subscription import CONSUMED, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage

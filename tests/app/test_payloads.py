@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery
 
-from reliable_mq.client.subscription import CONSUMED, Dead, Later
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import CONTENT_TYPE, ReceivedMessage
 from reliable_mq.outbox.schema import schema
 from reliable_mq.outbox.trace import trace_properties

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import uvloop
 from bench.reliable_mq_broker import ReliableMQBroker
 
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import CONSUMED, Outcome
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)

@@ -5,13 +5,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
-from reliable_mq.client.name_servers import NameServers
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import ConnectionLost, ReliableMQError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode

@@ -3,9 +3,9 @@
 import pytest
 from tests.client.script import NAME_SERVER, World, in_turn, route_body, route_table, says
 
-from reliable_mq.client.admin import consumer_progress, create_topic
+from reliable_mq.client.administering.admin import consumer_progress, create_topic
+from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.flow import Call
-from reliable_mq.client.name_servers import NameServers
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, NoRoute, RemoteError
 from reliable_mq.message import MessageQueue

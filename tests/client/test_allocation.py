@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_mq.client.allocation import (
+from reliable_mq.client.consuming.allocation import (
     Allocation,
     Configured,
     ConsistentHash,

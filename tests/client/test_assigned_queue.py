@@ -7,7 +7,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage

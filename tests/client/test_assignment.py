@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from tests.client.script import Answer, World, fails, group_of, route_table, says
 
-from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
-from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.offsets import commit, read_reset
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call
-from reliable_mq.client.offsets import commit, read_reset
-from reliable_mq.client.subscription import Subscription
 from reliable_mq.errors import ConnectionLost, ProtocolError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode

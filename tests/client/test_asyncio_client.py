@@ -9,8 +9,8 @@ import pytest
 from tests.client.script import route_body
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, ConnectionLost, UsageError
 from reliable_mq.message import Message, ReceivedMessage

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from tests.client.script import Answer, World, group_of, says
 
-from reliable_mq.client.assigned_queue import AssignedQueue
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.client.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call, Flow
-from reliable_mq.client.received import received
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.client.thread_handling import AnyHandler
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode

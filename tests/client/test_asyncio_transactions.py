@@ -9,13 +9,13 @@ import pytest
 from tests.client.script import World
 from tests.client.test_transaction import GROUP, question
 
-from reliable_mq.client.asyncio_transactions import AsyncTransactions
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.consuming.thread_handling import Threads
 from reliable_mq.client.flow import Flow
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.transaction import CheckBack, TransactionFlows
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.thread_handling import Threads
-from reliable_mq.client.transaction import CheckBack, TransactionFlows
 from reliable_mq.message import Decision
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.script import World, random_bytes, route_table, routes_answer
 
-from reliable_mq.client.batching import Item, plan, plan_many
-from reliable_mq.client.outgoing import letter
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.queue_choice import queue_of_key
+from reliable_mq.client.sending.batching import Item, plan, plan_many
+from reliable_mq.client.sending.outgoing import letter
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import MessageRefused, NoRoute
 from reliable_mq.message import Message, MessageQueue

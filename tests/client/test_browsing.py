@@ -3,10 +3,10 @@
 import pytest
 from tests.client.cluster import DEADLINE_SECONDS, QUICK, Cluster, Seen, eventually, play
 
+from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.settling import DEAD_LETTER_REASON
-from reliable_mq.client.subscription import Dead, Subscription
-from reliable_mq.client.thread_browser import Browser
+from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
+from reliable_mq.client.consuming.subscription import Dead, Subscription
 from reliable_mq.errors import NoRoute
 from reliable_mq.message import Message, ReceivedMessage
 

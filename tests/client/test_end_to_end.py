@@ -25,9 +25,9 @@ from tests.client.cluster import (
 )
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome, Subscription
+from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.client.thread_client import Client
-from reliable_mq.client.transaction import CheckBack
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult, SendStatus
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer

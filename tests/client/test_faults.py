@@ -17,7 +17,7 @@ from tests.client.cluster import (
 )
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.message import Message, ReceivedMessage
 
 pytestmark = pytest.mark.processes

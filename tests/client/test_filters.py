@@ -11,11 +11,11 @@ from tests.client.cluster import QUICK, Seen, eventually, play
 from tests.client.script import World, fails, group_of, in_turn, says
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.filters import check_filters
-from reliable_mq.client.membership import consumer_data
-from reliable_mq.client.pulling import pull_once
-from reliable_mq.client.subscription import Sql, Subscription
+from reliable_mq.client.connecting.membership import consumer_data
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.filters import check_filters
+from reliable_mq.client.consuming.pulling import pull_once
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.errors import ConfigurationError, ConnectionLost
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode

@@ -9,9 +9,9 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, Seen, eventually, play
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import CONSUMED, Subscription
+from reliable_mq.client.consuming.subscription import CONSUMED, Subscription
+from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.client.thread_client import Client
-from reliable_mq.client.transaction import CheckBack
 from reliable_mq.message import Decision, Message
 
 pytestmark = pytest.mark.processes

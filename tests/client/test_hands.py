@@ -2,8 +2,8 @@
 
 import pytest
 
-from reliable_mq.client.hands import EAGER, SHORT_SECONDS, Hands
-from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.consuming.hands import EAGER, SHORT_SECONDS, Hands
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConfigurationError
 
 

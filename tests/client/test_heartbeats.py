@@ -4,9 +4,9 @@ from typing import Any
 
 from tests.client.script import World, group_of
 
-from reliable_mq.client.heartbeats import Heartbeats, fingerprint_of
-from reliable_mq.client.membership import ConsumerData, consumer_data
-from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.connecting.heartbeats import Heartbeats, fingerprint_of
+from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply

@@ -8,9 +8,9 @@ import pytest
 from tests.client.test_asyncio_client import QUICK, ROUTE, Peer, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
-from reliable_mq.client.thread_in_flight import InFlight
 from reliable_mq.errors import MessageRefused, TooManyInFlight
 from reliable_mq.message import Message
 

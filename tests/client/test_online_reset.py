@@ -9,7 +9,7 @@ from tests.broker_core.raw_client import RawClient
 from tests.client.cluster import QUICK, Seen, eventually, numbered, play
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode

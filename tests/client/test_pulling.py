@@ -5,11 +5,11 @@ import zlib
 import pytest
 from tests.client.script import Answer, World, fails, group_of, in_turn, says
 
-from reliable_mq.client.assigned_queue import AssignedQueue
-from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.pulling import pull_once
-from reliable_mq.client.received import received, unpacked
-from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.pulling import pull_once
+from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import ConnectionLost, RecordError, RequestTimeout
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode

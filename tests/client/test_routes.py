@@ -12,8 +12,8 @@ from tests.client.script import (
     says,
 )
 
-from reliable_mq.client.name_servers import NameServers, parse_addresses
-from reliable_mq.client.routes import RouteTable, decode_cluster, decode_route
+from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
+from reliable_mq.client.connecting.routes import RouteTable, decode_cluster, decode_route
 from reliable_mq.errors import ConfigurationError, ConnectionLost, NoRoute, ProtocolError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 

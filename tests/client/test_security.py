@@ -13,10 +13,10 @@ from tests.client.test_asyncio_client import QUICK, Peer, message
 from tests.client.test_producer import SEND, STORED, TWO_BROKERS, addresses, world_of
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.security import TLS, Credentials
+from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.connecting.signature import sign
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.signature import sign
 from reliable_mq.errors import ConfigurationError, ConnectionLost, NotPermitted
 from reliable_mq.message import Message
 from reliable_mq.wire.codes import ResponseCode

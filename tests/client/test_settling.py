@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from tests.client.script import World, fails, group_of, in_turn, says
 
-from reliable_mq.client.assigned_queue import AssignedQueue
-from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.settling import delay_level_of, settle
-from reliable_mq.client.subscription import (
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.settling import delay_level_of, settle
+from reliable_mq.client.consuming.subscription import (
     CONSUMED,
     Dead,
     Later,

@@ -5,9 +5,9 @@ from tests.client.script import says
 from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, addresses, world_of
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.queue_choice import Turns
+from reliable_mq.client.sending.queue_choice import Turns
+from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
-from reliable_mq.client.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.errors import BrokerBusy, MessageRefused, RequestTimeout
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.codes import ResponseCode

@@ -13,9 +13,9 @@ from tests.client.script import (
 )
 
 from reliable_mq.client.flow import Call
-from reliable_mq.client.producer import Producer
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.transaction import Half, TransactionFlows, read_check_back
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.transaction import Half, TransactionFlows, read_check_back
 from reliable_mq.errors import (
     MessageRefused,
     NotSent,

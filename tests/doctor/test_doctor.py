@@ -11,7 +11,7 @@ import pytest
 from tests.doctor.test_faults_in_databases import FAULTS
 from tests.doctor.worlds import MYSQL, SQLITE, World, call, running_broker
 
-from reliable_mq.client.cluster_facts import BrokerFacts, ClusterFacts
+from reliable_mq.client.administering.cluster_facts import BrokerFacts, ClusterFacts
 from reliable_mq.doctor import redis_examination
 from reliable_mq.doctor.finding import Level, Told, worst
 from reliable_mq.doctor.patient import Patient, RedisFacts

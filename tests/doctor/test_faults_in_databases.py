@@ -10,7 +10,7 @@ import pytest
 from tests.doctor.worlds import EVERY, MYSQL, POSTGRES, SQLITE, World
 
 from reliable_mq.doctor.finding import Level, worst
-from reliable_mq.reconcile.sql_outcome import let_retention_pass
+from reliable_mq.reconcile.runs.sql_outcome import let_retention_pass
 from reliable_mq.sql_types import utc_datetime
 
 

@@ -21,9 +21,9 @@ from reliable_mq.errors import (
     StoreError,
 )
 from reliable_mq.name_server.core import NameServerCore
-from reliable_mq.reconcile.log_columns import columns
-from reliable_mq.reconcile.log_scan import scan
-from reliable_mq.reconcile.log_schema import LOG_SCHEMA, log_batch
+from reliable_mq.reconcile.brokers.log_columns import columns
+from reliable_mq.reconcile.brokers.log_scan import scan
+from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.batch_body import BatchItem, decode_batch, encode_batch

@@ -7,7 +7,7 @@ import pytest
 from bench.java_programs import JarsUnreachable, missing_tools
 from tests.interop.java_shell import run_source
 
-from reliable_mq.client.allocation import (
+from reliable_mq.client.consuming.allocation import (
     Allocation,
     ConsistentHash,
     MachineRoom,

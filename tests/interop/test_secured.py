@@ -9,10 +9,10 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.java_programs import JarsUnreachable, missing_tools
 from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
 
-from reliable_mq.client.admin import masters
+from reliable_mq.client.administering.admin import masters
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.security import TLS, Credentials
-from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import NotPermitted, RemoteError
 from reliable_mq.message import Message
 

@@ -12,7 +12,7 @@ from tests.app.kill_switch import Killed, KillSwitch
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
-from reliable_mq.client.transaction import CheckBack, Half
+from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.errors import RemoteError, Unavailable
 from reliable_mq.message import (
     Decision,

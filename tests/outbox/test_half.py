@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from reliable_mq.client.transaction import Half
+from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision, Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.half import (

@@ -17,7 +17,7 @@ from tests.reconcile.ledgers import (
     message_id,
 )
 
-from reliable_mq.reconcile.verdict import Verdict
+from reliable_mq.reconcile.judgement.verdict import Verdict
 
 SEGMENT_SIZE = 64 * 1024
 BODY = b'{"order": 1}'

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from reliable_mq.reconcile.spark_session import session
+from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.runtime.java_home import use_java
 
 

@@ -8,21 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW
 
-from reliable_mq.reconcile import file_queues, file_store, sql_ledger
-from reliable_mq.reconcile.events import EVENTS, packed_ids
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.ledger_columns import CONSUME_LOG, STUB
-from reliable_mq.reconcile.ledger_events import (
+from reliable_mq.reconcile.brokers import file_queues, file_store
+from reliable_mq.reconcile.brokers.log_schema import log_batch
+from reliable_mq.reconcile.databases import sql_ledger
+from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB
+from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_ranges import IdWindow, key_ranges
+from reliable_mq.reconcile.judgement.events import EVENTS, packed_ids
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.ledger_events import (
     LOG_COLUMNS,
     STUB_COLUMNS,
     log_events,
     record_events,
     stub_events,
 )
-from reliable_mq.reconcile.log_schema import log_batch
-from reliable_mq.reconcile.sql_arrow import Asked, read
-from reliable_mq.reconcile.sql_ranges import IdWindow, key_ranges
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.world import World
 
 Key = tuple[str, str]
 

@@ -9,10 +9,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_mq.reconcile.events import EVENTS
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.ledger_events import log_events, record_events, stub_events
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.events import EVENTS
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.ledger_events import log_events, record_events, stub_events
+from reliable_mq.reconcile.judgement.world import World
 
 MESSAGES_AT_ONCE = 250_000
 

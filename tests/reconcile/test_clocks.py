@@ -7,8 +7,8 @@ import pytest
 from tests.reconcile.ledgers import GRACE, NOW, TableWriter
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.spark_job import Moment
-from reliable_mq.reconcile.sql_clocks import clock_skew
+from reliable_mq.reconcile.databases.sql_clocks import clock_skew
+from reliable_mq.reconcile.runs.spark_job import Moment
 
 
 def test_the_difference_to_a_databases_clock_is_measured(postgres_url: str) -> None:

@@ -14,7 +14,7 @@ from tests.reconcile.cases import Cases
 from tests.reconcile.ledgers import StoreWriter, TableWriter, message_id
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.reconcile.verdict import Verdict
+from reliable_mq.reconcile.judgement.verdict import Verdict
 
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main", "reconcile")
 

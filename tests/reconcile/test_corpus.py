@@ -17,7 +17,7 @@ from tests.reconcile.judging_files import judged
 from tests.reconcile.raw_ledgers import write_ledgers
 from tests.reconcile.seeded import drawn, plant
 
-from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 pytestmark = pytest.mark.processes

@@ -6,11 +6,11 @@ import pyarrow as pa
 from tests.reconcile.judging import event
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
-from reliable_mq.reconcile.doubts import SHOWN_MAX, Doubts
-from reliable_mq.reconcile.events import CONSUMED, EVENTS, IN_DOUBT, LOG, STUB
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.tally import Tally
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.doubts import SHOWN_MAX, Doubts
+from reliable_mq.reconcile.judgement.events import CONSUMED, EVENTS, IN_DOUBT, LOG, STUB
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.tally import Tally
+from reliable_mq.reconcile.judgement.world import World
 
 
 def test_effects_in_doubt_are_counted_and_the_newest_of_all_parts_are_told() -> None:

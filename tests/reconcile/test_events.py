@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, NOW, message_id
 
-from reliable_mq.reconcile.events import EVENTS, packed_ids, unpacked_ids
+from reliable_mq.reconcile.judgement.events import EVENTS, packed_ids, unpacked_ids
 
 _DIGITS = st.text("0123456789ABCDEF", min_size=32, max_size=32)
 _IDS = st.one_of(

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from tests.reconcile.ledgers import NOW
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.log_scan import LogRow
-from reliable_mq.reconcile.log_schema import log_batch
-from reliable_mq.reconcile.spark_export import export_ledgers
-from reliable_mq.reconcile.spark_exported_events import exported_record_events
-from reliable_mq.reconcile.spark_import import open_export
-from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.brokers.log_scan import LogRow
+from reliable_mq.reconcile.brokers.log_schema import log_batch
+from reliable_mq.reconcile.runs.spark_export import export_ledgers
+from reliable_mq.reconcile.runs.spark_exported_events import exported_record_events
+from reliable_mq.reconcile.runs.spark_import import open_export
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 
 
 @pytest.mark.spark

@@ -9,10 +9,10 @@ from tests.reconcile.ledgers import QUEUE_FILE_UNITS, StoreWriter, TableWriter, 
 from tests.reconcile.test_log_scan import all_rows, filled
 
 from reliable_mq.errors import StoreError
-from reliable_mq.reconcile.file_queues import has_progress, queues_of, read_groups
-from reliable_mq.reconcile.file_store import read_layout
-from reliable_mq.reconcile.offset_table import committed_offsets, group_names
-from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.brokers.file_queues import has_progress, queues_of, read_groups
+from reliable_mq.reconcile.brokers.file_store import read_layout
+from reliable_mq.reconcile.brokers.offset_table import committed_offsets, group_names
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 
 UNIT_SIZE = 20
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import NOW
 
-from reliable_mq.reconcile.flow import ARRIVALS, SLOT_SECONDS, SLOTS_MAX, WAYS, Flow
-from reliable_mq.reconcile.latency import bucket_start_ms, quantile_ms
+from reliable_mq.reconcile.judgement.flow import ARRIVALS, SLOT_SECONDS, SLOTS_MAX, WAYS, Flow
+from reliable_mq.reconcile.judgement.latency import bucket_start_ms, quantile_ms
 
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

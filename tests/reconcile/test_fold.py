@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tests.reconcile.judging import event, rows_of
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
-from reliable_mq.reconcile.event_rows import EVENT_ROWS, event_rows
-from reliable_mq.reconcile.events import EVENTS, LOG, RECORD, ROLES, STUB
-from reliable_mq.reconcile.fold import folded
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.log_roles import DEAD, DELAYED, FIRST, RETRY, RETRY_DELAYED
-from reliable_mq.reconcile.spark_judge import Judging
-from reliable_mq.reconcile.tally import Tally
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.brokers.log_roles import DEAD, DELAYED, FIRST, RETRY, RETRY_DELAYED
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
+from reliable_mq.reconcile.judgement.events import EVENTS, LOG, RECORD, ROLES, STUB
+from reliable_mq.reconcile.judgement.fold import folded
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.tally import Tally
+from reliable_mq.reconcile.judgement.world import World
+from reliable_mq.reconcile.runs.spark_judge import Judging
 
 BEFORE, HEAVY, AFTER = message_id(1), message_id(2), message_id(3)
 PROGRESS = {

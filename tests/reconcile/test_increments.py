@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from tests.reconcile.ledgers import GRACE, NOW, message_id
 
-from reliable_mq.reconcile.event_rows import EVENT_ROWS, event_rows
-from reliable_mq.reconcile.events import (
+from reliable_mq.reconcile.brokers.log_roles import DEAD, FIRST, RETRY
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
+from reliable_mq.reconcile.judgement.events import (
     EVENTS,
     LOG,
     RECORD,
@@ -20,12 +21,11 @@ from reliable_mq.reconcile.events import (
     packed_ids,
     unpacked_ids,
 )
-from reliable_mq.reconcile.increments import FINAL, Increment, carried, completed
-from reliable_mq.reconcile.judge import judge_traces
-from reliable_mq.reconcile.log_roles import DEAD, FIRST, RETRY
-from reliable_mq.reconcile.traces import traces_of_rows
-from reliable_mq.reconcile.verdict import Verdict
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.increments import FINAL, Increment, carried, completed
+from reliable_mq.reconcile.judgement.judge import judge_traces
+from reliable_mq.reconcile.judgement.traces import traces_of_rows
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.judgement.world import World
 
 BEGIN = NOW - timedelta(days=3)
 MARGIN = timedelta(minutes=1)

@@ -13,14 +13,14 @@ from tests.reconcile.judging import events_in, verdicts_of, world_of
 from tests.reconcile.ledgers import GRACE, NOW
 from tests.reconcile.plain import PlainReconciliation
 
-from reliable_mq.reconcile.event_rows import EVENT_ROWS, event_rows, events_of
-from reliable_mq.reconcile.events import EVENTS
-from reliable_mq.reconcile.judge import TABLE, judge, judge_traces
-from reliable_mq.reconcile.message_stream import whole_messages
-from reliable_mq.reconcile.tally import Tally
-from reliable_mq.reconcile.traces import traces_of_rows
-from reliable_mq.reconcile.verdict import FACTS, Verdict, decide
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows, events_of
+from reliable_mq.reconcile.judgement.events import EVENTS
+from reliable_mq.reconcile.judgement.judge import TABLE, judge, judge_traces
+from reliable_mq.reconcile.judgement.message_stream import whole_messages
+from reliable_mq.reconcile.judgement.tally import Tally
+from reliable_mq.reconcile.judgement.traces import traces_of_rows
+from reliable_mq.reconcile.judgement.verdict import FACTS, Verdict, decide
+from reliable_mq.reconcile.judgement.world import World
 
 SEEDS = st.integers(0, 10**6)
 

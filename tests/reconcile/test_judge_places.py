@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.reconcile.judging import event, rows_of, verdicts_of, verdicts_on
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
-from reliable_mq.reconcile.events import (
+from reliable_mq.reconcile.brokers.log_roles import DEAD, FIRST
+from reliable_mq.reconcile.judgement.events import (
     CONFIRMED,
     CONSUMED,
     DUPLICATE,
@@ -25,9 +26,8 @@ from reliable_mq.reconcile.events import (
     UNCONFIRMED,
     unpacked_ids,
 )
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.log_roles import DEAD, FIRST
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.world import World
 
 M = message_id(1)
 LATER = LONG_AGO + timedelta(minutes=1)

@@ -12,10 +12,15 @@ from tests.reconcile.ledgers import message_id
 from tests.reconcile.test_log_scan import placed
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.log_columns import columns
-from reliable_mq.reconcile.log_roles import Customs
-from reliable_mq.reconcile.log_scan import End, scan
-from reliable_mq.reconcile.log_schema import LOG_SCHEMA, RECORD_SCHEMA, columns_of, log_batch
+from reliable_mq.reconcile.brokers.log_columns import columns
+from reliable_mq.reconcile.brokers.log_roles import Customs
+from reliable_mq.reconcile.brokers.log_scan import End, scan
+from reliable_mq.reconcile.brokers.log_schema import (
+    LOG_SCHEMA,
+    RECORD_SCHEMA,
+    columns_of,
+    log_batch,
+)
 from reliable_mq.wire.properties import decode_properties
 from reliable_mq.wire.record import Record, decode_record, encode_blank, pack_host
 
@@ -219,8 +224,8 @@ def test_many_records_of_one_producer_take_no_row_of_the_plain_scan(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a usual record went the slow way")
 
-    monkeypatch.setattr("reliable_mq.reconcile.log_columns.read_row", never)
-    monkeypatch.setattr("reliable_mq.reconcile.log_columns.ledger_id", never)
+    monkeypatch.setattr("reliable_mq.reconcile.brokers.log_columns.read_row", never)
+    monkeypatch.setattr("reliable_mq.reconcile.brokers.log_columns.ledger_id", never)
     batch = columns(data, 0, LOG_SCHEMA)[0]
 
     assert pa.compute.unique(batch.column("message_id")).to_pylist() == [message_id(1)]

@@ -21,17 +21,17 @@ from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id
 from tests.reconcile.test_log_scan import filled
 
 from reliable_mq.errors import ConfigurationError, StoreError
-from reliable_mq.reconcile.file_pruning import can_hold
-from reliable_mq.reconcile.file_store import read_layout
-from reliable_mq.reconcile.log_schema import STORED_SCHEMA, columns_of
-from reliable_mq.reconcile.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.file_pruning import can_hold
+from reliable_mq.reconcile.brokers.file_store import read_layout
+from reliable_mq.reconcile.brokers.log_schema import STORED_SCHEMA, columns_of
+from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.spark_cluster import PullPartition
+from reliable_mq.reconcile.brokers.spark_log_source import FilteringLogSource, LogSource
+from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
+from reliable_mq.reconcile.brokers.spark_topic_source import FilteringTopicSource
+from reliable_mq.reconcile.brokers.spark_topic_source import can_hold as queue_can_hold
+from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress
 from reliable_mq.reconcile.source_filters import Condition
-from reliable_mq.reconcile.spark_cluster import PullPartition
-from reliable_mq.reconcile.spark_log_source import FilteringLogSource, LogSource
-from reliable_mq.reconcile.spark_log_stream import LogStream
-from reliable_mq.reconcile.spark_topic_source import FilteringTopicSource
-from reliable_mq.reconcile.spark_topic_source import can_hold as queue_can_hold
-from reliable_mq.reconcile.topic_pulls import BrokerAddress
 
 
 def rows_of(reader: DataSourceReader) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import pytest
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.file_store import read_layout, read_partition
-from reliable_mq.reconcile.log_roles import (
+from reliable_mq.reconcile.brokers.file_store import read_layout, read_partition
+from reliable_mq.reconcile.brokers.log_roles import (
     USUAL,
     Customs,
     Place,
@@ -16,7 +16,7 @@ from reliable_mq.reconcile.log_roles import (
     retry_names,
     role_of,
 )
-from reliable_mq.reconcile.log_scan import LogRow
+from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.wire import fastjson
 
 STORED = milliseconds(LONG_AGO)

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 
-from reliable_mq.client.received import received
+from reliable_mq.client.consuming.received import received
 from reliable_mq.errors import StoreError
 from reliable_mq.message import MessageQueue
-from reliable_mq.reconcile.file_queues import read_progress
-from reliable_mq.reconcile.file_store import (
+from reliable_mq.reconcile.brokers.file_queues import read_progress
+from reliable_mq.reconcile.brokers.file_store import (
     LogPartition,
     StoreLayout,
     read_layout,
     read_partition,
 )
-from reliable_mq.reconcile.log_scan import End, LogRow, scan
+from reliable_mq.reconcile.brokers.log_scan import End, LogRow, scan
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile import spark_machine
-from reliable_mq.reconcile.machine_share import Share, parse_memory, partitions_for, share_of
-from reliable_mq.reconcile.spark_causes import cause
+from reliable_mq.reconcile.runs import spark_machine
+from reliable_mq.reconcile.runs.machine_share import Share, parse_memory, partitions_for, share_of
+from reliable_mq.reconcile.runs.spark_causes import cause
 
 GIB = 1024**3
 WORKER_MIB, BESIDE_MIB = 512, 768

@@ -7,11 +7,11 @@ import pytest
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import new_message_id
-from reliable_mq.reconcile.latency import quantile_ms
+from reliable_mq.reconcile.judgement.latency import quantile_ms
+from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
 from reliable_mq.reconcile.moments import first_id, parse_duration, parse_moment
-from reliable_mq.reconcile.repair import ACTIONS, Action, plan
-from reliable_mq.reconcile.report_chart import spell_ms
-from reliable_mq.reconcile.verdict import FINDINGS, Verdict
+from reliable_mq.reconcile.repairs.repair import ACTIONS, Action, plan
+from reliable_mq.reconcile.report.report_chart import spell_ms
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -15,18 +15,18 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, eventually, play
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import CONSUMED, Dead, Outcome, Subscription
-from reliable_mq.client.transaction import CheckBack
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Outcome, Subscription
+from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
-from reliable_mq.reconcile.file_queues import read_progress
-from reliable_mq.reconcile.file_store import read_batches, read_layout, read_partition
-from reliable_mq.reconcile.log_roles import DELAY_TOPICS
-from reliable_mq.reconcile.log_scan import LogRow
-from reliable_mq.reconcile.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
-from reliable_mq.reconcile.spark_cluster import read_cluster
-from reliable_mq.reconcile.spark_topic_source import read_pulls
-from reliable_mq.reconcile.topic_pulls import is_told_of
+from reliable_mq.reconcile.brokers.file_queues import read_progress
+from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout, read_partition
+from reliable_mq.reconcile.brokers.log_roles import DELAY_TOPICS
+from reliable_mq.reconcile.brokers.log_scan import LogRow
+from reliable_mq.reconcile.brokers.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
+from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
+from reliable_mq.reconcile.brokers.spark_topic_source import read_pulls
+from reliable_mq.reconcile.brokers.topic_pulls import is_told_of
 from reliable_mq.wire.record import body_checksum
 
 pytestmark = pytest.mark.processes

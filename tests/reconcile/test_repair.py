@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.repair import (
+from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
+from reliable_mq.reconcile.repairs.repair import (
     ACTIONS,
     UNBOUNDED,
     VOIDABLE,
@@ -16,8 +17,7 @@ from reliable_mq.reconcile.repair import (
     parse_verdict,
     plan,
 )
-from reliable_mq.reconcile.repair_outcome import ACTIONS_SHOWN_MAX, outcome_of
-from reliable_mq.reconcile.verdict import FINDINGS, Verdict
+from reliable_mq.reconcile.repairs.repair_outcome import ACTIONS_SHOWN_MAX, outcome_of
 
 
 def finding(message: str, verdict: Verdict, group: str = "g", **more: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from reliable_mq import ReliableMQ
 from reliable_mq.outbox.stub import StubStatus
-from reliable_mq.reconcile.repair import Action, Repair
-from reliable_mq.reconcile.sql_repair import Order, Repaired, repair_all
+from reliable_mq.reconcile.repairs.repair import Action, Repair
+from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
 
 WAIT = 60.0
 ORDERS = 80

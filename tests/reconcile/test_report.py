@@ -15,13 +15,13 @@ from rich.console import Console
 from tests.reconcile.test_flow import rows
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.file_replaced import check_replaceable, replace_file
-from reliable_mq.reconcile.flow import WAYS, Flow
-from reliable_mq.reconcile.prometheus_text import prometheus_text
-from reliable_mq.reconcile.report_html import html_report
-from reliable_mq.reconcile.report_style import STYLE
-from reliable_mq.reconcile.report_text import print_report
-from reliable_mq.reconcile.summary import Group, summarize
+from reliable_mq.reconcile.judgement.flow import WAYS, Flow
+from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
+from reliable_mq.reconcile.report.prometheus_text import prometheus_text
+from reliable_mq.reconcile.report.report_html import html_report
+from reliable_mq.reconcile.report.report_style import STYLE
+from reliable_mq.reconcile.report.report_text import print_report
+from reliable_mq.reconcile.report.summary import Group, summarize
 
 MOMENT = {"as_of": "2026-11-20T12:00:00Z", "since": None, "until": None, "grace_seconds": 600.0}
 LEDGERS = {"stubs": 10, "consume_logs": 9, "first_deliveries": 8, "other_copies": 1}

@@ -10,7 +10,7 @@ from tests.reconcile.ledgers import LONG_AGO, StoreWriter, TableWriter, message_
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.ledger_columns import (
+from reliable_mq.reconcile.databases.ledger_columns import (
     AUDIT,
     COLUMNS,
     CONSUME_LOG,
@@ -18,11 +18,11 @@ from reliable_mq.reconcile.ledger_columns import (
     STUB,
     TOLD,
 )
+from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_ledger import managed_topics, stub_count_at_most
+from reliable_mq.reconcile.databases.sql_ranges import Changes, IdWindow, key_ranges
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.source_options import names, number, option, switch
-from reliable_mq.reconcile.sql_arrow import Asked, read
-from reliable_mq.reconcile.sql_ledger import managed_topics, stub_count_at_most
-from reliable_mq.reconcile.sql_ranges import Changes, IdWindow, key_ranges
 from reliable_mq.wire.record import body_checksum
 
 COUNT = 120

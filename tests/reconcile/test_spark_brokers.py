@@ -17,16 +17,7 @@ from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, messag
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.errors import ConfigurationError, StoreError, Unavailable
 from reliable_mq.message import Message, SendResult
-from reliable_mq.reconcile.events import EVENTS
-from reliable_mq.reconcile.judge import judge
-from reliable_mq.reconcile.ledger_columns import STUB
-from reliable_mq.reconcile.ledger_events import (
-    RECORD_COLUMNS,
-    STUB_COLUMNS,
-    record_events,
-    stub_events,
-)
-from reliable_mq.reconcile.spark_brokers import (
+from reliable_mq.reconcile.brokers.spark_brokers import (
     BrokerLogs,
     broker_of,
     cluster_option,
@@ -35,10 +26,19 @@ from reliable_mq.reconcile.spark_brokers import (
     named_stores,
     open_logs,
 )
-from reliable_mq.reconcile.spark_run import Options, reconcile
-from reliable_mq.reconcile.sql_arrow import Asked, read
-from reliable_mq.reconcile.sql_ranges import IdWindow, key_ranges
-from reliable_mq.reconcile.world import World
+from reliable_mq.reconcile.databases.ledger_columns import STUB
+from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_ranges import IdWindow, key_ranges
+from reliable_mq.reconcile.judgement.events import EVENTS
+from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.ledger_events import (
+    RECORD_COLUMNS,
+    STUB_COLUMNS,
+    record_events,
+    stub_events,
+)
+from reliable_mq.reconcile.judgement.world import World
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.testing.local_servers import free_port
 
 LATER = NOW + timedelta(days=365)

@@ -22,7 +22,7 @@ from tests.reconcile.ledgers import GRACE
 from tests.reconcile.plain import PlainReconciliation
 from tests.reconcile.test_spark_reconcile import options, rows_of
 
-from reliable_mq.reconcile.spark_run import reconcile
+from reliable_mq.reconcile.runs.spark_run import reconcile
 from reliable_mq.reconcile.sql_tables import run_table
 from reliable_mq.testing.local_spark import LocalSparkCluster, spark_environment, spark_program
 

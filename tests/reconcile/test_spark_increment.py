@@ -11,11 +11,11 @@ from tests.reconcile.ledgers import GRACE, NOW, message_id
 from tests.reconcile.test_spark_reconcile import rows_of, verdicts_in
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.run_plan import NO_RUN
-from reliable_mq.reconcile.spark_run import Options, reconcile
-from reliable_mq.reconcile.sql_outcome import Overtaken, write_outcome
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.runs.run_plan import NO_RUN
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.sql_outcome import Overtaken, write_outcome
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.reconcile.verdict import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -24,10 +24,10 @@ from tests.reconcile.plain import PlainReconciliation
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.reconcile.repair import Choice
-from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.judgement.verdict import FINDINGS, Verdict
+from reliable_mq.reconcile.repairs.repair import Choice
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
-from reliable_mq.reconcile.verdict import FINDINGS, Verdict
 from reliable_mq.resend.sql_people_tables import audit_table
 from reliable_mq.resend.sql_scheduling_tables import retention_table
 from reliable_mq.sql_clock import DatabaseClock

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, insert, text
 from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError, Unavailable
-from reliable_mq.reconcile.ledger_columns import (
+from reliable_mq.reconcile.databases.ledger_columns import (
     AUDIT,
     COLUMNS,
     CONTENT,
@@ -24,9 +24,9 @@ from reliable_mq.reconcile.ledger_columns import (
     schema_of,
     table_of,
 )
+from reliable_mq.reconcile.databases.sql_arrow import Asked, read
+from reliable_mq.reconcile.databases.sql_ledger import check_tables
 from reliable_mq.reconcile.source_filters import Condition
-from reliable_mq.reconcile.sql_arrow import Asked, read
-from reliable_mq.reconcile.sql_ledger import check_tables
 from reliable_mq.sql_types import EARLIEST, LATEST
 from reliable_mq.wire.record import body_checksum
 
@@ -281,9 +281,9 @@ def test_reading_takes_its_share_of_the_time_and_sleeps_the_rest(
     url = tables.write()
     ticks, slept = iter(range(100)), list[float]()
     monkeypatch.setattr(
-        "reliable_mq.reconcile.sql_arrow.time.monotonic", lambda: float(next(ticks))
+        "reliable_mq.reconcile.databases.sql_arrow.time.monotonic", lambda: float(next(ticks))
     )
-    monkeypatch.setattr("reliable_mq.reconcile.sql_arrow.time.sleep", slept.append)
+    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_arrow.time.sleep", slept.append)
     asked = Asked(STUB, "rmq_", ("topic",))
 
     assert len(list(read(url, replace(asked, share=0.25)))) == 1

@@ -12,8 +12,8 @@ from sqlalchemy import insert, select, update
 from tests.resend.worlds import World
 
 from reliable_mq.message import RESENT
-from reliable_mq.reconcile.repair import Action, Rate, Repair
-from reliable_mq.reconcile.sql_repair import Order, Repaired, repair_all
+from reliable_mq.reconcile.repairs.repair import Action, Rate, Repair
+from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import utc_datetime
 

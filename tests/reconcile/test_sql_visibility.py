@@ -11,9 +11,9 @@ from sqlalchemy.pool import NullPool
 from tests.reconcile.ledgers import TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError, Unavailable
-from reliable_mq.reconcile import sql_visibility
-from reliable_mq.reconcile.sql_adbc import APPLICATION
-from reliable_mq.reconcile.sql_visibility import visible_until
+from reliable_mq.reconcile.databases import sql_visibility
+from reliable_mq.reconcile.databases.sql_adbc import APPLICATION
+from reliable_mq.reconcile.databases.sql_visibility import visible_until
 
 A_MOMENT = timedelta(seconds=2)  # MySQL tells when a transaction began in whole seconds
 

@@ -15,11 +15,11 @@ from sqlalchemy import create_engine, text
 from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.ledger_columns import STUB, schema_of
-from reliable_mq.reconcile.spark_ledgers_source import LedgersSource
-from reliable_mq.reconcile.spark_table_reader import FilteringTableReader, TableReader
-from reliable_mq.reconcile.spark_table_source import FilteringTableSource, TableSource
-from reliable_mq.reconcile.sql_ledger import check_tables
+from reliable_mq.reconcile.databases.ledger_columns import STUB, schema_of
+from reliable_mq.reconcile.databases.spark_table_reader import FilteringTableReader, TableReader
+from reliable_mq.reconcile.databases.spark_table_source import FilteringTableSource, TableSource
+from reliable_mq.reconcile.databases.sql_ledger import check_tables
+from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
 from reliable_mq.sql_schema import version_table
 
 COUNT = 12
@@ -167,8 +167,10 @@ def test_a_run_reads_with_the_share_that_it_is_given(
 ) -> None:
     slept: list[float] = []
     ticks = iter(range(1_000))
-    monkeypatch.setattr("reliable_mq.reconcile.sql_arrow.time.sleep", slept.append)
-    monkeypatch.setattr("reliable_mq.reconcile.sql_arrow.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_arrow.time.sleep", slept.append)
+    monkeypatch.setattr(
+        "reliable_mq.reconcile.databases.sql_arrow.time.monotonic", lambda: next(ticks)
+    )
     options = {"stores": "{}", "urls": json.dumps([url]), "share": "0.5"}
     ledgers = LedgersSource(options)
     reader = ledgers.reader(ledgers.schema())

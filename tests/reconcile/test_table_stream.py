@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import create_engine, text
 from tests.reconcile.ledgers import TableWriter, message_id
 
-from reliable_mq.reconcile.spark_table_source import TableSource
-from reliable_mq.reconcile.spark_table_stream import MARGIN, TableStream
-from reliable_mq.reconcile.sql_visibility import visible_until
+from reliable_mq.reconcile.databases.spark_table_source import TableSource
+from reliable_mq.reconcile.databases.spark_table_stream import MARGIN, TableStream
+from reliable_mq.reconcile.databases.sql_visibility import visible_until
 
 A_MINUTE = timedelta(minutes=1)
 

@@ -15,9 +15,9 @@ from reliable_mq.errors import (
     RequestTimeout,
     Unavailable,
 )
-from reliable_mq.reconcile import topic_pulls
-from reliable_mq.reconcile.spark_cluster import read_cluster
-from reliable_mq.reconcile.topic_pulls import BrokerAddress, Came, Pulled, QueueRange
+from reliable_mq.reconcile.brokers import topic_pulls
+from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
+from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, Came, Pulled, QueueRange
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.testing.local_servers import free_port
 from reliable_mq.wire import fastjson

@@ -9,8 +9,7 @@ import duckdb
 import pytest
 
 from reliable_mq.errors import UsageError
-from reliable_mq.reconcile.repair import ACTIONS
-from reliable_mq.reconcile.verdict import (
+from reliable_mq.reconcile.judgement.verdict import (
     FACTS,
     FINDINGS,
     MEANINGS,
@@ -19,6 +18,7 @@ from reliable_mq.reconcile.verdict import (
     decide,
     sql_case,
 )
+from reliable_mq.reconcile.repairs.repair import ACTIONS
 
 
 def combinations() -> Iterator[dict[str, str]]:

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
 from tests.reconcile.ledgers import LONG_AGO, TableWriter
 
-from reliable_mq.reconcile import sql_ledger, sql_ranges
-from reliable_mq.reconcile.ledger_columns import COLUMNS, CONSUME_LOG, STUB, TOLD
+from reliable_mq.reconcile.databases import sql_ledger, sql_ranges
+from reliable_mq.reconcile.databases.ledger_columns import COLUMNS, CONSUME_LOG, STUB, TOLD
+from reliable_mq.reconcile.databases.sql_arrow import Asked, postgres_text, read
+from reliable_mq.reconcile.databases.sql_ranges import Changes, IdWindow, key_ranges
 from reliable_mq.reconcile.moments import first_id
-from reliable_mq.reconcile.sql_arrow import Asked, postgres_text, read
-from reliable_mq.reconcile.sql_ranges import Changes, IdWindow, key_ranges
 
 MANY = 20_000
 INSIDE = 200  # rows of a window of as many seconds

@@ -3,7 +3,7 @@
 from sqlalchemy import MetaData, select
 from tests.resend.test_retention import CONFIRMED, Ledgers, ledgers
 
-from reliable_mq.reconcile.sql_outcome import forget, let_retention_pass
+from reliable_mq.reconcile.runs.sql_outcome import forget, let_retention_pass
 from reliable_mq.resend.retention import RetentionCounts
 from reliable_mq.resend.sql_people_tables import audit_table
 from reliable_mq.sql_types import utc_datetime

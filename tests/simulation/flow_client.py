@@ -15,10 +15,10 @@ from tests.simulation.machine import Machine
 from tests.simulation.model import Model
 from tests.simulation.world import World
 
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.flow import Call, Flow, Instant, Now, Once, Step, Wait
-from reliable_mq.client.name_servers import NameServers
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.routes import RouteTable
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import Message, MessageQueue, SendResult

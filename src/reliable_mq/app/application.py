@@ -18,7 +18,7 @@ from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
-from reliable_mq.client.subscription import check_name
+from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of

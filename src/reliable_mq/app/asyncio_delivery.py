@@ -20,7 +20,7 @@ from reliable_mq.app.judging import Results, Settled
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
-from reliable_mq.client.subscription import CONSUMED, Later, Outcome
+from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease, Step, first_step
 from reliable_mq.idempotency.lease_store import Fate, LeaseStore

@@ -16,8 +16,8 @@ import msgspec
 
 from reliable_mq.app.thread_halves import Link
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.subscription import check_name
-from reliable_mq.client.transaction import CheckBack, Half
+from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.limits import TOPIC_LENGTH_MAX
 from reliable_mq.message import Decision, Message, ReceivedMessage

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.payload import Decoder, decoder_of
-from reliable_mq.client.subscription import Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage

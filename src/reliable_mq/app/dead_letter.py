@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from reliable_mq.client.settling import DEAD_LETTER_REASON
+from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.sql_dead_letters import LetterState
 from reliable_mq.wire.properties import RETRY_TOPIC

@@ -11,7 +11,7 @@ import msgspec
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.client.subscription import CONSUMED, Dead, Later, Outcome
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.sql_faults import (

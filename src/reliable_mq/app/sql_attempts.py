@@ -31,7 +31,7 @@ from reliable_mq.app.sql_receipts import (
     tell_suppressed,
 )
 from reliable_mq.app.sql_telling import NoticeInbox, Telling
-from reliable_mq.client.subscription import Dead, Later
+from reliable_mq.client.consuming.subscription import Dead, Later
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog

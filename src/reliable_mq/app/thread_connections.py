@@ -18,11 +18,11 @@ from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_presence import Presence
 from reliable_mq.app.thread_shared_relays import SharedRelays
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.cluster_facts import ClusterFacts
-from reliable_mq.client.name_servers import parse_addresses
+from reliable_mq.client.connecting.name_servers import parse_addresses
+from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.transaction import Half
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
@@ -204,7 +204,7 @@ class Connections:
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
 
     def cluster_facts(self, groups: Sequence[str]) -> ClusterFacts:
-        """Return what the cluster says of itself; see `client.cluster_facts`."""
+        """Return what the cluster says of itself; see `client.administering.cluster_facts`."""
         return self.loop_thread.run(self.client.cluster_facts(groups))
 
     def topic_exists(self, topic: str) -> bool:

@@ -12,8 +12,8 @@ import msgspec
 
 from reliable_mq.app.dead_letter import Letter, LetterFilter, newest
 from reliable_mq.app.sql_database import Database
-from reliable_mq.client.subscription import DEAD_LETTER_PREFIX
-from reliable_mq.client.thread_browser import Browser
+from reliable_mq.client.administering.thread_browser import Browser
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters, both

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.transaction import CheckBack, Half
+from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Decision, Message, SendResult
 from reliable_mq.outbox.check_backs import CheckBacks

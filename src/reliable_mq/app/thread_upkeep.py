@@ -17,7 +17,7 @@ from reliable_mq.app.sql_keeping import partitions_of, retention_ledgers
 from reliable_mq.app.sql_resending import book_of, topics_of
 from reliable_mq.app.thread_connections import Connections
 from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_all
-from reliable_mq.client.subscription import check_name
+from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.resend.alerts import Alerts, Notifier

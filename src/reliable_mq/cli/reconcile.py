@@ -23,15 +23,15 @@ from reliable_mq.cli.reconcile_after import (
 )
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.reconcile.file_replaced import check_replaceable, replace_file
-from reliable_mq.reconcile.machine_share import parse_memory
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
-from reliable_mq.reconcile.prometheus_text import prometheus_text
-from reliable_mq.reconcile.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
+from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
+from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
+from reliable_mq.reconcile.report.prometheus_text import prometheus_text
+from reliable_mq.reconcile.runs.machine_share import parse_memory
 from reliable_mq.runtime.java_home import use_java
 
 if TYPE_CHECKING:
-    from reliable_mq.reconcile.spark_run import Options
+    from reliable_mq.reconcile.runs.spark_run import Options
 
 CLEAN, FAILED, FINDINGS = 0, 1, 2
 
@@ -95,7 +95,7 @@ def command(
         if follow:
             follow_until_stopped(run, every, as_json=as_json, after=after)
             return
-        from reliable_mq.reconcile.spark_run import reconcile  # noqa: PLC0415 - seconds
+        from reliable_mq.reconcile.runs.spark_run import reconcile  # noqa: PLC0415 - seconds
 
         summary = reconcile(run)
     except UsageError as error:
@@ -111,7 +111,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary, indent=2))
         return
-    from reliable_mq.reconcile.report_text import print_report  # noqa: PLC0415 - after Spark
+    from reliable_mq.reconcile.report.report_text import print_report  # noqa: PLC0415 - after Spark
 
     print_report(summary, Console())
 
@@ -128,7 +128,7 @@ def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path |
 
 
 def _forget(urls: list[str], prefix: str) -> None:
-    from reliable_mq.reconcile.sql_outcome import forget  # noqa: PLC0415 - only when asked for
+    from reliable_mq.reconcile.runs.sql_outcome import forget  # noqa: PLC0415 - only when asked for
 
     if not urls:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
@@ -184,7 +184,7 @@ def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "O
             raise ConfigurationError("--tell needs the database: give --db and --store")
         check_notifiers(urls[0], asked["prefix"])
     use_java()
-    from reliable_mq.reconcile.spark_run import Options  # noqa: PLC0415 - seconds
+    from reliable_mq.reconcile.runs.spark_run import Options  # noqa: PLC0415 - seconds
 
     return Options(database=urls[0] if urls else "", others=tuple(urls[1:]), **asked)
 

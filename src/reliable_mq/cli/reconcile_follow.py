@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reliable_mq.reconcile.moments import parse_duration
 
 if TYPE_CHECKING:
-    from reliable_mq.reconcile.spark_run import Options
+    from reliable_mq.reconcile.runs.spark_run import Options
 
 
 def follow_until_stopped(
@@ -27,7 +27,7 @@ def follow_until_stopped(
     Raises:
         Whatever the first increment fails of; what a later one fails of is a line on stderr.
     """
-    from reliable_mq.reconcile.spark_follow import follow  # noqa: PLC0415 - seconds
+    from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
     interval = parse_duration(every, "--every")
     stopped = Event()

@@ -16,7 +16,7 @@ from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli.database_options import opened, print_rows, text_of
 from reliable_mq.cli.filter_options import stub_filter, takes_filter
-from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
@@ -121,7 +121,7 @@ def _records(
     if name_servers.startswith(EMBEDDED):
         return [], "not asked: it runs inside the application's process"
     # Imported late: most looks at stubs need no client.
-    from reliable_mq.client.thread_browser import Browser  # noqa: PLC0415
+    from reliable_mq.client.administering.thread_browser import Browser  # noqa: PLC0415
 
     topics = {row["topic"] for row in (*history.logs, *history.escalations)}
     groups = {row["consumer_group"] for row in history.logs}

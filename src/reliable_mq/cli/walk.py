@@ -16,7 +16,7 @@ import typer
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
-from reliable_mq.reconcile.spark_run import Options, reconcile
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.java_home import use_java
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -31,7 +31,7 @@ LANDMARKS = tuple(
     for station, function in (
         ("1 outbox", "outbox.sql_outbox:SqlOutbox.write"),
         ("1 outbox", "outbox.relay:Relay.run_once"),
-        ("2 client", "client.producer:Producer.prepare"),
+        ("2 client", "client.sending.producer:Producer.prepare"),
         ("3 wire", "wire.command:encode_command"),
         ("4 name_server", "name_server.routes:RouteTable.route"),
         ("5 broker_core.requests", "broker_core.requests.send:send_message"),
@@ -39,13 +39,13 @@ LANDMARKS = tuple(
         ("6 broker_core.store", "runtime.log_writer:LogWriter.sync"),
         ("7 broker_core.dispatch", "broker_core.store.message_store:MessageStore.dispatch_up_to"),
         ("8 broker_core.delivery", "broker_core.delivery.long_poll:WaitingPulls.arrived"),
-        ("2 client", "client.received:received"),
+        ("2 client", "client.consuming.received:received"),
         ("9 idempotency", "idempotency.redis_leases:RedisLeases.claim"),
         ("9 idempotency", "idempotency.claim:first_step"),
         ("9 idempotency", "idempotency.sql_consume_log:SqlConsumeLog.insert_consumed"),
         ("10 resend", "resend.sql_confirmation:SqlConfirmation.confirm"),
-        ("11 reconcile", "reconcile.spark_run:reconcile"),
-        ("11 reconcile", "reconcile.summary:summarize"),
+        ("11 reconcile", "reconcile.runs.spark_run:reconcile"),
+        ("11 reconcile", "reconcile.report.summary:summarize"),
     )
 )
 

@@ -9,21 +9,21 @@ import time
 from collections.abc import Sequence
 from typing import Self, TypeVar
 
-from reliable_mq.client import admin
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.administering import admin
+from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.asyncio_engine import AsyncEngine
-from reliable_mq.client.asyncio_transactions import AsyncTransactions
-from reliable_mq.client.batching import Group, plan_many
-from reliable_mq.client.cluster_facts import ClusterFacts, cluster_facts
-from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.filters import check_filters
-from reliable_mq.client.producer import Producer
-from reliable_mq.client.routes import Route
+from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.filters import check_filters
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.thread_handling import AnyHandler
+from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
+from reliable_mq.client.sending.batching import Group, plan_many
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import Subscription
-from reliable_mq.client.thread_handling import AnyHandler
-from reliable_mq.client.thread_in_flight import InFlight
-from reliable_mq.client.transaction import TransactionFlows
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import RequestCode
 

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from reliable_mq.client.asyncio_daemon import repeat
-from reliable_mq.client.asyncio_membership import AsyncMembership
-from reliable_mq.client.file_tls import ssl_context
+from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
+from reliable_mq.client.connecting.file_tls import ssl_context
+from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.signature import sign
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
-from reliable_mq.client.name_servers import NameServers, parse_addresses
-from reliable_mq.client.routes import RouteTable
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.signature import sign
 from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.runtime.link import Links, OnRequest
 from reliable_mq.wire.codes import ResponseCode

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from reliable_mq.client.security import TLS, Credentials
+from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     FRAME_SIZE_MAX,

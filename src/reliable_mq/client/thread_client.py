@@ -5,12 +5,12 @@ from concurrent.futures import Future
 from typing import Self
 
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, size_of
-from reliable_mq.client.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.client.routes import Route
+from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
+from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.subscription import Subscription
-from reliable_mq.client.thread_handling import AnyHandler, Threads
-from reliable_mq.client.transaction import CheckBack, Half
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision, Message, MessageQueue, SendResult
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent

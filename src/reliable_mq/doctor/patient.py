@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.client.cluster_facts import ClusterFacts
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.settings import Settings
 
 

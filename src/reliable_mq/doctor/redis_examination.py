@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.client.cluster_facts import ClusterFacts
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.doctor import peer_checks, timing_checks
 from reliable_mq.doctor.finding import Finding, Told
 from reliable_mq.doctor.patient import Patient, RedisFacts

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reliable_mq.client.transaction import CheckBack, Half
+from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.message import Decision, SendResult
 from reliable_mq.outbox.half import ANSWERS, Finding, HalfView, finding_of
 from reliable_mq.outbox.half_sender import CommitMany

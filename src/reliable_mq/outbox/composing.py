@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from reliable_mq.client.outgoing import check_message, check_topic, properties_of
-from reliable_mq.client.subscription import check_name
+from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.sending.outgoing import check_message, check_topic, properties_of
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reliable_mq.client.producer import is_illegal
+from reliable_mq.client.sending.producer import is_illegal
 from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
 from reliable_mq.outbox.delay import delay_level_within

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from reliable_mq.client.transaction import Half
+from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.outbox.half import HalfEvent, HalfState, next_half_state
 

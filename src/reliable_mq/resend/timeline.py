@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.client.settling import DEAD_LETTER_REASON
-from reliable_mq.client.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.stub import StubStatus

@@ -32,7 +32,7 @@ import redis.connection
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 
-from reliable_mq.client.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.runtime.link import Link
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command

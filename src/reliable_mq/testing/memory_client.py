@@ -8,23 +8,23 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reliable_mq.client.assigned_queue import AssignedQueue
-from reliable_mq.client.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait
-from reliable_mq.client.membership import ConsumerData, consumer_data
-from reliable_mq.client.offsets import commit, status_of
-from reliable_mq.client.pulling import pull_once
-from reliable_mq.client.settings import ClientSettings
-from reliable_mq.client.settling import settle
-from reliable_mq.client.subscription import (
+from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.offsets import commit, status_of
+from reliable_mq.client.consuming.pulling import pull_once
+from reliable_mq.client.consuming.settling import settle
+from reliable_mq.client.consuming.subscription import (
     CONSUMED,
     Handler,
     Outcome,
     Subscription,
     checked_outcomes,
 )
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.testing.faults import Faults

@@ -18,8 +18,8 @@ from reliable_mq.cli.demo.processes import DemoFailed
 from reliable_mq.cli.demo.screen import Screen
 from reliable_mq.cli.demo.stage import Stage
 from reliable_mq.cli.demo.supervisor import Supervisor
-from reliable_mq.reconcile.report_text import print_report
-from reliable_mq.reconcile.verdict import Verdict
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.report.report_text import print_report
 
 TICK_SECONDS = 0.1
 PATIENCE_SECONDS = 15.0

@@ -1,0 +1,208 @@
+"""Looking at stored messages without consuming them, and handing one back to its group.
+
+Reads as Apache's tools do, for the group that every broker has for them; nothing is committed, so
+that it disturbs nobody. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `MQAdminImpl`.
+"""
+
+import contextlib
+
+import msgspec
+
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import (
+    PullMessageHeader,
+    PullResultHeader,
+    QueryMessageHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    SendBackHeader,
+)
+from reliable_mq.wire.record import Record, iter_records
+from reliable_mq.wire.remote_faults import remote_error
+
+READER = "TOOLS_CONSUMER"
+"""A consumer group that every broker knows without being told."""
+SUBSCRIPTION = 0x4
+FOUND_MAX = 64
+AT_ONCE = 1
+"""The shortest delay level, 1 s: a message that is sent back always waits."""
+NEVER_DEAD = 2**31 - 1
+
+_TIME_MAX = 2**63 - 1
+_NOTHING_THERE = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages of one queue, in its order, and the offset behind the last that was looked at."""
+
+    messages: list[ReceivedMessage]
+    next_offset: int
+
+
+def topic_names(name_servers: NameServers) -> Flow[list[str]]:
+    """Return the names of all topics that the name servers know, sorted.
+
+    Raises:
+        RemoteError, Unavailable: when none tells.
+        ProtocolError: when the answer does not read.
+    """
+    reply = yield from name_servers.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    try:
+        return sorted(fastjson.loads(succeeded(reply).body).get("topicList") or ())
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ProtocolError(f"the list of topics does not read: {error!r}") from error
+
+
+def queue_range(
+    routes: RouteTable, settings: ClientSettings, queue: MessageQueue, since_ms: int
+) -> Flow[tuple[int, int]]:
+    """Return the first and the end offset of what a queue holds that was stored since a time.
+
+    Raises:
+        RemoteError, Unavailable: when the broker does not tell.
+    """
+    address = _address(routes, queue)
+    if since_ms > 0:
+        search = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=since_ms)
+        first = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search.to_ext())
+    else:
+        at = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        first = request(RequestCode.GET_MIN_OFFSET, at.to_ext())
+    end = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+    answers = yield from call_all(
+        [
+            Call(address, first, settings.request_timeout),
+            Call(
+                address,
+                request(RequestCode.GET_MAX_OFFSET, end.to_ext()),
+                settings.request_timeout,
+            ),
+        ]
+    )
+    low, high = (offset_in(_reply(answer)) for answer in answers)
+    return low, high
+
+
+def read_page(
+    routes: RouteTable, settings: ClientSettings, queue: MessageQueue, offset: int
+) -> Flow[Page]:
+    """Return some messages of a queue from an offset on; none when there are none now.
+
+    Raises:
+        RemoteError, Unavailable: when the broker does not tell.
+    """
+    header = PullMessageHeader(
+        consumer_group=READER,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=settings.pull_count,
+        sys_flag=SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        expression_type="TAG",
+        max_msg_bytes=settings.pull_size,
+    )
+    command = request(RequestCode.PULL_MESSAGE, header.to_ext())
+    reply = yield from call(_address(routes, queue), command, settings.request_timeout)
+    if reply.code != ResponseCode.SUCCESS and reply.code not in _NOTHING_THERE:
+        raise remote_error(reply.code, reply.remark)
+    after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
+    body = reply.body if reply.code == ResponseCode.SUCCESS else b""
+    return Page([_read(record, queue) for record in iter_records(body)], after)
+
+
+def find_by_id(
+    routes: RouteTable, settings: ClientSettings, topic: str, message_id: str
+) -> Flow[list[ReceivedMessage]]:
+    """Return what a topic holds under a message id, the oldest first; empty: nothing, no topic.
+
+    Raises:
+        RemoteError, Unavailable: when a broker does not tell.
+    """
+    try:
+        route = yield from routes.of(topic)
+    except NoRoute:
+        return []
+    header = QueryMessageHeader(
+        topic=topic, key=message_id, max_num=FOUND_MAX, begin_timestamp=0, end_timestamp=_TIME_MAX
+    )
+    command = request(RequestCode.QUERY_MESSAGE, header.to_ext() | {"_UNIQUE_KEY_QUERY": "true"})
+    masters = {name: broker.master for name, broker in route.brokers.items() if broker.master}
+    answers = yield from call_all(
+        [Call(address, command, settings.request_timeout) for address in masters.values()]
+    )
+    found: list[ReceivedMessage] = []
+    for name, answer in zip(masters, answers, strict=True):
+        reply = _reply(answer)
+        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+            continue
+        for record in iter_records(succeeded(reply).body):
+            message = _read(record, MessageQueue(topic, name, record.queue_id))
+            if message.message_id == message_id:  # the index knows hashes only
+                found.append(message)
+    return sorted(found, key=lambda message: message.store_time_ms)
+
+
+def hand_back(
+    routes: RouteTable, settings: ClientSettings, group: str, message: ReceivedMessage
+) -> Flow[None]:
+    """Let a stored message come to a consumer group again, and to no other, about a second later.
+
+    The broker copies it from its log to the group's retry topic. Sending it there would not do:
+    what comes from outside for a group that holds queue locks, a broker takes for given up.
+
+    Raises:
+        NoRoute: when the dead-letter topic or its broker is not known.
+        RemoteError, Unavailable: when the broker does not.
+    """
+    header = SendBackHeader(
+        offset=message.commit_log_offset,
+        group=group,
+        delay_level=AT_ONCE,
+        origin_msg_id=message.offset_message_id,
+        origin_topic=message.topic,
+        unit_mode=False,
+        max_reconsume_times=NEVER_DEAD,
+    )
+    command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+    yield from routes.of(message.queue.topic)  # it names the broker
+    address = _address(routes, message.queue)
+    succeeded((yield from call(address, command, settings.request_timeout)))
+
+
+def _address(routes: RouteTable, queue: MessageQueue) -> str:
+    broker = routes.broker(queue.broker_name)
+    address = broker.to_read_from(0) if broker is not None else None
+    if address is None:
+        raise NoRoute(f"no broker of {queue} is known")
+    return address
+
+
+def _read(record: Record, queue: MessageQueue) -> ReceivedMessage:
+    with contextlib.suppress(RecordError):  # then it is shown as it is stored
+        record.body = unpacked(record)
+    return received(record, queue)
+
+
+def _reply(answer: Command | ReliableMQError) -> Command:
+    if isinstance(answer, ReliableMQError):
+        raise answer
+    return answer

@@ -1,0 +1,136 @@
+"""What a cluster says of itself: its brokers' settings, state and clocks, its topics and consumers.
+
+For those who look after it; nothing that sends or consumes asks for this.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.connecting.routes import Broker, decode_cluster
+from reliable_mq.client.flow import Call, Flow, Instant, call_all, now, succeeded
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import ProtocolError, ReliableMQError
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.java_properties import parse_properties
+
+_UPTIME = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
+_SECONDS_OF = (86_400, 3_600, 60, 1)
+
+
+class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One master, as it answered.
+
+    `config`: its properties by Apache's names. `runtime`: its state, by Apache's names.
+    `clock_ahead`: seconds by which its clock is ahead of this machine's, None: it does not say;
+    `clock_error`: how wrong that may be. `failure`: why it did not answer, empty: it did.
+    """
+
+    name: str
+    address: str
+    config: dict[str, str] = {}
+    runtime: dict[str, str] = {}
+    clock_ahead: float | None = None
+    clock_error: float = 0.0
+    failure: str = ""
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """`topics`: those that the name servers know. `consumed`: which of the groups that were asked
+    about have a consumer that is connected."""
+
+    brokers: tuple[BrokerFacts, ...]
+    topics: frozenset[str]
+    consumed: frozenset[str]
+
+
+def cluster_facts(
+    name_servers: NameServers, settings: ClientSettings, groups: Sequence[str]
+) -> Flow[ClusterFacts]:
+    """Ask the name servers and every master.
+
+    Raises:
+        Unavailable: when no name server answers. A broker that does not is told of in its facts.
+        RemoteError, ProtocolError: when a name server refuses or answers nonsense.
+    """
+    reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    masters = [broker for broker in decode_cluster(succeeded(reply).body) if broker.master]
+    reply = yield from name_servers.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    topics = frozenset(_field(succeeded(reply).body, "topicList") or ())
+    brokers: list[BrokerFacts] = []
+    consumed: set[str] = set()
+    for broker in masters:
+        brokers.append((yield from _broker_facts(broker, settings.request_timeout)))
+        asked = [
+            _ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, settings, {"consumerGroup": group})
+            for group in groups
+        ]
+        for group, answer in zip(groups, (yield from call_all(asked)), strict=True):
+            if isinstance(answer, Command) and answer.code == 0:
+                consumed |= {group} if _field(answer.body, "consumerIdList") else set()
+    return ClusterFacts(tuple(brokers), topics, frozenset(consumed))
+
+
+def _ask(
+    broker: Broker, code: RequestCode, settings: ClientSettings, ext: dict[str, str] | None = None
+) -> Call:
+    return Call(str(broker.master), request(code, ext or {}), settings.request_timeout)
+
+
+def _broker_facts(broker: Broker, timeout: float) -> Flow[BrokerFacts]:
+    address = str(broker.master)
+    before = yield from now()
+    answers = yield from call_all(
+        [
+            Call(address, request(code), timeout)
+            for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CONFIG)
+        ]
+    )
+    after = yield from now()
+    try:
+        state, config = [succeeded(_reply(answer)).body for answer in answers]
+        runtime = {str(name): str(value) for name, value in _field(state, "table").items()}
+        ahead, error = _clock(runtime, before, after)
+        return BrokerFacts(
+            name=broker.name,
+            address=address,
+            config=dict(parse_properties(config.decode())),
+            runtime=runtime,
+            clock_ahead=ahead,
+            clock_error=error,
+        )
+    except (ReliableMQError, AttributeError, UnicodeDecodeError) as failure:
+        return BrokerFacts(name=broker.name, address=address, failure=str(failure))
+
+
+def _clock(runtime: dict[str, str], before: Instant, after: Instant) -> tuple[float | None, float]:
+    """Return how far a broker's clock is ahead, and how wrong that may be, in seconds.
+
+    A broker tells when it was started and how long ago that was, in whole seconds.
+    """
+    found = _UPTIME.search(runtime.get("runtime", ""))
+    started = runtime.get("bootTimestamp", "")
+    if found is None or not started.isdecimal():
+        return None, 0.0
+    uptime = sum(int(part) * size for part, size in zip(found.groups(), _SECONDS_OF, strict=True))
+    theirs = int(started) / 1000 + uptime + 0.5
+    ours = (before.epoch_ms + after.epoch_ms) / 2000
+    return theirs - ours, 0.5 + after.seconds - before.seconds
+
+
+def _reply(answer: Command | ReliableMQError) -> Command:
+    if isinstance(answer, ReliableMQError):
+        raise answer
+    return answer
+
+
+def _field(body: bytes, name: str) -> Any:
+    try:
+        return fastjson.loads(body).get(name)
+    except (ValueError, AttributeError) as error:
+        raise ProtocolError(f"an answer does not read: {error!r}") from error

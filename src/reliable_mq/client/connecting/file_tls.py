@@ -1,0 +1,33 @@
+"""Makes the context of encrypted connections from PEM files."""
+
+import ssl
+
+from reliable_mq.client.connecting.security import TLS
+from reliable_mq.errors import ConfigurationError
+
+
+def ssl_context(tls: TLS) -> ssl.SSLContext:
+    """Return the context for connections as `tls` wants them.
+
+    Raises:
+        ConfigurationError: when a file cannot be read or is no PEM; the text names it.
+    """
+    try:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"tls: ca {tls.ca!r} cannot be used: {error}") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert:
+        try:
+            context.load_cert_chain(tls.cert, tls.key or None, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            files = tls.cert if not tls.key else f"{tls.cert} with key {tls.key}"
+            raise ConfigurationError(f"tls: cert {files} cannot be used: {error}") from error
+    return context
+
+
+def _no_password() -> str:
+    """Stand in for the question on the terminal, which nobody would answer."""
+    raise ValueError("the key is encrypted: give one that is not")

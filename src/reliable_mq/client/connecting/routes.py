@@ -1,0 +1,256 @@
+"""Routes: which brokers hold which queues of a topic.
+
+A route that was once known stays in use while the name servers are silent. A topic nobody knows is
+sent to the brokers that offer to create topics: those of the template topic TBW102.
+Source: Apache RocketMQ `TopicRouteData`, `MQClientInstance`.
+"""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.flow import Flow, now, once
+from reliable_mq.errors import NoRoute, ProtocolError, RemoteError, Unavailable
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.remote_faults import remote_error
+
+TEMPLATE_TOPIC = "TBW102"
+MASTER_ID = 0
+
+_READABLE = 4
+_WRITABLE = 2
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """The addresses of the brokers that share one name, by broker id; 0 is the master."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str]
+
+    @property
+    def master(self) -> str | None:
+        """The master's address, when the name servers know one."""
+        return self.addresses.get(MASTER_ID)
+
+    def to_read_from(self, broker_id: int) -> str | None:
+        """Return the address of `broker_id`, or else of the master, or else of any slave."""
+        return (
+            self.addresses.get(broker_id)
+            or self.master
+            or next(iter(self.addresses.values()), None)
+        )
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a topic is. Queues are sorted, so that every client sees them in one order."""
+
+    topic: str
+    writable: tuple[MessageQueue, ...]
+    readable: tuple[MessageQueue, ...]
+    brokers: dict[str, Broker]
+
+
+def decode_route(topic: str, body: bytes) -> Route:
+    """Return the route in the body of a reply to GET_ROUTEINFO_BY_TOPIC.
+
+    Raises:
+        ProtocolError: when the body is no route.
+    """
+    try:
+        fields = fastjson.loads(body)
+        brokers = {
+            data["brokerName"]: Broker(
+                data["brokerName"],
+                data.get("cluster") or "",
+                {int(key): address for key, address in data["brokerAddrs"].items()},
+            )
+            for data in fields.get("brokerDatas") or ()
+        }
+        readable: list[MessageQueue] = []
+        writable: list[MessageQueue] = []
+        for data in fields.get("queueDatas") or ():
+            broker = brokers.get(data["brokerName"])
+            if broker is None:
+                continue
+            if data["perm"] & _READABLE:
+                readable += _queues(topic, broker.name, data["readQueueNums"])
+            if data["perm"] & _WRITABLE and broker.master:
+                writable += _queues(topic, broker.name, data["writeQueueNums"])
+        if fields.get("orderTopicConf"):
+            writable = _ordered_queues(topic, fields["orderTopicConf"], brokers)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"the route of topic {topic} does not read: {error!r}") from error
+    return Route(topic, tuple(sorted(writable)), tuple(sorted(readable)), brokers)
+
+
+def _queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
+    return [MessageQueue(topic, broker_name, queue_id) for queue_id in range(count)]
+
+
+def _ordered_queues(topic: str, text: str, brokers: dict[str, Broker]) -> list[MessageQueue]:
+    """Return the queues of an ordered topic: "broker:count;broker:count" overrides the route."""
+    queues: list[MessageQueue] = []
+    for part in text.split(";"):
+        name, _, count = part.partition(":")
+        broker = brokers.get(name)
+        if broker is not None and broker.master:
+            queues += _queues(topic, name, int(count))
+    return queues
+
+
+class RouteTable:
+    """The routes of all topics that this client has met.
+
+    Invariant: a topic has a route here if and only if a name server once told one and none has
+    denied it since.
+    """
+
+    def __init__(self, name_servers: NameServers, new_topic_queues: int, fresh: float) -> None:
+        self._name_servers = name_servers
+        self._new_topic_queues = new_topic_queues
+        self._fresh_seconds = fresh
+        self._routes: dict[str, Route] = {}
+        self._asked_at: dict[str, float] = {}
+        self._brokers: dict[str, Broker] = {}
+        self._named_by: Counter[str] = Counter()  # how many routes name each
+        self._denied: list[Route] = []  # routes that ended, and still count there
+
+    def find(self, topic: str) -> Route | None:
+        """Return the known route of `topic`, without asking."""
+        return self._routes.get(topic)
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a route."""
+        return list(self._routes)
+
+    def brokers(self) -> list[Broker]:
+        """Return every broker that any route names."""
+        return list(self._brokers.values())
+
+    def broker(self, name: str) -> Broker | None:
+        """Return the broker called `name`, when a route names it."""
+        return self._brokers.get(name)
+
+    def doubt(self, topic: str) -> None:
+        """Ask for the route of `topic` again before its next use: a broker in it failed."""
+        self._asked_at.pop(topic, None)
+
+    def of(self, topic: str) -> Flow[Route]:
+        """Return the route of `topic`: the known one while it is fresh, else what is told now.
+
+        Raises:
+            NoRoute: when the name servers know none.
+            Unavailable: when none is known and no name server answers.
+        """
+        known = self._routes.get(topic)
+        if known is not None:
+            asked_at = self._asked_at.get(topic)
+            if asked_at is not None:
+                instant = yield from now()
+                if instant.seconds - asked_at < self._fresh_seconds:
+                    return known
+        try:
+            return (yield from self.look_up(topic))
+        except NoRoute:
+            raise
+        except (Unavailable, RemoteError):
+            if known is None:
+                raise
+            return known
+
+    def look_up(self, topic: str) -> Flow[Route]:
+        """Ask the name servers for the route of `topic` and keep it. Many who ask share one answer.
+
+        Raises:
+            NoRoute: when they know none; a kept route is forgotten.
+            RemoteError: when a name server refuses the question.
+            Unavailable: when none answers.
+        """
+        return (yield from once(("route", topic), lambda: self._ask(topic)))
+
+    def _ask(self, topic: str) -> Flow[Route]:
+        question = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
+        reply = yield from self._name_servers.ask(command)
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            if topic in self._routes:
+                self._denied.append(self._routes.pop(topic))
+            raise NoRoute(f"no name server knows topic {topic}")
+        if reply.code != ResponseCode.SUCCESS:
+            raise remote_error(reply.code, reply.remark)
+        instant = yield from now()
+        route = decode_route(topic, reply.body)
+        self._keep(route, instant.seconds)
+        return route
+
+    def _keep(self, route: Route, seconds: float) -> None:
+        replaced = self._routes.get(route.topic)
+        self._routes[route.topic] = route
+        self._asked_at[route.topic] = seconds
+        self._brokers |= route.brokers  # the newest route is right about its brokers
+        self._named_by.update(route.brokers.keys())
+        for gone in (*self._denied, *([replaced] if replaced else [])):
+            self._named_by.subtract(gone.brokers.keys())
+            for name in gone.brokers:
+                if not self._named_by[name]:
+                    del self._brokers[name], self._named_by[name]
+        self._denied.clear()
+
+    def to_send(self, topic: str) -> Flow[Route]:
+        """Return a route with at least one writable queue.
+
+        An unknown topic gets the queues in which a first send creates it; that route is not kept.
+
+        Raises:
+            NoRoute: when the topic is unknown and no broker creates topics, or has no queue that
+                may be written.
+            Unavailable: when no name server answers.
+        """
+        try:
+            route = yield from self.of(topic)
+        except NoRoute:
+            route = yield from self._route_to_create(topic)
+        if not route.writable:
+            raise NoRoute(f"topic {topic} has no queue that may be written")
+        return route
+
+    def _route_to_create(self, topic: str) -> Flow[Route]:
+        try:
+            template = yield from self.of(TEMPLATE_TOPIC)
+        except NoRoute:
+            raise NoRoute(
+                f"no name server knows topic {topic}, and no broker that creates topics:"
+                " create it first, or see whether its broker runs"
+            ) from None
+        queues = tuple(
+            MessageQueue(topic, queue.broker_name, queue.queue_id)
+            for queue in template.writable
+            if queue.queue_id < self._new_topic_queues
+        )
+        return Route(topic, queues, (), template.brokers)
+
+
+def decode_cluster(body: bytes) -> list[Broker]:
+    """Return every broker in the body of a reply to GET_BROKER_CLUSTER_INFO.
+
+    Raises:
+        ProtocolError: when the body does not read.
+    """
+    try:
+        table: dict[str, Any] = fastjson.loads(body).get("brokerAddrTable") or {}
+        return [
+            Broker(
+                name,
+                data.get("cluster") or "",
+                {int(key): address for key, address in data["brokerAddrs"].items()},
+            )
+            for name, data in table.items()
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"the list of brokers does not read: {error!r}") from error

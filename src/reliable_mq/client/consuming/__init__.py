@@ -1,0 +1,1 @@
+"""Queues become deliveries: who reads which, from where, how far, and what an outcome means."""

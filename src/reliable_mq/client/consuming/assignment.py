@@ -1,0 +1,155 @@
+"""Which queues this member reads: who else is there, what is taken, what is given back.
+
+Source: Apache RocketMQ `RebalanceImpl.rebalanceByTopic`.
+"""
+
+from typing import NamedTuple
+
+from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.consuming.allocation import allocate
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.offsets import final_commits, first_offset
+from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock_calls
+from reliable_mq.client.flow import Flow, call, call_all, now, succeeded
+from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+
+
+class Changes(NamedTuple):
+    """What a rebalance came to.
+
+    `settled` is False when it should be repeated soon; `obstacles` says why, where something is
+    in the way; `missing` are topics that no name server knows (yet).
+    """
+
+    added: list[AssignedQueue]
+    left: list[AssignedQueue]
+    settled: bool
+    obstacles: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+
+
+def rebalance(group: ConsumerGroup) -> Flow[Changes]:
+    """Compute this member's share of every topic anew and take or leave queues accordingly.
+
+    A topic whose route or members cannot be had keeps its queues.
+    """
+    added: list[AssignedQueue] = []
+    left: list[AssignedQueue] = []
+    settled = True
+    obstacles: set[str] = set()
+    missing: set[str] = set()
+    for topic in group.tags:
+        try:
+            route = yield from group.routes.of(topic)
+            members = yield from _members(group, route)
+            share = set(
+                allocate(group.allocation_of(topic), group.client_id, route.readable, members)
+            )
+        except NoRoute:  # before its first message a topic is nowhere, and that is no fault
+            settled = False
+            missing.add(topic)
+            continue
+        except (Unavailable, RemoteError, ProtocolError, ConfigurationError) as error:
+            settled = False
+            obstacles.add(f"topic {topic} cannot be read: {error}")
+            continue
+        settled = settled and group.client_id in members
+        left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
+        for queue in sorted(share - group.assigned_of(topic)):
+            if group.is_leaving(queue):
+                settled = False  # not given back yet; it starts afresh after that
+            else:
+                added.append(group.assign(queue))
+    return Changes(added, left, settled, frozenset(obstacles), frozenset(missing))
+
+
+def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
+    """Return the client ids of the group, as the first broker tells that answers."""
+    failure: Exception = NoRoute(f"no broker of topic {route.topic} is known")
+    for broker in route.brokers.values():
+        address = broker.to_read_from(0)
+        if address is None:
+            continue
+        command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group.name})
+        try:
+            reply = yield from call(address, command, group.settings.request_timeout)
+            return list(fastjson.loads(succeeded(reply).body)["consumerIdList"])
+        except (Unavailable, RemoteError) as error:
+            failure = error
+        except (ValueError, KeyError, TypeError) as error:
+            failure = ProtocolError(f"a list of consumers does not read: {error!r}")
+    group.routes.doubt(route.topic)
+    raise failure
+
+
+def keep_ready(group: ConsumerGroup) -> Flow[bool]:
+    """Renew locks, lock what is not locked, and find out where to read; return whether all is well.
+
+    A queue that was without a lock may have had another owner meanwhile: what that one committed
+    is dropped here, before anything starts.
+    """
+    well = True
+    locked = [q for q in group.all_queues if q.needs_lock and (not q.leaving or q.running)]
+    for broker_name, queues in group.by_broker(locked):
+        try:
+            grant = yield from lock_queues(group, broker_name, queues)
+        except (Unavailable, RemoteError, ProtocolError):
+            well = False
+            continue
+        for assigned in queues:
+            well = (yield from _use_grant(group, assigned, grant)) and well
+    for assigned in group.assigned:
+        if not assigned.needs_lock and not assigned.is_started:
+            well = (yield from _find_start(group, assigned)) and well
+    return well
+
+
+def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: Grant) -> Flow[bool]:
+    if assigned.queue not in grant.queues:
+        assigned.lose_lock()
+        return False
+    instant = yield from now()
+    knows_where = assigned.is_started and assigned.holds_lock(instant.seconds)
+    if not knows_where and not (yield from _find_start(group, assigned)):
+        return False
+    assigned.lock_until(grant.expires)
+    return True
+
+
+def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
+    address = group.master_of(assigned.queue.broker_name)
+    if address is None:
+        return False
+    try:
+        offset = yield from first_offset(group, assigned.queue, address)
+    except (Unavailable, RemoteError, ProtocolError):
+        return False
+    if assigned.is_started:
+        assigned.forget_below(offset)
+    else:
+        assigned.start_at(offset)
+    return True
+
+
+def give_back(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[None]:
+    """Commit and unlock a queue of which nothing runs any more, in this order."""
+    instant = yield from now()
+    yield from call_all(final_commits(group, [assigned], instant.seconds))
+    yield from call_all(unlock_calls(group, [assigned]))
+    group.forget(assigned)
+
+
+def give_all_back(group: ConsumerGroup) -> Flow[None]:
+    """Leave every queue: commit, then unlock. What fails runs out by itself."""
+    for assigned in group.assigned:
+        group.leave(assigned.queue)
+    queues = group.all_queues
+    instant = yield from now()
+    yield from call_all(final_commits(group, queues, instant.seconds))
+    yield from call_all(unlock_calls(group, [q for q in queues if not q.running]))
+    for assigned in queues:
+        group.forget(assigned)

@@ -1,0 +1,84 @@
+"""What of a topic a group wants: by tags, or by an SQL92 expression that brokers evaluate.
+
+Receives what the subscription says; hands on what heartbeats and pulls say of it, and asks brokers
+whether they can. Source: Apache RocketMQ `FilterAPI`, `MQClientInstance.checkClientInBroker`.
+"""
+
+import msgspec
+
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql
+from reliable_mq.client.flow import Flow, call
+from reliable_mq.errors import (
+    ConfigurationError,
+    NoRoute,
+    ProtocolError,
+    RemoteError,
+    Unavailable,
+)
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.java_hash import java_string_hash
+from reliable_mq.wire.remote_faults import remote_error
+
+BY_TAGS = "TAG"
+BY_SQL = "SQL92"
+
+
+def expression_type(group: ConsumerGroup, topic: str) -> str:
+    """Return how the group filters `topic`, as a pull says it."""
+    return BY_SQL if isinstance(group.filters[topic], Sql) else BY_TAGS
+
+
+def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
+    """Return what a heartbeat says of one topic of the group."""
+    wanted = group.filters[topic]
+    tags = sorted(group.tags[topic])
+    by_tags = wanted if tags else EVERY_TAG
+    return {
+        "classFilterMode": False,
+        "codeSet": sorted(java_string_hash(tag) for tag in tags),
+        "expressionType": expression_type(group, topic),
+        "subString": wanted.expression if isinstance(wanted, Sql) else by_tags,
+        "subVersion": group.version,
+        "tagsSet": tags,
+        "topic": topic,
+    }
+
+
+def check_filters(group: ConsumerGroup) -> Flow[None]:
+    """Ask every broker of a topic that is filtered by SQL92 whether it can do that.
+
+    A topic that is nowhere yet, and a broker that does not answer, keep nobody from starting: a
+    pull that is refused later is told in the log.
+
+    Raises:
+        ConfigurationError: when a broker cannot, with its own words: the expression does not read,
+            or `enablePropertyFilter` is off.
+    """
+    for topic, wanted in group.subscription.topics.items():
+        if not isinstance(wanted, Sql):
+            continue
+        try:
+            route = yield from group.routes.of(topic)
+        except (NoRoute, Unavailable, RemoteError, ProtocolError):
+            continue
+        body = {
+            "clientId": group.client_id,
+            "group": group.name,
+            "subscriptionData": subscription_data(group, topic),
+        }
+        for broker in route.brokers.values():
+            address = broker.to_read_from(0)
+            if address is None:
+                continue
+            command = request(RequestCode.CHECK_CLIENT_CONFIG, None, msgspec.json.encode(body))
+            try:
+                reply = yield from call(address, command, group.settings.request_timeout)
+            except Unavailable:
+                continue
+            if reply.code:
+                raise ConfigurationError(
+                    f"broker {broker.name} cannot filter topic {topic} for group {group.name} by"
+                    f" {wanted.expression!r}: {remote_error(reply.code, reply.remark)}"
+                )

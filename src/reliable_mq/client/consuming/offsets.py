@@ -1,0 +1,164 @@
+"""Offsets: where a group begins in a queue, and how far it has come.
+
+Source: Apache RocketMQ `RebalancePushImpl.computePullFromWhere`, `RemoteBrokerOffsetStore`.
+"""
+
+from collections.abc import Iterable
+
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Call, Flow, Post, call, now, succeeded
+from reliable_mq.errors import ProtocolError, Unavailable
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import (
+    ConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+
+
+def offset_in(reply: Command) -> int:
+    """Return the offset that a reply carries.
+
+    Raises:
+        RemoteError: when the reply carries an error.
+        ProtocolError: when it carries no offset.
+    """
+    try:
+        return int(succeeded(reply).ext_fields["offset"])
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"a reply carries no offset: {reply.ext_fields}") from error
+
+
+def committed_offset(group: str, queue: MessageQueue, address: str, timeout: float) -> Flow[int]:
+    """Return the offset that `group` has committed in `queue`, or -1 when it has none.
+
+    A broker answers 0 for a group that never was there when the queue's first message is still
+    young, so that a new group misses nothing.
+
+    Raises:
+        RemoteError, Unavailable: when the broker does not tell.
+    """
+    header = ConsumerOffsetHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+    command = request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+    reply = yield from call(address, command, timeout)
+    if reply.code == ResponseCode.QUERY_NOT_FOUND:
+        return -1
+    return offset_in(reply)
+
+
+def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flow[int]:
+    """Return where the group reads on in `queue`: its committed offset, else what it asked for.
+
+    A retry topic is always read from its beginning by a group that is new to it.
+
+    Raises:
+        RemoteError, Unavailable: when the broker does not tell.
+    """
+    timeout = group.settings.request_timeout
+    committed = yield from committed_offset(group.name, queue, address, timeout)
+    subscription = group.subscription
+    if committed >= 0:
+        return committed
+    if subscription.from_where == "first" or queue.topic == subscription.retry_topic:
+        return 0
+    if subscription.from_where == "timestamp":
+        search = SearchOffsetHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=subscription.from_time_ms
+        )
+        command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search.to_ext())
+    else:
+        at = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+        command = request(RequestCode.GET_MAX_OFFSET, at.to_ext())
+    reply = yield from call(address, command, timeout)
+    return offset_in(reply)
+
+
+def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
+    """Commit what has moved since the last time, without waiting for answers.
+
+    Returns how many offsets were sent. A broker that cannot be reached gets them next time.
+    """
+    count = 0
+    instant = yield from now()
+    for assigned in queues:
+        offset = assigned.commit_offset
+        address = _to_commit_at(group, assigned, instant.seconds)
+        if address is None or offset == assigned.committed_offset:
+            continue
+        try:
+            yield Post(address, _commit_command(group, assigned, offset, oneway=True))
+        except Unavailable:
+            continue
+        assigned.committed_offset = offset
+        count += 1
+    return count
+
+
+def final_commits(
+    group: ConsumerGroup, queues: Iterable[AssignedQueue], seconds: float
+) -> list[Call]:
+    """Return the calls that commit queues about to be given back, at the time `seconds`."""
+    calls: list[Call] = []
+    for assigned in queues:
+        address = _to_commit_at(group, assigned, seconds)
+        if address is not None:
+            command = _commit_command(group, assigned, assigned.commit_offset, oneway=False)
+            calls.append(Call(address, command, group.settings.request_timeout))
+    return calls
+
+
+def _to_commit_at(group: ConsumerGroup, assigned: AssignedQueue, seconds: float) -> str | None:
+    """Return the address to commit at, or None.
+
+    Without its lock a queue may have another owner, whose commits must not be set back.
+    """
+    if not assigned.is_started or not assigned.holds_lock(seconds):
+        return None
+    return group.master_of(assigned.queue.broker_name)
+
+
+def _commit_command(
+    group: ConsumerGroup, assigned: AssignedQueue, offset: int, *, oneway: bool
+) -> Command:
+    header = UpdateConsumerOffsetHeader(
+        consumer_group=group.name,
+        topic=assigned.queue.topic,
+        queue_id=assigned.queue.queue_id,
+        commit_offset=offset,
+    )
+    return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=oneway)
+
+
+def read_reset(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets in the body of RESET_CONSUMER_CLIENT_OFFSET.
+
+    Raises:
+        ProtocolError: when the body does not read.
+    """
+    try:
+        table = fastjson.loads(body)["offsetTable"]
+        return {
+            MessageQueue(key["topic"], key["brokerName"], int(key["queueId"])): int(offset)
+            for key, offset in ((dict(pairs), offset) for pairs, offset in table.items())
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"a reset of offsets does not read: {error!r}") from error
+
+
+def status_of(queues: Iterable[AssignedQueue], topic: str) -> bytes:
+    """Return the body that answers GET_CONSUMER_STATUS_FROM_CLIENT: how far each queue is done."""
+    table = {
+        (
+            ("brokerName", assigned.queue.broker_name),
+            ("queueId", assigned.queue.queue_id),
+            ("topic", topic),
+        ): assigned.commit_offset
+        for assigned in queues
+        if assigned.queue.topic == topic and assigned.is_started
+    }
+    return fastjson.dumps({"messageQueueTable": table})

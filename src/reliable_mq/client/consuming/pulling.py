@@ -1,0 +1,148 @@
+"""Pulling: one request of a long poll, and what its answer does to the queue.
+
+Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`.
+"""
+
+import logging
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import MASTER_ID, Broker
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.filters import expression_type
+from reliable_mq.client.consuming.received import received, unpacked, with_tags
+from reliable_mq.client.consuming.settling import dead_letter
+from reliable_mq.client.flow import Flow, call, now
+from reliable_mq.errors import ProtocolError, RecordError, RemoteError, Unavailable
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
+from reliable_mq.wire.record import COMPRESSED, iter_records
+from reliable_mq.wire.remote_faults import remote_error
+
+log = logging.getLogger(__name__)
+
+COMMIT_OFFSET = 0x1
+SUSPEND = 0x2
+
+_FLOW_CONTROL_SECONDS = 0.02
+_RETRY_SECONDS = 0.1
+
+
+def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
+    """Pull once, keep what comes, and return how many seconds to wait before the next pull."""
+    queue = assigned.queue
+    broker = group.routes.broker(queue.broker_name)
+    address = broker.to_read_from(assigned.read_from) if broker is not None else None
+    if broker is None or address is None:
+        return group.settings.pull_retry_seconds_max
+    instant = yield from now()
+    commits = address == broker.master and assigned.holds_lock(instant.seconds)
+    command = _pull_command(group, assigned, commits=commits)
+    try:
+        reply = yield from call(address, command, group.settings.pull_timeout)
+        pause = yield from _accept(group, assigned, reply, broker, address)
+    except Unavailable as error:
+        log.debug("a pull of %s failed: %s", queue, error)
+        assigned.read_from = MASTER_ID  # a slave that was suggested may be gone for good
+        group.routes.doubt(queue.topic)
+    except (RemoteError, ProtocolError) as error:
+        log.warning("group %s: a pull of %s failed: %s", group.name, queue, error)
+    else:
+        assigned.failures = 0
+        return pause
+    assigned.failures += 1
+    pause = _RETRY_SECONDS * 2.0 ** min(assigned.failures - 1, 10)
+    return min(pause, group.settings.pull_retry_seconds_max)
+
+
+def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: bool) -> Command:
+    commit_offset = assigned.commit_offset if commits else 0
+    header = PullMessageHeader(
+        consumer_group=group.name,
+        topic=assigned.queue.topic,
+        queue_id=assigned.queue.queue_id,
+        queue_offset=assigned.next_offset,
+        max_msg_nums=group.settings.pull_count,
+        sys_flag=SUSPEND | (COMMIT_OFFSET if commit_offset > 0 else 0),
+        commit_offset=commit_offset,
+        suspend_timeout_millis=int(group.settings.pull_suspend_seconds * 1000),
+        sub_version=group.version,
+        expression_type=expression_type(group, assigned.queue.topic),
+        max_msg_bytes=group.settings.pull_size,
+    )
+    return request(RequestCode.PULL_MESSAGE, header.to_ext())
+
+
+def _accept(
+    group: ConsumerGroup, assigned: AssignedQueue, reply: Command, broker: Broker, address: str
+) -> Flow[float]:
+    if reply.code == ResponseCode.FLOW_CONTROL:
+        return _FLOW_CONTROL_SECONDS
+    if reply.code not in _PULL_RESULTS:
+        raise remote_error(reply.code, reply.remark)
+    header = PullResultHeader.decode(reply.ext_fields)
+    assigned.read_from = header.suggest_which_broker_id
+    if reply.code == ResponseCode.PULL_OFFSET_MOVED:
+        return _move(group, assigned, header.next_begin_offset, broker, address)
+    messages: list[ReceivedMessage] = []
+    if reply.code == ResponseCode.SUCCESS:
+        messages = yield from _read(group, assigned, reply.body)
+    assigned.put(messages, header.next_begin_offset)
+    return 0.0
+
+
+def _move(
+    group: ConsumerGroup, assigned: AssignedQueue, offset: int, broker: Broker, address: str
+) -> float:
+    """Read on at `offset`, if the one that demands it can know; return the pause before that.
+
+    A slave that lags behind its master takes what it does not have yet for nothing at all, and
+    would send its readers back over what they have handled: such a demand only the master can make.
+    Without a master a slave is believed that it has deleted what is older than `offset`.
+    """
+    if address != broker.master:
+        assigned.read_from = MASTER_ID
+        if broker.master is not None:
+            return 0.0
+        if offset < assigned.next_offset:
+            return group.settings.pull_retry_seconds_max
+    log.warning(
+        "group %s: %s has no offset %d, reading on at %d",
+        *(group.name, assigned.queue, assigned.next_offset, offset),
+    )
+    assigned.jump_to(offset)
+    return 0.0
+
+
+_PULL_RESULTS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _read(
+    group: ConsumerGroup, assigned: AssignedQueue, body: bytes
+) -> Flow[list[ReceivedMessage]]:
+    """Return the messages of a pull; one that cannot be unpacked may become a dead letter."""
+    messages: list[ReceivedMessage] = []
+    for record in iter_records(body):
+        message = received(record, assigned.queue)
+        if record.sys_flag & COMPRESSED:
+            try:
+                record.body = unpacked(record)
+            except RecordError as error:
+                if not group.subscription.takes_faulty:
+                    yield from dead_letter(group, message, str(error))
+                    continue
+                message = msgspec.structs.replace(message, fault=str(error))
+            else:
+                message = received(record, assigned.queue)
+        messages.append(message)
+    return with_tags(messages, group.tags[assigned.queue.topic])

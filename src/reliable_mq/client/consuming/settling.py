@@ -1,0 +1,211 @@
+"""What becomes of a message after its handler: finished, held, sent back, or a dead letter.
+
+Source: Apache RocketMQ `ConsumeMessageConcurrentlyService`, `DefaultMQPushConsumerImpl`
+(`sendMessageBack`), `AbstractSendMessageProcessor.consumerSendMsgBack`.
+"""
+
+import logging
+from bisect import bisect_left
+
+import msgspec
+
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Outcome
+from reliable_mq.client.flow import Flow, Wait, call, now, succeeded
+from reliable_mq.errors import ReliableMQError, RemoteError, Unavailable
+from reliable_mq.limits import DELAY_LEVEL_SECONDS
+from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.headers import SendBackHeader
+from reliable_mq.wire.message_id import decode_offset_message_id
+from reliable_mq.wire.properties import (
+    CLUSTER,
+    DELAY,
+    KEYS,
+    MAX_OFFSET,
+    MIN_OFFSET,
+    MSG_REGION,
+    ORIGIN_MESSAGE_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    TAGS,
+    TRACE_ON,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    WAIT,
+)
+
+log = logging.getLogger(__name__)
+
+DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
+REASON_LENGTH_MAX = 1000
+SEND_BACK_TIMEOUT = 5.0
+TO_DEAD_LETTERS = -1
+BROKER_DECIDES = 0
+
+#: set by a field of the message, or by each broker anew
+_NOT_CARRIED = frozenset(
+    {
+        *(KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY),
+        *(MSG_REGION, TRACE_ON, CLUSTER, MIN_OFFSET, MAX_OFFSET),
+        *(REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED),
+    }
+)
+
+
+def delay_level_of(after_seconds: float | None) -> int:
+    """Return the shortest delay level that is at least so long, or the longest there is.
+
+    None gives 0, which lets the broker decide.
+    """
+    if after_seconds is None:
+        return BROKER_DECIDES
+    return min(bisect_left(DELAY_LEVEL_SECONDS, after_seconds) + 1, len(DELAY_LEVEL_SECONDS))
+
+
+def settle(
+    group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome
+) -> Flow[None]:
+    """Do what `outcome` says with a running message; afterwards it is finished or held.
+
+    The last counted attempt that fails makes a dead letter. A dead letter is tried until it is
+    stored: until then the message stays unfinished, and its ordering key waits.
+    """
+    if isinstance(outcome, Dead):
+        yield from dead_letter(group, message, outcome.reason)
+    elif isinstance(outcome, Later):
+        attempt = message.reconsume_times + 1
+        if outcome.counts and attempt >= group.subscription.max_attempts:
+            reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
+            reason += f": {outcome.reason}" if outcome.reason else ""
+            yield from dead_letter(group, message, reason)
+        elif not outcome.counts or (group.subscription.ordered and message.ordering_key):
+            yield from _hold(group, assigned, message, outcome)
+            return
+        elif not (yield from _send_back(group, message, delay_level_of(outcome.after_seconds))):
+            pause = Later(group.settings.settle_retry_seconds, counts=False)
+            yield from _hold(group, assigned, message, pause)
+            return
+    elif not isinstance(outcome, Consumed):
+        raise TypeError(f"a handler returned {outcome!r}, which is no outcome")
+    assigned.finish(message.queue_offset)
+
+
+def _hold(
+    group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Later
+) -> Flow[None]:
+    instant = yield from now()
+    pause = outcome.after_seconds
+    if pause is None:
+        doubled = group.settings.hold_seconds * 2.0 ** min(message.reconsume_times, 30)
+        pause = min(doubled, group.settings.hold_seconds_max)
+    assigned.hold(message.queue_offset, instant.seconds + pause, counts=outcome.counts)
+
+
+def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> Flow[None]:
+    """Move a message to the group's dead-letter topic, however long that takes.
+
+    It is sent there with the reason. When that fails, the broker is asked to move it by itself,
+    without the reason.
+    """
+    said = _plain(reason)  # one line of the log, whatever the reason quotes
+    log.warning(
+        "group %s: message %s of topic %s is a dead letter: %s",
+        group.name,
+        message.message_id,
+        message.topic,
+        said,
+    )
+    letter = _carried(message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: said})
+    while True:
+        try:
+            yield from group.producer.send(letter, timeout=SEND_BACK_TIMEOUT)
+        except ReliableMQError as error:
+            log.warning("group %s: a dead letter was not stored: %s", group.name, error)
+        else:
+            return
+        if (yield from _ask_to_take_back(group, message, TO_DEAD_LETTERS)):
+            return
+        yield Wait(group.settings.settle_retry_seconds)
+
+
+def _send_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Flow[bool]:
+    """Hand a message to the retry topic; return whether it is stored there.
+
+    The broker copies it from its log. When it cannot, the message is sent like any other, but
+    never by a group that holds queue locks: what such a group sends to its retry topic a broker
+    takes for given up (Apache RocketMQ `SendMessageProcessor.handleRetryAndDLQ`).
+    """
+    if (yield from _ask_to_take_back(group, message, level)):
+        return True
+    if group.subscription.ordered:
+        return False
+    retried = msgspec.structs.replace(
+        _carried(message, group.subscription.retry_topic, {}),
+        delay_level=level or min(3 + message.reconsume_times, len(DELAY_LEVEL_SECONDS)),
+    )
+    try:
+        yield from group.producer.send_retry(
+            retried,
+            reconsume_times=message.reconsume_times + 1,
+            max_reconsume_times=group.subscription.max_attempts,
+        )
+    except ReliableMQError as error:
+        log.warning("group %s: a message was not sent back: %s", group.name, error)
+        return False
+    return True
+
+
+def _ask_to_take_back(group: ConsumerGroup, message: ReceivedMessage, level: int) -> Flow[bool]:
+    address = group.master_of(message.queue.broker_name) or _store_address(message)
+    header = SendBackHeader(
+        offset=message.commit_log_offset,
+        group=group.name,
+        delay_level=level,
+        origin_msg_id=message.offset_message_id,
+        origin_topic=message.topic,
+        unit_mode=False,
+        max_reconsume_times=group.subscription.max_attempts,
+    )
+    command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+    try:
+        succeeded((yield from call(address, command, SEND_BACK_TIMEOUT)))
+    except (Unavailable, RemoteError) as error:
+        log.warning("group %s: the broker took no message back: %s", group.name, error)
+        return False
+    return True
+
+
+def _store_address(message: ReceivedMessage) -> str:
+    """Return the address of the broker that stored the message, from its offset message id."""
+    where = decode_offset_message_id(message.offset_message_id)
+    ip = ".".join(map(str, where.ip)) if len(where.ip) == 4 else f"[{where.ip.hex(':', 2)}]"
+    return f"{ip}:{where.port}"
+
+
+def _carried(message: ReceivedMessage, topic: str, extra: dict[str, str]) -> Message:
+    """Return the message as it goes on to another topic: the same id, body and properties."""
+    properties = {
+        name: value for name, value in message.properties.items() if name not in _NOT_CARRIED
+    }
+    properties.setdefault(RETRY_TOPIC, message.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+    return Message(
+        topic=topic,
+        body=message.body,
+        tag=message.tag,
+        keys=message.keys,
+        message_id=message.properties.get(UNIQ_KEY) or message.message_id,
+        ordering_key=message.ordering_key,
+        properties={**properties, **extra},
+    )
+
+
+def _plain(reason: str) -> str:
+    """Return `reason` as a property may hold it: printable, not too long, never empty."""
+    printable = "".join(char if char.isprintable() else " " for char in reason)
+    return printable[:REASON_LENGTH_MAX] or "no reason was given"

@@ -1,0 +1,170 @@
+"""What a consumer asks for, and what its handler answers.
+
+Receives the application's wishes; hands on checked values; refuses to know brokers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from reliable_mq.client.consuming.allocation import Allocation, average
+from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.message import ReceivedMessage
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+EVERY_TAG = "*"
+
+_LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class Consumed(msgspec.Struct, frozen=True):
+    """The message is done with."""
+
+
+class Later(msgspec.Struct, frozen=True):
+    """Hand the message out again, after `after_seconds` or the usual delay.
+
+    `counts` says whether this was an attempt. One that does not count (somebody else holds the
+    message's lease, say) never brings a message nearer to the dead letters. `reason` is what a
+    dead letter says when this was the last attempt.
+    """
+
+    after_seconds: float | None = None
+    counts: bool = True
+    reason: str = ""
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """Move the message to the group's dead-letter topic, with the reason, and go on."""
+
+    reason: str
+
+
+CONSUMED = Consumed()
+
+Outcome = Consumed | Later | Dead
+Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
+"""Gets 1..batch messages of one topic and queue, returns one outcome for each. Raising is Later."""
+
+
+class Sql(msgspec.Struct, frozen=True):
+    """An SQL92 expression over the properties of messages, which brokers evaluate.
+
+    As `Sql("colour = 'red' AND (TAGS IS NULL OR size BETWEEN 2 AND 5)")`. Brokers need
+    `enablePropertyFilter=true`.
+
+    Raises:
+        ConfigurationError: when the expression is empty. What it says is checked by brokers.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        if not self.expression.strip():
+            raise ConfigurationError('an SQL92 expression is empty: subscribe to "*" instead')
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What one consumer group reads, and how.
+
+    Attributes:
+        group: the consumer group's name.
+        topics: topic -> tag expression, "*" or "paid || refunded", or an SQL92 expression, `Sql`.
+        ordered: whether messages with one ordering key are handled one at a time and in order.
+            Other keys go on meanwhile; a failing message blocks its key only. Messages without a
+            key run freely. False: everything runs concurrently, no queue locks are taken.
+        from_where: where a group without a committed offset begins in a queue.
+        from_time_ms: with "timestamp", milliseconds since the epoch.
+        max_attempts: how many counted attempts a message gets before it becomes a dead letter.
+        concurrency: how many handler calls run at once.
+        batch: how many messages one handler call may get.
+        series: how many messages a call may get, instead of one, while calls are short; for a
+            handler that takes them one after another, see `hands`. With a batch it must be 1.
+        allocation: how the members share the queues, see `allocation`; all must use the same.
+        takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
+            else they become dead letters without it.
+
+    Raises:
+        ConfigurationError: when a value cannot work.
+    """
+
+    group: str
+    topics: Mapping[str, str | Sql]
+    ordered: bool = True
+    from_where: Literal["first", "last", "timestamp"] = "first"
+    from_time_ms: int = 0
+    max_attempts: int = RETRY_ATTEMPTS_MAX
+    concurrency: int = 20
+    batch: int = 1
+    series: int = 1
+    takes_faulty: bool = False
+    allocation: Allocation = average
+
+    def __post_init__(self) -> None:
+        check_name("consumer group", self.group, GROUP_LENGTH_MAX)
+        if not self.topics:
+            raise ConfigurationError(f"consumer group {self.group} subscribes to no topic")
+        for topic in self.topics:
+            check_name("topic", topic, TOPIC_LENGTH_MAX)
+        if self.from_where not in {"first", "last", "timestamp"}:
+            raise ConfigurationError(f"from_where is {self.from_where!r}: first, last or timestamp")
+        for name in ("max_attempts", "concurrency", "batch", "series"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        if self.batch > 1 and self.series > 1:
+            raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
+
+    @property
+    def retry_topic(self) -> str:
+        """Where messages of the group wait that were sent back."""
+        return RETRY_PREFIX + self.group
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """Where messages of the group end that nobody could handle."""
+        return DEAD_LETTER_PREFIX + self.group
+
+    def all_topics(self) -> dict[str, str | Sql]:
+        """Return topic -> what is wanted of it, the retry topic included."""
+        return {**self.topics, self.retry_topic: EVERY_TAG}
+
+
+def check_name(what: str, name: str, length_max: int) -> None:
+    """Check the name of a topic or group by the rules of Apache's `TopicValidator`.
+
+    Raises:
+        ConfigurationError: when the name is empty, too long or holds an illegal character.
+    """
+    if not is_legal_name(name, length_max):
+        raise ConfigurationError(
+            f"{what} {name!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
+        )
+
+
+def is_legal_name(name: str, length_max: int) -> bool:
+    """Say whether a topic or group may be called so."""
+    return 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
+
+
+def tags_of(expression: str | Sql) -> frozenset[str]:
+    """Return the tags that `expression` lets through; the empty set lets everything through."""
+    if isinstance(expression, Sql) or expression.strip() in ("", EVERY_TAG):
+        return frozenset()
+    return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+
+
+def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
+    """Return what a handler returned, when it is one outcome for each of `count` messages.
+
+    Raises:
+        UsageError: when it is something else.
+    """
+    if not isinstance(outcomes, Sequence) or len(outcomes) != count:
+        raise UsageError(f"a handler got {count} messages and returned {outcomes!r:.200}")
+    for outcome in outcomes:
+        if not isinstance(outcome, Consumed | Later | Dead):
+            raise UsageError(f"a handler returned {outcome!r:.200}, which is no outcome")
+    return outcomes

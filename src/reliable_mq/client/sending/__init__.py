@@ -1,0 +1,1 @@
+"""Messages become commands for a broker: which queue, which broker, how often, which end."""

@@ -1,0 +1,139 @@
+"""Half messages on an event loop: sent and ended, and answered for when a broker asks.
+
+Receives halves to send and the questions of brokers; hands these to whoever answers for the
+producer group. Refuses to decide: without an answer nothing is said, and the broker asks again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.consuming.thread_handling import ExitInside
+from reliable_mq.client.flow import Flow
+from reliable_mq.client.sending.transaction import (
+    CheckBack,
+    Half,
+    TransactionFlows,
+    read_check_back,
+)
+from reliable_mq.errors import ProtocolError, UsageError
+from reliable_mq.message import Decision, Message, SendResult
+from reliable_mq.wire.command import Command
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWERS_AT_ONCE = 256
+"""More questions than this are let go: their broker asks again."""
+
+Answerer = Callable[[CheckBack], Awaitable[Decision | None]]
+"""Says what became of a half; None: it has ended it by itself."""
+
+
+class Run(Protocol):
+    """What drives a flow: `AsyncClient.run`."""
+
+    async def __call__(self, flow: Flow[T], /) -> T: ...
+
+
+class AsyncTransactions:
+    """The halves of one client.
+
+    Invariant: of one half at most one question is being answered.
+
+    Args:
+        flows: what to do.
+        run: does it.
+        tell_group: tells all brokers of a group that was joined.
+    """
+
+    def __init__(
+        self, flows: TransactionFlows, run: Run, tell_group: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._flows = flows
+        self._run = run
+        self._tell_group = tell_group
+        self._answerers: dict[str, Answerer] = {}
+        self._answering: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    @property
+    def groups(self) -> list[str]:
+        """The producer groups that this client answers for."""
+        return sorted(self._answerers)
+
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        """The answers that are being worked out."""
+        return list(self._answering.values())
+
+    async def join(self, group: str, answerer: Answerer) -> None:
+        """Answer for a producer group from now on, whoever of it sent the half.
+
+        Brokers that cannot be told now are told by a later heartbeat.
+        """
+        is_known = group in self._answerers
+        self._answerers[group] = answerer
+        if not is_known:
+            await attempt(lambda: self._tell_group(group), "the heartbeat of a new producer group")
+
+    async def send(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
+        """Send a half of a group that was joined; see `TransactionFlows.send`.
+
+        Raises:
+            UsageError: when nobody here answers for the group: the half would hang.
+        """
+        if group not in self._answerers:
+            raise UsageError(f"join producer group {group} before it sends a half")
+        return await self._run(self._flows.send(message, group, timeout=timeout))
+
+    async def end(self, half: Half, decision: Decision) -> None:
+        """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
+        await self._run(self._flows.end(half, decision))
+
+    async def post(self, half: Half, decision: Decision) -> None:
+        """End a half without waiting for an answer; see `TransactionFlows.post`."""
+        await self._run(self._flows.post(half, decision))
+
+    async def commit_many(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
+        """Commit halves, see `TransactionFlows.commit_many`."""
+        return await self._run(self._flows.commit_many(halves))
+
+    def asked(self, address: str, command: Command) -> None:
+        """Take a broker's question; it is answered by a task of its own."""
+        try:
+            check = read_check_back(command, address)
+        except ProtocolError as error:
+            log.warning("%s asks for a half message that does not read: %s", address, error)
+            return
+        half = check.half
+        answerer = self._answerers.get(half.group)
+        if answerer is None:
+            log.warning("%s asks for a half of group %s, not of ours", address, half.group)
+            return
+        key = (half.group, half.message_id)
+        if key in self._answering or len(self._answering) >= ANSWERS_AT_ONCE:
+            return
+        task = asyncio.create_task(self._answer(check, answerer))
+        self._answering[key] = task
+        task.add_done_callback(lambda _: self._answering.pop(key))
+
+    async def close(self) -> None:
+        """Answer nothing more."""
+        tasks = list(self._answering.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, check: CheckBack, answerer: Answerer) -> None:
+        async def work() -> Any:
+            try:
+                decision = await answerer(check)
+            except SystemExit as error:  # it would end the loop
+                raise ExitInside(f"it raised {error!r}") from error
+            if decision is not None:
+                await self.post(check.half, decision)
+
+        await attempt(work, f"the answer for half message {check.half.message_id}")

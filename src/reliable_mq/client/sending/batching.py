@@ -1,0 +1,141 @@
+"""How many messages become few requests, without breaking the order of any ordering key.
+
+Receives letters and the queues of their topics; hands on groups that may be sent at the same time,
+each a row of batches that must be sent one after the other.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.flow import Flow, now
+from reliable_mq.client.sending.outgoing import Letter
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import MessageRefused, ReliableMQError
+from reliable_mq.message import Message, MessageQueue
+
+SPREAD_COUNT_MIN = 32  # fewer unkeyed messages than this are not worth a request of their own
+
+Item = tuple[int, Letter]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Batches for one queue, or for any queue of the topic when `queue` is None.
+
+    `positions` says where in the caller's sequence each message stood, batch after batch.
+    """
+
+    queue: MessageQueue | None
+    batches: tuple[tuple[Letter, ...], ...]
+    positions: tuple[int, ...]
+
+
+def plan(
+    items: Sequence[Item],
+    queues_of: Callable[[str], Sequence[MessageQueue]],
+    *,
+    count_max: int,
+    size_max: int,
+) -> list[Group]:
+    """Return the groups for `items`: pairs of a position and its letter.
+
+    Messages with an ordering key stay in order within the group of their key's queue. Messages
+    without one are spread over the queues of their topic. A delayed message goes alone, because a
+    batch cannot hold it.
+
+    Args:
+        items: what to send.
+        queues_of: returns the writable queues of a topic.
+        count_max: messages in a batch at most.
+        size_max: bytes in a batch at most; a larger message goes alone.
+    """
+    bound: dict[MessageQueue, list[Item]] = {}
+    free: dict[str, list[Item]] = {}
+    groups: list[Group] = []
+    for item in items:
+        message = item[1].message
+        if message.delay_level and not message.ordering_key:
+            groups.append(Group(None, ((item[1],),), (item[0],)))
+        elif message.ordering_key:
+            home = queue_of_key(message.ordering_key, queues_of(message.topic))
+            bound.setdefault(home, []).append(item)
+        else:
+            free.setdefault(message.topic, []).append(item)
+    for home, row in bound.items():
+        groups.append(_group(home, _cut(row, count_max, size_max)))
+    for topic, row in free.items():
+        share = -(-len(row) // len(queues_of(topic)))
+        share = min(max(share, SPREAD_COUNT_MIN), count_max)
+        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max)]
+    return groups
+
+
+def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> Group:
+    return Group(
+        queue,
+        tuple(tuple(out for _, out in batch) for batch in batches),
+        tuple(position for batch in batches for position, _ in batch),
+    )
+
+
+def _cut(row: Sequence[Item], count_max: int, size_max: int) -> list[list[Item]]:
+    batches: list[list[Item]] = []
+    size = 0
+    for item in row:
+        out = item[1]
+        alone = bool(out.message.delay_level)
+        full = not batches or len(batches[-1]) >= count_max or size + out.batch_size > size_max
+        if full or alone or batches[-1][-1][1].message.delay_level:
+            batches.append([])
+            size = 0
+        batches[-1].append(item)
+        size += out.batch_size
+    return batches
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What `send_many` is going to do: groups to send, and messages that failed already."""
+
+    groups: list[Group]
+    failures: dict[int, Exception]
+
+
+def plan_many(
+    producer: Producer, routes: RouteTable, settings: ClientSettings, messages: Sequence[Message]
+) -> Flow[Plan]:
+    """Return how to send `messages` in as few requests as their order allows.
+
+    A message that is refused, or whose topic has no route, fails without holding up the others.
+    """
+    instant = yield from now()
+    items: list[Item] = []
+    failures: dict[int, Exception] = {}
+    queues: dict[str, tuple[MessageQueue, ...]] = {}
+    unreachable: dict[str, ReliableMQError] = {}
+    for position, message in enumerate(messages):
+        try:
+            out = producer.prepare(message, instant.epoch_ms)
+        except MessageRefused as error:
+            failures[position] = error
+            continue
+        topic = message.topic
+        if topic not in queues and topic not in unreachable:
+            try:
+                route = yield from routes.to_send(topic)
+                queues[topic] = route.writable
+            except ReliableMQError as error:
+                unreachable[topic] = error
+        if topic in unreachable:
+            failures[position] = unreachable[topic]
+        else:
+            items.append((position, out))
+    groups = plan(
+        items,
+        queues.__getitem__,
+        count_max=settings.batch_count_max,
+        size_max=settings.batch_size_max,
+    )
+    return Plan(groups, failures)

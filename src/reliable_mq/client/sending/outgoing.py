@@ -1,0 +1,283 @@
+"""Messages on their way out: checked, named, turned into send commands, and their replies read.
+
+Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst`,
+`DefaultMQProducerImpl`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.errors import MessageRefused, ProtocolError
+from reliable_mq.limits import (
+    DELAY_LEVEL_SECONDS,
+    MESSAGE_BODY_SIZE_MAX,
+    PROPERTIES_SIZE_MAX,
+    RETRY_TOPIC_LENGTH_MAX,
+    TOPIC_LENGTH_MAX,
+)
+from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus, new_message_id
+from reliable_mq.wire.batch_body import BatchItem, encode_batch
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
+from reliable_mq.wire.properties import (
+    DELAY,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+from reliable_mq.wire.remote_faults import remote_error
+
+DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
+BATCH_ITEM_OVERHEAD = 22
+
+_LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
+#: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
+_NOT_TO_SEND_TO = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
+    | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)
+_STORED = {status.value: status for status in SendStatus}
+
+
+def check_topic(topic: str) -> None:
+    """Check that brokers take messages of a topic.
+
+    Raises:
+        MessageRefused: when its name is not legal, or it is a topic of the brokers' own.
+    """
+    if not isinstance(topic, str):
+        raise MessageRefused(f"topic {topic!r} is no name")
+    if topic in _NOT_TO_SEND_TO:
+        raise MessageRefused(f"topic {topic} is the brokers' own: nobody may send to it")
+    prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
+    if not topic or len(topic) > length_max or not _LEGAL_CHARACTERS.issuperset(topic):
+        raise MessageRefused(
+            f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
+        )
+
+
+def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) -> None:
+    """Check what a broker or another client would refuse, before anything is promised.
+
+    Raises:
+        MessageRefused: when a limit or a naming rule is broken; the text says which.
+    """
+    check_topic(message.topic)
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise MessageRefused(f"the body is of type {type(message.body).__name__}, it must be bytes")
+    if not message.body:
+        raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
+    if len(message.body) > body_size_max:
+        raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
+    if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
+        raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
+    if any(" " in key for key in message.keys):
+        raise MessageRefused("a message key holds a space, which separates keys")
+    for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRefused(f"property {name!r}={value!r}: both must be str")
+    taken = _OWN_FIELDS.intersection(message.properties)
+    if taken:
+        raise MessageRefused(f"property {min(taken)} is set by a field of the message")
+
+
+def named(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -> Message:
+    """Return `message` with a message id: its own, or a new one."""
+    if message.message_id:
+        return message
+    return msgspec.structs.replace(message, message_id=new_message_id(now_ms, random_bytes(10)))
+
+
+def properties_of(message: Message) -> bytes:
+    """Return the stored properties of `message`.
+
+    Raises:
+        MessageRefused: when they are longer than a record can hold, or hold a separator.
+    """
+    properties = dict(message.properties)
+    properties[UNIQ_KEY] = message.message_id
+    properties[WAIT] = "true"
+    if message.tag:
+        properties[TAGS] = message.tag
+    if message.keys:
+        properties[KEYS] = " ".join(message.keys)
+    if message.ordering_key:
+        properties[SHARDING_KEY] = message.ordering_key
+    if message.delay_level:
+        properties[DELAY] = str(message.delay_level)
+    encoded = encode_properties(properties)
+    if len(encoded) > PROPERTIES_SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(encoded)} bytes, {PROPERTIES_SIZE_MAX} are allowed"
+        )
+    return encoded
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A checked message with its id and its stored properties."""
+
+    message: Message
+    properties: bytes
+
+    @property
+    def batch_size(self) -> int:
+        """How many bytes it takes in the body of a batch."""
+        return BATCH_ITEM_OVERHEAD + len(self.message.body) + len(self.properties)
+
+
+def letter(
+    message: Message,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes],
+    body_size_max: int = MESSAGE_BODY_SIZE_MAX,
+) -> Letter:
+    """Return `message` ready to be sent.
+
+    Raises:
+        MessageRefused: when it cannot be sent as it is.
+    """
+    check_message(message, body_size_max)
+    message = named(message, now_ms, random_bytes)
+    return Letter(message, properties_of(message))
+
+
+def check_batch(batch: Sequence[Letter], size_max: int) -> None:
+    """Check what one request may hold.
+
+    Raises:
+        MessageRefused: when the messages are too large together.
+    """
+    size = sum(out.batch_size for out in batch)
+    if size > size_max:
+        raise MessageRefused(
+            f"the {len(batch)} messages of the batch have {size} bytes together, {size_max} are"
+            " allowed: send fewer, or use send_many"
+        )
+
+
+class Sender(msgspec.Struct, frozen=True):
+    """What every send command of one client says alike."""
+
+    producer_group: str
+    new_topic_queues: int
+
+    def command(
+        self,
+        out: Letter,
+        queue: MessageQueue,
+        now_ms: int,
+        *,
+        oneway: bool = False,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        max_reconsume_times: int | None = None,
+    ) -> Command:
+        """Return the request that sends one message."""
+        header = SendMessageHeaderV2(
+            producer_group=self.producer_group,
+            topic=queue.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=self.new_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=now_ms,
+            flag=out.message.flag,
+            properties=out.properties.decode(),
+            reconsume_times=reconsume_times,
+            unit_mode=False,
+            max_reconsume_times=max_reconsume_times,
+            batch=False,
+        )
+        return request(
+            RequestCode.SEND_MESSAGE_V2, header.to_ext(), out.message.body, oneway=oneway
+        )
+
+    def batch_command(self, batch: Sequence[Letter], queue: MessageQueue, now_ms: int) -> Command:
+        """Return the request that sends many messages of one topic to one queue."""
+        header = SendMessageHeaderV2(
+            producer_group=self.producer_group,
+            topic=queue.topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=self.new_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=now_ms,
+            flag=0,
+            properties=encode_properties({WAIT: "true"}).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=True,
+        )
+        body = encode_batch(
+            BatchItem(out.message.flag, out.message.body, out.properties) for out in batch
+        )
+        return request(RequestCode.SEND_BATCH_MESSAGE, header.to_ext(), body)
+
+
+def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendResult:
+    """Return what the reply to a send says.
+
+    Raises:
+        RemoteError: when the message is not stored.
+        ProtocolError: when the reply does not read.
+    """
+    return read_batch_results(reply, (message_id,), queue)[0]
+
+
+def read_batch_results(
+    reply: Command, message_ids: Sequence[str], queue: MessageQueue
+) -> list[SendResult]:
+    """Return one result for each message of a batch: their queue offsets follow one another.
+
+    Raises:
+        RemoteError: when the batch is not stored.
+        ProtocolError: when the reply does not read.
+    """
+    status = _STORED.get(reply.code)
+    if status is None:
+        raise remote_error(reply.code, reply.remark)
+    header = SendResultHeader.decode(reply.ext_fields)
+    offset_ids = header.msg_id.split(",")
+    if len(offset_ids) != len(message_ids):
+        raise ProtocolError(
+            f"{len(message_ids)} messages were sent, {len(offset_ids)} are said to be stored"
+        )
+    stored_in = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+    return [
+        SendResult(
+            status=status,
+            message_id=message_id,
+            offset_message_id=offset_id,
+            queue=stored_in,
+            queue_offset=header.queue_offset + index,
+        )
+        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
+    ]
+
+
+def same_topic(messages: Sequence[Message]) -> str:
+    """Return the topic of a batch that a caller put together.
+
+    Raises:
+        MessageRefused: when it is empty, mixes topics, or holds a delayed message.
+    """
+    topics = {message.topic for message in messages}
+    if len(topics) != 1:
+        raise MessageRefused(f"a batch has one topic, this one has {sorted(topics)}")
+    if any(message.delay_level for message in messages):
+        raise MessageRefused("a batch cannot hold a delayed message")
+    return topics.pop()
+
+
+def extra_properties(message: Message, extra: Mapping[str, str]) -> Message:
+    """Return `message` with more properties."""
+    return msgspec.structs.replace(message, properties={**message.properties, **extra})

@@ -1,0 +1,246 @@
+"""The consume queues of a store, and how far its groups have come, read without opening the store.
+
+Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Hands on
+which messages each queue still has, the units of a queue, when a delayed message is due, and the
+committed offsets. It opens files for reading only.
+
+Source: Apache RocketMQ `ConsumeQueue`, `ConsumerOffsetManager`, `ScheduleMessageService`.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from reliable_mq.errors import StoreError
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
+from reliable_mq.reconcile.brokers.log_roles import SCHEDULE_TOPIC
+from reliable_mq.reconcile.brokers.offset_table import Progress, committed_offsets, group_names
+
+OFFSETS = "consumerOffset.json"
+GROUPS = "subscriptionGroup.json"
+TOPICS = "topics.json"
+
+_UNIT = struct.Struct(">qiq")
+_UNITS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_BLANK_UNIT_SIZE_FIELD = 0x7FFFFFFF
+_NAME_LENGTH = 20
+_BLOCK_UNITS = 4096
+
+QUEUE_SCHEMA = pa.schema(
+    [
+        *(("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())),
+        *(("commit_log_offset", pa.int64()), ("size", pa.int32()), ("tags_code", pa.int64())),
+    ]
+)
+"""One row for each message that a consume queue lists."""
+
+
+class QueueFiles:
+    """The files of one consume queue, read without opening a queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.topic, self.queue_id = folder.parent.name, int(folder.name)
+        files = [path for path in folder.iterdir() if is_offset_name(path.name)]
+        self._files = [(int(path.name), path) for path in sorted(files)]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the files have, whatever is in them."""
+        return sum(path.stat().st_size for _, path in self._files)
+
+    def _unit(self, index: int) -> tuple[int, int]:
+        """Return (log offset, size) of a unit; size 0 where none was written."""
+        data = self.read_units(index, 1)
+        return _UNIT.unpack(data)[:2] if len(data) == _UNIT.size else (0, 0)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and one past the last unit that the files hold, blanks included."""
+        if not self._files:
+            return 0, 0
+        last_begin, last_path = self._files[-1]
+        low = self._files[0][0] // CONSUME_QUEUE_UNIT_SIZE
+        high = (last_begin + last_path.stat().st_size) // CONSUME_QUEUE_UNIT_SIZE
+        return low, _first_index(low, high, lambda index: self._unit(index)[1] <= 0)
+
+    def first_at_or_after(self, log_offset: int) -> tuple[int, int] | None:
+        """Return (unit, its log offset) of the first one at or behind `log_offset`, or None."""
+        low, high = self.bounds()
+
+        def is_behind(index: int) -> bool:
+            offset, size = self._unit(index)
+            return size != _BLANK_UNIT_SIZE_FIELD and offset >= log_offset
+
+        found = _first_index(low, high, is_behind)
+        return (found, self._unit(found)[0]) if found < high else None
+
+    def log_end(self) -> int:
+        """Return the log offset behind the last record that this queue knows."""
+        low, high = self.bounds()
+        offset, size = self._unit(high - 1) if high > low else (0, 0)
+        return offset + size if size != _BLANK_UNIT_SIZE_FIELD else 0
+
+    def flaw(self) -> str | None:
+        """Return what is missing of the files, as one clause, or None."""
+        for (begin, path), (following, _) in zip(self._files, self._files[1:], strict=False):
+            size = path.stat().st_size
+            if begin + size != following:
+                name = f"consumequeue/{self.topic}/{self.queue_id}/{path.name}"
+                return f"{name} has {size:,} of {following - begin:,} bytes"
+        return None
+
+    def read_units(self, index: int, count: int) -> bytes:
+        """Return the bytes of up to `count` units from one on, all of one file."""
+        at = index * CONSUME_QUEUE_UNIT_SIZE
+        for begin, path in reversed(self._files):
+            if 0 <= begin <= at:
+                with path.open("rb") as file:
+                    file.seek(at - begin)
+                    return file.read(count * CONSUME_QUEUE_UNIT_SIZE)
+        return b""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what the queue lists, as batches of `QUEUE_SCHEMA`."""
+        for first, units in self._blocks():
+            sizes = units["size"].astype(np.int32)
+            listed = np.flatnonzero((sizes > 0) & (sizes != _BLANK_UNIT_SIZE_FIELD))
+            columns = [
+                pa.repeat(pa.scalar(self.topic), len(listed)),
+                pa.repeat(pa.scalar(self.queue_id, pa.int32()), len(listed)),
+                pa.array(first + listed),
+                pa.array(units["offset"][listed].astype(np.int64)),
+                pa.array(sizes[listed]),
+                pa.array(units["tags_code"][listed].astype(np.int64)),
+            ]
+            yield pa.record_batch(columns, schema=QUEUE_SCHEMA)
+
+    def _blocks(self) -> Iterator[tuple[int, Any]]:
+        """Yield the units in the order of the queue, blanks included: (number of the first, units).
+
+        Units are a numpy array of the fields `offset`, `size` and `tags_code`.
+        """
+        _, high = self.bounds()
+        for begin, path in self._files:
+            first = begin // CONSUME_QUEUE_UNIT_SIZE
+            with path.open("rb") as file:
+                while first < high:
+                    data = file.read(_BLOCK_UNITS * CONSUME_QUEUE_UNIT_SIZE)
+                    count = min(len(data) // CONSUME_QUEUE_UNIT_SIZE, high - first)
+                    if count <= 0:
+                        break
+                    yield first, np.frombuffer(data, _UNITS, count)
+                    first += count
+
+
+class DeliveryTimes:
+    """When delayed messages are due: the delay queues hold it where others hold a tag's hash.
+
+    So it is right whatever delay levels the broker was set to. Queues are read in blocks, and the
+    last block of each is kept: a log meets the messages of a queue in the order of the queue.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._blocks: dict[int, tuple[int, bytes]] = {}
+        self._queues: dict[int, QueueFiles | None] = {}
+
+    def __call__(self, queue_id: int, queue_offset: int, log_offset: int) -> int | None:
+        """Return the time in milliseconds, or None when the queue does not tell."""
+        first, block = self._blocks.get(queue_id, (0, b""))
+        at = (queue_offset - first) * _UNIT.size
+        if not 0 <= at < len(block):
+            block = self._read(queue_id, queue_offset)
+            self._blocks[queue_id] = (queue_offset, block)
+            at = 0
+        if at + _UNIT.size > len(block):
+            return None
+        offset, _, time = _UNIT.unpack_from(block, at)
+        return time if offset == log_offset else None
+
+    def _read(self, queue_id: int, queue_offset: int) -> bytes:
+        if queue_id not in self._queues:
+            folder = self._store / "consumequeue" / SCHEDULE_TOPIC / str(queue_id)
+            self._queues[queue_id] = QueueFiles(folder) if folder.is_dir() else None
+        queue = self._queues[queue_id]
+        return queue.read_units(queue_offset, _BLOCK_UNITS) if queue is not None else b""
+
+
+def _first_index(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the first index in `low` .. `high` - 1 from which on `holds` is true, else `high`."""
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def is_offset_name(name: str) -> bool:
+    return len(name) == _NAME_LENGTH and name.isdigit()
+
+
+def queues_of(store: Path) -> Iterator[QueueFiles]:
+    """Yield every consume queue of a store, topics in order."""
+    folder = store / "consumequeue"
+    if folder.is_dir():
+        for topic in sorted(folder.iterdir()):
+            for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
+                if queue.name.isdigit() and queue.is_dir():
+                    yield QueueFiles(queue)
+
+
+@retry(
+    retry=retry_if_exception_type(StoreError),
+    stop=stop_after_delay(2.0),
+    wait=wait_fixed(0.02),
+    reraise=True,
+)
+def read_progress(store: str) -> Progress:
+    """Return the committed offsets of a store; without the file none, see `has_progress`.
+
+    Apache's broker writes the file in place, so for a moment it may be empty, and its copy from
+    before the first offset is empty, too: what does not read is read again for two seconds.
+
+    Raises:
+        StoreError: when the file is there and says nothing that can be read.
+    """
+    trouble: Exception | None = None
+    for path in _with_copy(store, OFFSETS):
+        try:
+            return committed_offsets(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            trouble = error
+    if trouble is not None:
+        raise StoreError(f"{Path(store)}/config/{OFFSETS} cannot be read: {trouble}")
+    return {}
+
+
+def has_progress(store: str) -> bool:
+    """Return whether it is known how far the groups of a store have come.
+
+    A broker writes the file with the first offset that a group commits; that of topics it writes
+    before the first message. Without both, the settings were lost or not copied.
+    """
+    return any(path.exists() for name in (OFFSETS, TOPICS) for path in _with_copy(store, name))
+
+
+def read_groups(store: str) -> frozenset[str]:
+    """Return the consumer groups that a store's settings name; none when they do not read."""
+    for path in _with_copy(store, GROUPS):
+        with suppress(OSError, ValueError):
+            return group_names(path.read_bytes())
+    return frozenset()
+
+
+def _with_copy(store: str, name: str) -> tuple[Path, Path]:
+    folder = Path(store) / "config"
+    return folder / name, folder / f"{name}.bak"

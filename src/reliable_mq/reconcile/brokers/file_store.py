@@ -1,0 +1,270 @@
+"""A store directory as reconciliation sees it: its commit log in partitions, and what is missing.
+
+Receives the path of a store directory, of a running broker or a copy, ours or Apache's. Hands on
+where its commit log begins and surely reaches to, partitions of it that begin and end between
+records, their records, and the first offset that each queue still has. It opens files for reading
+only and takes no lock, so it disturbs no broker. Consume queues are `file_queues`.
+
+Source: Apache RocketMQ `MappedFileQueue`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
+
+from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.limits import RECORD_SIZE_MAX
+from reliable_mq.reconcile.brokers.file_queues import (
+    OFFSETS,
+    DeliveryTimes,
+    QueueFiles,
+    has_progress,
+    is_offset_name,
+    queues_of,
+    read_groups,
+)
+from reliable_mq.reconcile.brokers.log_columns import columns
+from reliable_mq.reconcile.brokers.log_roles import RETRY_PREFIX, Customs, pop_retries
+from reliable_mq.reconcile.brokers.log_scan import (
+    HEAD_SIZE_MAX,
+    End,
+    LogRow,
+    damaged,
+    find_record,
+    scan,
+    store_time_in,
+)
+from reliable_mq.reconcile.brokers.log_schema import BODY, PROPERTIES, columns_of, log_batch
+
+_Found = TypeVar("_Found", bound=Sized)
+
+_MARKS_OF_A_STORE = ("commitlog", "lock", "abort", "checkpoint", "config")
+_CHUNK_SIZE = 8 * 1024 * 1024
+_HEAD_OVERLAP = 64  # so that a head that two chunks share is found whole in the second
+SPLIT_SIZE = 64 * 1024 * 1024
+
+if not RECORD_SIZE_MAX < _CHUNK_SIZE <= SPLIT_SIZE:
+    raise InvariantBroken("a chunk holds at least one record, a partition at least one chunk")
+
+
+@dataclass(frozen=True)
+class LogPartition:
+    """A stretch of one segment, in log offsets: records that begin in `start` .. `stop` - 1.
+
+    `start` and `stop` lie between records; the last partition of a segment stops at the segment's
+    end. `sure_end`: up to here the consume queues know of records, so that bytes before it that
+    are no record are damage, and bytes behind it are simply the end of the log. `pop_retries`:
+    see `Customs`, as (topic, group, topic that the messages were sent to).
+    """
+
+    path: str
+    segment: int
+    start: int
+    stop: int
+    sure_end: int
+    pop_retries: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class StoreLayout:
+    """What a store directory holds.
+
+    `queue_begins`: the first message that each queue has still. `missing`: what is not there though
+    it should be, one clause each; damage of the log itself is found by reading it.
+    """
+
+    log_begin: int
+    sure_end: int
+    partitions: tuple[LogPartition, ...]
+    queue_begins: dict[tuple[str, int], int]
+    missing: tuple[str, ...] = ()
+
+
+def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
+    """Find the segments of a store and cut them into partitions.
+
+    Args:
+        store: the store directory (`storePathRootDir`).
+        split_size: about how many bytes one partition has.
+
+    Raises:
+        StoreError: when `store` is no store directory.
+    """
+    root = Path(store)
+    log = root / "commitlog"
+    if not root.is_dir():
+        raise StoreError(f"{store} is no store directory: it does not exist")
+    if not any((root / mark).exists() for mark in _MARKS_OF_A_STORE):
+        raise StoreError(f"{store} is no store directory: it has no folder commitlog")
+    files = sorted(log.iterdir()) if log.is_dir() else []  # made with the first message
+    segments = [path for path in files if is_offset_name(path.name)]
+    if files and not segments:
+        raise StoreError(f"{log} holds no segment, but {files[0].name}")
+    queues = list(queues_of(root))
+    sure_end = max((queue.log_end() for queue in queues), default=0)
+    log_begin = int(segments[0].name) if segments else 0
+    begins = {}
+    for queue in queues:
+        found = queue.first_at_or_after(log_begin)
+        begins[queue.topic, queue.queue_id] = found[0] if found else queue.bounds()[1]
+    partitions = _partitions(segments, queues, sure_end, split_size, _retries(store, queues))
+    missing = _missing(store, queues, segments)
+    return StoreLayout(log_begin, sure_end, partitions, begins, missing)
+
+
+def _retries(store: str, queues: list[QueueFiles]) -> tuple[tuple[str, str, str], ...]:
+    topics = {queue.topic for queue in queues}
+    if not any(topic.startswith(RETRY_PREFIX) for topic in topics):
+        return ()
+    found = pop_retries(topics, read_groups(store))
+    return tuple((name, group, topic) for name, (group, topic) in found.items())
+
+
+def _missing(store: str, queues: list[QueueFiles], segments: list[Path]) -> tuple[str, ...]:
+    if not any(_has_records(path) for path in segments):  # brokers make files before they fill them
+        return ()
+    found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
+    if not queues:
+        found.append("it has no consume queues, which tell where the log must end")
+    if not has_progress(store):
+        found.append(f"it has no config/{OFFSETS}, which tells how far consumer groups have come")
+    return tuple(found)
+
+
+def _has_records(segment: Path) -> bool:
+    with segment.open("rb") as file:
+        return store_time_in(file.read(HEAD_SIZE_MAX)) is not None
+
+
+def _partitions(
+    segments: list[Path],
+    queues: list[QueueFiles],
+    sure_end: int,
+    split_size: int,
+    retries: tuple[tuple[str, str, str], ...],
+) -> tuple[LogPartition, ...]:
+    widest = max(queues, key=lambda queue: queue.bounds()[1] - queue.bounds()[0], default=None)
+    partitions: list[LogPartition] = []
+    expected = int(segments[0].name) if segments else 0
+    for path in segments:
+        base, size = int(path.name), path.stat().st_size
+        if expected < base:
+            partitions.append(LogPartition("", expected, expected, base, sure_end))
+        expected = base + size
+        borders = _borders(widest, base, min(base + size, sure_end), split_size)
+        stops = (*borders[1:], base + size)
+        partitions += [
+            LogPartition(str(path), base, start, stop, sure_end, retries)
+            for start, stop in zip(borders, stops, strict=True)
+        ]
+    if expected < sure_end:
+        partitions.append(LogPartition("", expected, expected, sure_end, sure_end))
+    return tuple(partitions)
+
+
+def within(partitions: Sequence[LogPartition], low: int, high: int) -> tuple[LogPartition, ...]:
+    """Return what partitions have of the log between two log offsets that lie between records."""
+    cut = (
+        replace(each, start=max(each.start, low), stop=min(each.stop, high)) for each in partitions
+    )
+    return tuple(each for each in cut if each.start < each.stop)
+
+
+def _borders(queue: QueueFiles | None, begin: int, end: int, split_size: int) -> list[int]:
+    """Return log offsets in `begin` .. `end`, about `split_size` apart, where records begin."""
+    borders = [begin]
+    while queue is not None and borders[-1] + split_size < end:
+        found = queue.first_at_or_after(borders[-1] + split_size)
+        if found is None or found[1] >= end:
+            break
+        borders.append(found[1])
+    return borders
+
+
+def read_partition(partition: LogPartition, *, check_body: bool) -> Iterator[list[LogRow]]:
+    """Yield the rows of a partition, some thousands at a time, as the plain scan reads them."""
+    read = partial(scan, check_body=check_body, customs=_customs(partition))
+    return _read_through(partition, read, lambda at, size: [damaged(at, size)])
+
+
+def read_batches(
+    partition: LogPartition, schema: pa.Schema, *, check_body: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a partition as batches, each of at most 8 MiB of the log.
+
+    Args:
+        partition: the partition.
+        schema: the wanted columns, of `log_schema.RECORD_SCHEMA`.
+        check_body: whether a wanted `content_crc` is computed; else it is null.
+    """
+    read = partial(columns, schema=schema, customs=_customs(partition), check_body=check_body)
+    return _read_through(partition, read, partial(_damage_batch, schema))
+
+
+def _customs(partition: LogPartition) -> Customs:
+    store = Path(partition.path).parent.parent
+    retries = {name: (group, topic) for name, group, topic in partition.pop_retries}
+    return Customs(pop_retries=retries, delivery_ms=DeliveryTimes(store))
+
+
+def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:
+    names = [name for name in schema.names if name not in (BODY, PROPERTIES)]
+    known = log_batch([damaged(at, size)], columns_of(names, schema))
+    values = [
+        known.column(field.name) if field.name in names else pa.nulls(1, field.type)
+        for field in schema
+    ]
+    return pa.record_batch(values, schema=schema)
+
+
+def _read_through(
+    partition: LogPartition,
+    read: Callable[[bytes, int], tuple[_Found, int, End]],
+    damage: Callable[[int, int], _Found],
+) -> Iterator[_Found]:
+    """Yield what `read` finds from the partition's beginning to its end, and what is damaged."""
+    if not partition.path:
+        yield damage(partition.start, partition.stop - partition.start)
+        return
+    with Path(partition.path).open("rb") as file:
+        at = partition.start
+        while at < partition.stop:
+            chunk = _read(file, at - partition.segment, min(_CHUNK_SIZE, partition.stop - at))
+            found, used, end = read(chunk, at)
+            if len(found):
+                yield found
+            at += used
+            if end is End.BLANK:
+                return
+            if end is End.INVALID or used == 0:
+                good = _next_record(file, partition, at)
+                damage_end = min(good or partition.stop, partition.sure_end)
+                if at < damage_end:
+                    yield damage(at, damage_end - at)
+                if good is None:
+                    return
+                at = good
+
+
+def _next_record(file: BinaryIO, partition: LogPartition, damage: int) -> int | None:
+    """Return the log offset of the first record behind `damage` that the queues can know of."""
+    end = min(partition.stop, partition.sure_end)
+    at = damage + 1
+    while at < end:
+        chunk = _read(file, at - partition.segment, min(_CHUNK_SIZE, partition.stop - at))
+        found = find_record(chunk, at)
+        if found is not None:
+            return at + found if at + found < end else None
+        if len(chunk) < _CHUNK_SIZE:
+            return None
+        at += len(chunk) - _HEAD_OVERLAP
+    return None
+
+
+def _read(file: BinaryIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    return file.read(size)

@@ -1,0 +1,322 @@
+"""A scan of commit-log bytes for many records at once: bytes in, Arrow columns out.
+
+Receives bytes and the names of columns; hands on a batch of just these. Says of every record what
+`log_scan` says, which reads what is rare (copies in topics of the system, IPv6 hosts, long topics)
+and is what the tests hold this against. Refuses to know files and Spark.
+
+How: the starts of records are walked to by their sizes; all heads are gathered and checked as
+columns. The parts of variable length are slices of the one buffer: an Arrow array over it whose
+offsets are begin, end, begin, end, … has the wanted slices as its even elements, and only these are
+copied (`log_slices`). What is not asked for is not touched.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal.isal_zlib import crc32
+from numpy.typing import NDArray
+
+from reliable_mq.reconcile.brokers.log_roles import FIRST, USUAL, Customs, is_special
+from reliable_mq.reconcile.brokers.log_scan import (
+    INVISIBLE,
+    End,
+    LogRow,
+    content_crc,
+    id_without_key,
+    read_row,
+    record_starts,
+)
+from reliable_mq.reconcile.brokers.log_schema import (
+    BODY,
+    LOG_SCHEMA,
+    PROPERTIES,
+    TIME_MAX_MS,
+    TIME_MIN_MS,
+    columns_of,
+    log_batch,
+)
+from reliable_mq.reconcile.brokers.log_slices import (
+    Ints,
+    is_ascii,
+    is_plain,
+    property_slices,
+    slices,
+)
+from reliable_mq.wire.message_id import ledger_id
+from reliable_mq.wire.properties import TAGS, UNIQ_KEY
+from reliable_mq.wire.record import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    CRC_MASK,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    body_end_in,
+    decode_record,
+)
+
+# wire/record.py draws it; both hosts IPv4.
+_HEAD_SIZE = 88
+_HEAD = np.dtype(
+    {
+        "names": [
+            *("size", "magic", "body_crc", "queue_id", "queue_offset", "commit_log_offset"),
+            *("sys_flag", "born_time", "store_time", "reconsume_times", "body_size"),
+        ],
+        "formats": [">i4", ">u4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 8, 12, 20, 28, 36, 40, 56, 72, 84],
+        "itemsize": _HEAD_SIZE,
+    }
+)
+_STORE_HOST_AT, _STORE_HOST_SIZE = 64, 8
+_V6 = BORN_HOST_V6 | STORE_HOST_V6
+
+
+def columns(
+    buffer: bytes,
+    log_offset: int | None,
+    schema: pa.Schema,
+    *,
+    check_body: bool = True,
+    customs: Customs = USUAL,
+) -> tuple[pa.RecordBatch, int, End]:
+    """Read the records that lie one after another from the beginning of `buffer`.
+
+    Args:
+        buffer: bytes of one segment, or of a pull; the first is where a record begins.
+        log_offset: the log offset of the first byte; every record must say the same of itself.
+            None: the records are from anywhere in the log, and believed about their place.
+        schema: the wanted columns, of `RECORD_SCHEMA`.
+        check_body: whether a wanted `content_crc` is computed; else it is null.
+        customs: of the broker whose log it is.
+
+    Returns:
+        The batch, how many bytes its records took, and why the scan ended.
+    """
+    starts, used, end = record_starts(buffer)
+    if not starts:
+        return pa.RecordBatch.from_pylist([], schema=schema), used, end
+    check_body = check_body and "content_crc" in schema.names
+    records = _Records(buffer, np.array(starts, np.int64), log_offset, check_body, customs)
+    if records.count < len(starts):
+        used, end = starts[records.count], End.INVALID
+    return records.batch(schema), used, end
+
+
+class _Records:
+    """The sound records at the beginning of a buffer: `count` of them, up to the first bad one.
+
+    `_usual` are those of which every column is computed at once, `_rare` the others, with the row
+    that the plain scan has for each.
+    """
+
+    def __init__(
+        self,
+        buffer: bytes,
+        starts: Ints,
+        log_offset: int | None,
+        check_body: bool,
+        customs: Customs,
+    ) -> None:
+        self._buffer, self._bytes = buffer, np.frombuffer(buffer, np.uint8)
+        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, _HEAD_SIZE)
+        heads = windows[starts].view(_HEAD)[:, 0]
+        sizes = heads["size"].astype(np.int64)
+        ends = starts + sizes
+        body_ends = starts + _HEAD_SIZE + heads["body_size"].astype(np.int64)
+        sound, property_begins = self._parts(starts, ends, body_ends, heads["body_size"])
+        if log_offset is not None:
+            sound &= heads["commit_log_offset"] == starts + log_offset
+        odd = (heads["magic"] == MAGIC_V2) | (heads["sys_flag"] & _V6 != 0)
+        count = int(np.argmin(sound | odd)) if not (sound | odd).all() else len(starts)
+        self._check_body = check_body
+        self._customs = customs
+        rows: dict[int, LogRow] = {}
+        for index in np.flatnonzero(odd[:count]).tolist():
+            row = self._row(int(starts[index]), log_offset)
+            if row is None:
+                count = index
+                break
+            rows[index] = row
+        self.count = count
+        self._starts, self._ends, self._heads = starts[:count], ends[:count], heads[:count]
+        self._body_ends, self._property_begins = body_ends[:count], property_begins[:count]
+        self._rare, self._usual = self._sorted_out(odd[:count])
+        self._rows = [
+            rows.get(index) or self._row(int(starts[index]), log_offset)
+            for index in self._rare.tolist()
+        ]
+
+    def _parts(
+        self, starts: Ints, ends: Ints, body_ends: Ints, body_sizes: Any
+    ) -> tuple[NDArray[np.bool_], Ints]:
+        """Return whose lengths add up, and where their properties begin."""
+        data = self._bytes
+        sound = (body_sizes >= 0) & (body_ends + 3 <= ends)
+        at = np.where(sound, body_ends, starts)  # of the others some place that can be read
+        begins = at + 1 + data[at].astype(np.int64) + 2
+        sound &= begins <= ends
+        begins = np.where(sound, begins, starts + 2)
+        lengths = data[begins - 2].astype(np.int64) * 256 + data[begins - 1]
+        return sound & (lengths == ends - begins), begins
+
+    def _row(self, at: int, log_offset: int | None) -> LogRow | None:
+        place = None if log_offset is None else log_offset + at
+        return read_row(self._buffer, at, place, check_body=self._check_body, customs=self._customs)
+
+    def _sorted_out(self, odd: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Return the indexes of rare and of usual records; keep the topics of the usual ones."""
+        plain = np.flatnonzero(~odd)
+        transaction = self._heads["sys_flag"][plain] & TRANSACTION_MASK
+        topics = self._slices(self._body_ends[plain] + 1, self._property_begins[plain] - 2)
+        encoded = topics.dictionary_encode()
+        names = [name.decode("utf-8", "replace") for name in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        special = np.array([is_special(name) for name in names], np.bool_)[codes]
+        rare = np.isin(transaction, INVISIBLE) | special if len(plain) else special
+        self._topics = pa.DictionaryArray.from_arrays(
+            pa.array(codes[~rare], pa.int32()), pa.array(names, pa.string())
+        )
+        return np.sort(np.concatenate((np.flatnonzero(odd), plain[rare]))), plain[~rare]
+
+    def _slices(self, begins: Ints, ends: Ints) -> pa.LargeBinaryArray:
+        return slices(self._buffer, begins, ends)
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the wanted columns of all records, in the order of the log."""
+        order = None
+        if len(self._rare):
+            places = np.concatenate((self._usual, self._rare))
+            order = pa.array(np.argsort(places, kind="stable"))
+        in_rows = [name for name in schema.names if name in LogRow._fields]
+        rare = log_batch(
+            [row for row in self._rows if row is not None], columns_of(in_rows, LOG_SCHEMA)
+        )
+        made: list[Any] = []
+        for field in schema:
+            if field.name == BODY:
+                made.append(self._bodies().cast(field.type))
+                continue
+            if field.name == PROPERTIES:
+                made.append(self._stored_properties().cast(field.type))
+                continue
+            values = _MAKERS[field.name](self, field)
+            if order is not None:
+                values = pa.concat_arrays([values, rare.column(field.name)]).take(order)
+            made.append(values)
+        return pa.record_batch(made, schema=schema)
+
+    def _bodies(self) -> pa.LargeBinaryArray:
+        begins = self._body_ends - self._heads["body_size"]
+        ends = self._body_ends.copy()
+        for index in self._odd().tolist():
+            at = int(self._starts[index])
+            ends[index] = at + body_end_in(self._buffer[at : at + 2 * _HEAD_SIZE])
+            begins[index] = ends[index] - len(decode_record(self._buffer, at).body)
+        return self._slices(begins, ends)
+
+    def _stored_properties(self) -> pa.LargeBinaryArray:
+        begins = self._property_begins.copy()
+        for index in self._odd().tolist():
+            record = decode_record(self._buffer, int(self._starts[index]))
+            begins[index] = self._ends[index] - len(record.properties)
+        return self._slices(begins, self._ends)
+
+    def _odd(self) -> Ints:
+        heads = self._heads
+        return np.flatnonzero((heads["magic"] == MAGIC_V2) | (heads["sys_flag"] & _V6 != 0))
+
+    def head_field(self, field: pa.Field) -> pa.Array:
+        """Return a number that every head has."""
+        values = self._heads[field.name][self._usual]
+        return pa.array(values.astype(field.type.to_pandas_dtype()), field.type)
+
+    def time(self, field: pa.Field) -> pa.Array:
+        """Return a time that every head has, in milliseconds there."""
+        values = self._heads[field.name][self._usual].astype(np.int64)
+        wrong = (values < TIME_MIN_MS) | (values > TIME_MAX_MS)
+        values = np.where(wrong, 0, values) * 1000
+        return pa.array(values, pa.int64(), mask=wrong if wrong.any() else None).cast(field.type)
+
+    def topics(self, field: pa.Field) -> pa.Array:
+        """Return the topic that holds the record, and to which it was sent."""
+        return self._topics.cast(field.type)
+
+    def roles(self, field: pa.Field) -> pa.Array:
+        """Return that these are first deliveries."""
+        return pa.repeat(pa.scalar(FIRST, field.type), len(self._usual))
+
+    def nothing(self, field: pa.Field) -> pa.Array:
+        """Return what first deliveries do not have."""
+        return pa.nulls(len(self._usual), field.type)
+
+    @cached_property
+    def _properties(self) -> pa.LargeBinaryArray:
+        return self._slices(self._property_begins[self._usual], self._ends[self._usual])
+
+    def message_ids(self, field: pa.Field) -> pa.Array:
+        """Return what consumers call the messages."""
+        keys, found = property_slices(self._properties, UNIQ_KEY)
+        if found.all() and is_plain(keys):
+            return keys.cast(field.type)
+        made = [
+            ledger_id(key.decode("utf-8", "replace")) if has_key else self._id_by_place(index)
+            for index, (key, has_key) in enumerate(
+                zip(keys.to_pylist(), found.tolist(), strict=True)
+            )
+        ]
+        return pa.array(made, field.type)
+
+    def _id_by_place(self, index: int) -> str:
+        which = self._usual[index]
+        at = int(self._starts[which]) + _STORE_HOST_AT
+        host = self._buffer[at : at + _STORE_HOST_SIZE]
+        place = int(self._heads["commit_log_offset"][which])
+        return ledger_id(id_without_key(b"", FIRST, host, place))
+
+    def tags(self, field: pa.Field) -> pa.Array:
+        """Return the tags, null where there is none."""
+        values, found = property_slices(self._properties, TAGS)
+        if is_ascii(values):
+            texts = values.cast(field.type)
+        else:
+            decoded = [value.decode("utf-8", "replace") for value in values.to_pylist()]
+            texts = pa.array(decoded, field.type)
+        return texts if found.all() else pc.if_else(pa.array(found), texts, None)
+
+    def content_crcs(self, field: pa.Field) -> pa.Array:
+        """Return the checksum of each body as it was sent."""
+        if not self._check_body:
+            return self.nothing(field)
+        heads = self._heads[self._usual]
+        ends = self._body_ends[self._usual]
+        view = memoryview(self._buffer)
+        bounds = zip((ends - heads["body_size"]).tolist(), ends.tolist(), strict=True)
+        packed = heads["sys_flag"] & COMPRESSED != 0
+        if not packed.any():
+            sums = [crc32(view[begin:end]) & CRC_MASK for begin, end in bounds]
+            return pa.array(sums, field.type)
+        flags = heads["sys_flag"].tolist()
+        made = [
+            content_crc(self._buffer[begin:end], flag)
+            if flag & COMPRESSED
+            else crc32(view[begin:end]) & CRC_MASK
+            for (begin, end), flag in zip(bounds, flags, strict=True)
+        ]
+        return pa.array(made, field.type)
+
+
+_MAKERS: dict[str, Callable[[_Records, pa.Field], pa.Array]] = {
+    **dict.fromkeys(LogRow._fields, _Records.head_field),
+    **dict.fromkeys(("consumer_group", "delay_level", "reason", "due_time"), _Records.nothing),
+    **dict.fromkeys(("topic", "queue_topic"), _Records.topics),
+    **dict.fromkeys(("born_time", "store_time"), _Records.time),
+    "role": _Records.roles,
+    "message_id": _Records.message_ids,
+    "tag": _Records.tags,
+    "content_crc": _Records.content_crcs,
+}

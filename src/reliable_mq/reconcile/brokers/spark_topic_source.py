@@ -1,0 +1,274 @@
+"""The topics of a running cluster as the Spark data source `reliable_mq_topic`, by pulling.
+
+Receives options; hands Spark ranges of queues, asked of the brokers once, and pulls them in Spark's
+workers as Arrow batches, each worker over connections of its own. Ours and Apache's brokers alike,
+and every topic that may be read: also `%DLQ%…`, `%RETRY%…` and the delay queues. Nothing is
+committed, and no consumer notices. Of use by itself:
+
+    register(spark)    # spark_session
+    spark.read.format("reliable_mq_topic").option("namesrv", "127.0.0.1:9876")
+        .option("topics", "%DLQ%payments").load()
+
+Options: `namesrv` name servers, joined by `;`; `part` of a broker: its `records` (as it is), or the
+`offsets` of its consumer groups; `topics` with commas between them (all but those of
+the system); `from` leave out what was stored before, ISO 8601 or `-24h`; `columns`, `checkBody` as
+of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from reliable_mq.errors import ProtocolError, Unavailable
+from reliable_mq.reconcile.brokers import topic_pulls
+from reliable_mq.reconcile.brokers.log_columns import columns
+from reliable_mq.reconcile.brokers.log_scan import End
+from reliable_mq.reconcile.brokers.log_schema import (
+    BROKER,
+    LOG_SCHEMA,
+    STORED_SCHEMA,
+    columns_of,
+    with_broker,
+    without_broker,
+)
+from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.spark_cluster import (
+    MESSAGES_PER_PARTITION,
+    TIMEOUT_SECONDS,
+    PullPartition,
+    read_cluster,
+)
+from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, Pushing, known_columns
+from reliable_mq.reconcile.brokers.topic_pulls import Came, Pulled
+from reliable_mq.reconcile.moments import parse_moment
+from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, filtered
+from reliable_mq.reconcile.source_options import names, number, one_of, option, switch
+from reliable_mq.runtime.blocking_link import BlockingLink
+
+TOPIC_FORMAT = "reliable_mq_topic"
+PARTS = {
+    RECORDS: (STORED_SCHEMA, [BROKER, *LOG_SCHEMA.names]),
+    OFFSETS: (OFFSET_SCHEMA, OFFSET_SCHEMA.names),
+}
+
+_PULL_SIZE = 4 * 1024 * 1024  # brokers give less, each by its own settings
+_BATCH_SIZE = 8 * 1024 * 1024
+_ATTEMPTS = 3  # for each pull: a broker that is started anew is away for some seconds
+_WAIT_SECONDS = 2.0
+
+
+class TopicSource(DataSource):
+    """The messages of a running cluster, one row each; see the head of this module."""
+
+    pushes_filters = False
+
+    @classmethod
+    def name(cls) -> str:
+        return TOPIC_FORMAT
+
+    def schema(self) -> StructType:
+        known, usual = PARTS[self._part()]
+        return from_arrow_schema(columns_of(names(self.options, "columns", usual), known))
+
+    def _part(self) -> str:
+        return one_of(self.options, "part", tuple(PARTS))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if self._part() == OFFSETS:
+            return self._pushing(
+                ClusterOffsetReader(
+                    option(self.options, "namesrv"),
+                    known_columns(schema, OFFSET_SCHEMA),
+                    float(number(self.options, "timeout", int(TIMEOUT_SECONDS))),
+                ),
+                OFFSET_SCHEMA,
+            )
+        since = self.options.get("from")
+        since_ms = 0
+        if since:
+            begin = parse_moment(since, "the option 'from'", datetime.now(UTC))
+            since_ms = max(0, int(begin.timestamp() * 1000))
+        chosen = known_columns(schema, STORED_SCHEMA)
+        reader = TopicReader(
+            option(self.options, "namesrv"),
+            names(self.options, "topics", ()),
+            chosen,
+            check_body=switch(self.options, "checkBody", "true"),
+            since_ms=since_ms,
+            messages_per_partition=number(
+                self.options, "messagesPerPartition", MESSAGES_PER_PARTITION
+            ),
+            timeout=float(number(self.options, "timeout", int(TIMEOUT_SECONDS))),
+        )
+        return self._pushing(reader, chosen)
+
+    def _pushing(self, reader: Any, schema: pa.Schema) -> DataSourceReader:
+        return Pushing(reader, schema) if self.pushes_filters else reader
+
+
+class FilteringTopicSource(TopicSource):
+    """The same source where Spark pushes filters down; see `FilteringLogSource`."""
+
+    pushes_filters = True
+
+
+class TopicReader(DataSourceReader):
+    """Pulls ranges of queues in Spark's workers.
+
+    Args:
+        name_servers: "host:port;host:port".
+        topics: which; none: all that may hold messages of applications.
+        schema: the wanted columns, of `STORED_SCHEMA`.
+        check_body: whether `content_crc` is computed; else it is null.
+        since_ms: leave out what was stored before, milliseconds since the epoch.
+        messages_per_partition: how many messages a partition has at most.
+        timeout: seconds that each answer may take.
+        brokers: those that are read, by their names; None: all.
+    """
+
+    def __init__(
+        self,
+        name_servers: str,
+        topics: Sequence[str],
+        schema: pa.Schema,
+        *,
+        check_body: bool = True,
+        since_ms: int = 0,
+        messages_per_partition: int = MESSAGES_PER_PARTITION,
+        timeout: float = TIMEOUT_SECONDS,
+        brokers: Collection[str] | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._name_servers = name_servers
+        self._topics = topics
+        self._schema = schema
+        self._check_body = check_body
+        self._since_ms = since_ms
+        self._messages_per_partition = messages_per_partition
+        self._timeout = timeout
+        self.conditions: tuple[Condition, ...] = ()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ledgers = read_cluster(
+            self._name_servers,
+            self._topics,
+            since_ms=self._since_ms,
+            messages_per_partition=self._messages_per_partition,
+            timeout=self._timeout,
+            brokers=self._brokers,
+        )
+        found = [each for ledger in ledgers for each in ledger.partitions]
+        return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark asks so when there is no partition at all
+            return
+        batches = read_pulls(
+            partition.value, self._schema, check_body=self._check_body, timeout=self._timeout
+        )
+        for batch in batches:
+            yield filtered(batch, self.conditions)
+
+
+class ClusterOffsetReader(DataSourceReader):
+    """Reads the committed offsets of every broker, one row for each group and queue.
+
+    Args:
+        name_servers: "host:port;host:port".
+        schema: the wanted columns, of `OFFSET_SCHEMA`.
+        timeout: seconds that each answer may take.
+    """
+
+    def __init__(self, name_servers: str, schema: pa.Schema, timeout: float) -> None:
+        self._name_servers, self._schema, self._timeout = name_servers, schema, timeout
+        self.conditions: tuple[Condition, ...] = ()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(self._name_servers)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for ledger in read_cluster(partition.value, timeout=self._timeout):
+            batch = offset_batch(ledger.broker.name, ledger.progress, ledger.queues)
+            yield filtered(batch.select(self._schema.names), self.conditions)
+
+
+_PARTITION_COLUMNS: Mapping[str, Callable[[PullPartition], object]] = {
+    BROKER: lambda each: each.broker.name,
+    "queue_topic": lambda each: each.topic,
+    "queue_id": lambda each: each.queue_id,
+}
+
+
+def can_hold(partition: PullPartition, conditions: Iterable[Condition]) -> bool:
+    """Return whether a queue may hold messages for which all conditions hold, by its name."""
+    return all(
+        value_of(partition) in (each.value if each.operator == AMONG else (each.value,))
+        for each in conditions
+        if (value_of := _PARTITION_COLUMNS.get(each.column)) and each.operator in (AMONG, EQUAL)
+    )
+
+
+def read_pulls(
+    partition: PullPartition, schema: pa.Schema, *, check_body: bool, timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a partition as batches, each of about 8 MiB of records.
+
+    What expired since the partition was made, or is damaged, is not there.
+
+    Raises:
+        Unavailable: when the broker does not answer, also not a few seconds later.
+        RemoteError, ProtocolError: when it refuses or answers nonsense.
+    """
+    found: list[bytes] = []
+    with BlockingLink(partition.broker.address, timeout) as link:
+        at = partition.begin
+        while at < partition.end:
+            pulled = _pull(link, partition, at)
+            if pulled.came is Came.END:
+                break
+            at = pulled.next_offset
+            found += [pulled.body] if pulled.body else []
+            if sum(map(len, found)) >= _BATCH_SIZE:
+                yield _batch(b"".join(found), partition, schema, check_body)
+                found.clear()
+    if found:
+        yield _batch(b"".join(found), partition, schema, check_body)
+
+
+def _pull(link: BlockingLink, partition: PullPartition, at: int) -> Pulled:
+    topic, queue_id = partition.topic, partition.queue_id
+    attempts = Retrying(
+        retry=retry_if_exception_type(Unavailable),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_fixed(_WAIT_SECONDS),
+        reraise=True,
+    )
+    try:
+        answer = attempts(
+            lambda: link.call(
+                topic_pulls.ask_messages(topic, queue_id, at, partition.end, _PULL_SIZE)
+            )
+        )
+    except Unavailable as error:
+        raise type(error)(f"broker {partition.broker.name} cannot be read: {error}") from error
+    return topic_pulls.messages_in(answer, at)
+
+
+def _batch(
+    data: bytes, partition: PullPartition, schema: pa.Schema, check_body: bool
+) -> pa.RecordBatch:
+    batch, used, end = columns(
+        data, None, without_broker(schema), check_body=check_body, customs=partition.customs()
+    )
+    if used < len(data) or end is not End.CUT:
+        raise ProtocolError(
+            f"broker {partition.broker.name} sent what is no record for queue"
+            f" {partition.queue_id} of {partition.topic}"
+        )
+    return with_broker(batch, schema, partition.broker.name)

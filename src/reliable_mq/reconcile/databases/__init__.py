@@ -1,0 +1,1 @@
+"""Ledgers in databases: rows as Arrow batches, in ranges, as Spark sources."""

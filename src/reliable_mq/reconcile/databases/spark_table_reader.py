@@ -1,0 +1,94 @@
+"""Ranges of a table in Spark's workers: which there are, and their rows as Arrow batches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from reliable_mq.reconcile.databases import sql_arrow, sql_ranges
+from reliable_mq.reconcile.databases.ledger_columns import schema_of, stored_columns, table_of
+from reliable_mq.reconcile.databases.sql_conditions import EVERYTHING
+from reliable_mq.reconcile.databases.sql_ledger import check_ledgers
+from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, conditions_of
+
+_POINTS = (EQUAL, AMONG)
+
+
+class TableReader(DataSourceReader):
+    """Reads ranges of a table in Spark's workers.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        table: the ledger's name, of `ledger_columns`.
+        prefix: of the table names.
+        window: what of it; `sql_ranges` tells how it is cut into partitions.
+        rows_per_partition: about how many rows a partition has.
+        columns: which ones, in this order (all but the content of stubs).
+        groups: only of these consumer groups (all).
+        share: of the time, how much reading may take; the rest is slept (1.0).
+
+    Raises:
+        ConfigurationError: when there is no such ledger or column.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        table: str,
+        prefix: str,
+        window: sql_ranges.IdWindow | sql_ranges.Changes,
+        rows_per_partition: int = sql_ranges.ROWS_PER_PARTITION,
+        columns: Sequence[str] | None = None,
+        groups: Sequence[str] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        self._url = url
+        self._window = window
+        self._rows_per_partition = rows_per_partition
+        held = () if groups is None else (Condition("consumer_group", AMONG, tuple(groups)),)
+        self.asked = sql_arrow.Asked(
+            ledger=table,
+            prefix=prefix,
+            columns=tuple(schema_of(table, columns).names),
+            conditions=held,
+            share=share,
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self.partitions_of(self._window)
+
+    def partitions_of(
+        self, window: sql_ranges.IdWindow | sql_ranges.Changes
+    ) -> list[InputPartition]:
+        """Return the partitions of a window of the table.
+
+        Raises:
+            ConfigurationError: the table is not there, is of an older release, or its rows do not
+                keep when they were changed, which is asked for.
+        """
+        ledger, prefix = self.asked.ledger, self.asked.prefix
+        check_ledgers(self._url, prefix, {ledger: stored_columns(self.asked.columns)})
+        if any(
+            each.column == "message_id" and each.operator in _POINTS
+            for each in self.asked.conditions
+        ):
+            return [InputPartition(EVERYTHING)]  # few rows, which an index finds
+        ranges = sql_ranges.key_ranges(self._url, ledger, prefix, window, self._rows_per_partition)
+        return [InputPartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from sql_arrow.read(self._url, replace(self.asked, part=partition.value))
+
+
+class FilteringTableReader(TableReader):
+    """Lets the database leave out rows that a query's filters leave out."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take note of what the filters say, and leave all of them to Spark, too."""
+        table = table_of(self.asked.ledger, self.asked.prefix)
+        stored = [name for name in schema_of(self.asked.ledger).names if name in table.c]
+        held = conditions_of(filters, schema_of(self.asked.ledger, stored))
+        self.asked = replace(self.asked, conditions=(*self.asked.conditions, *held))
+        return filters

@@ -1,0 +1,313 @@
+"""The rows of a ledger as Arrow batches: which statement is asked of which driver.
+
+Receives what is asked of a table; hands on batches of exactly the columns that were asked for, in
+the types of `ledger_columns`, whichever database they come from. PostgreSQL and SQLite are read by
+their ADBC drivers (`sql_adbc`), all others row by row by SQLAlchemy. It reads only.
+
+Text that is no UTF-8 is read as far as it is. A moment that no datetime can be is read as
+`sql_types.EARLIEST` or `LATEST`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Double,
+    Numeric,
+    Select,
+    Table,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from reliable_mq.reconcile.databases import sql_adbc
+from reliable_mq.reconcile.databases.ledger_columns import (
+    CONTENT,
+    CONTENT_CRC,
+    CONTENT_SIZE,
+    TIME,
+    schema_of,
+    stored_columns,
+    table_of,
+)
+from reliable_mq.reconcile.databases.sql_conditions import EVERYTHING, KeyRange, clause, in_range
+from reliable_mq.reconcile.databases.sql_connection import connected, sync_url
+from reliable_mq.reconcile.source_filters import Condition
+from reliable_mq.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
+from reliable_mq.wire.record import CRC_MASK, body_checksum
+
+BATCH_SIZE = 4 * 1024 * 1024
+"""Bytes of a batch, about; one row may be larger."""
+_BATCH_ROWS = 10_000
+_BUFFERED_ROWS = 16  # of rows with content, how many the driver may have read ahead
+
+_FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+_AFTER_LAST = "'10000-01-01+00'"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is read of a ledger.
+
+    `columns` as in `ledger_columns`; `part` the range of a key, `conditions` what must hold
+    besides. `share`: of the time, how much may pass in reading; the rest is slept.
+    """
+
+    ledger: str
+    prefix: str
+    columns: tuple[str, ...]
+    part: KeyRange = EVERYTHING
+    conditions: tuple[Condition, ...] = ()
+    share: float = 1.0
+
+
+def read(url: str, asked: Asked, *, by_rows: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are asked for, in batches of about 4 MiB, in no order.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        asked: what is read.
+        by_rows: read by SQLAlchemy also where a driver for Arrow is known; the answer is the same.
+
+    Raises:
+        ConfigurationError: a ledger or column is asked for that does not exist.
+        Unavailable, sqlalchemy.exc.SQLAlchemyError: the database failed.
+    """
+    schema = schema_of(asked.ledger, asked.columns)
+    name = "" if by_rows else sync_url(url).get_backend_name()
+    batches = _READERS.get(name, _read_rows)(url, asked)
+    for batch in _paced(batches, asked.share):
+        if batch.num_rows:
+            yield conformed(batch, schema)
+
+
+def _paced(batches: Iterator[pa.RecordBatch], share: float) -> Iterator[pa.RecordBatch]:
+    """Sleep after each batch, so that waiting for the database takes `share` of the time."""
+    while True:
+        began = time.monotonic()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        pause = (time.monotonic() - began) * (1 / share - 1)
+        yield batch
+        if pause > 0:
+            time.sleep(pause)
+
+
+def statement(asked: Asked, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
+    """Return what is asked of the database: of SQLAlchemy, or of a driver for Arrow.
+
+    The checksum of a content is made by MySQL, whose driver would take long over the content. The
+    others send the content (see `conformed`), for it costs PostgreSQL more to add up a byte than to
+    send it.
+    """
+    table = table_of(asked.ledger, asked.prefix)
+    family = family_of(dialect.name)
+    chosen = [
+        (_column if by_rows else _raw_column)(table, name, family).label(name)
+        for name in _sources(asked, family)
+    ]
+    held = [clause(table, each, family) for each in asked.conditions]
+    return select(*chosen).where(in_range(table, asked.part), *held)
+
+
+def _sources(asked: Asked, family: str) -> list[str]:
+    """Return the columns to select: what is made of the content here is not, but the content."""
+    if family == "mysql" or CONTENT_CRC not in asked.columns:
+        return list(asked.columns)
+    return stored_columns(asked.columns)
+
+
+def _column(table: Table, name: str, family: str) -> ColumnElement[Any]:
+    if name == CONTENT_SIZE:
+        length = func.length if family == "sqlite" else func.octet_length
+        return length(table.c.content)
+    if name == CONTENT_CRC:
+        return func.crc32(table.c.content).op("&")(literal_column(str(CRC_MASK)))
+    column: ColumnElement[Any] = table.c[name]
+    return cast(column, Double) if isinstance(column.type, Numeric) else column
+
+
+def _raw_column(table: Table, name: str, family: str) -> ColumnElement[Any]:
+    """Return a column as a driver can give it to Arrow: moments as such, or as SQLite's texts."""
+    column = _column(table, name, family)
+    if not isinstance(column.type, UtcDateTime):
+        return column
+    if family == "sqlite":
+        return type_coerce(column, DateTime)
+    # No Arrow type and no datetime holds what is before Christ, after 9999 or infinite.
+    raw: ColumnElement[Any] = type_coerce(column, DateTime(timezone=True))
+    return case(
+        (column < _FIRST_MOMENT, _literal(EARLIEST)),
+        (column >= literal_column(_AFTER_LAST), _literal(LATEST)),
+        else_=raw,
+    )
+
+
+def _literal(moment: datetime) -> ColumnElement[Any]:
+    return literal_column(f"TIMESTAMPTZ '{moment.isoformat()}'", DateTime(timezone=True))
+
+
+def _text(query: Select[Any], dialect: Dialect) -> str:
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+def _postgres_dialect() -> Dialect:
+    # Percent signs are not doubled for a driver, nor backslashes for a server of long ago.
+    dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    dialect._backslash_escapes = False
+    return dialect
+
+
+def postgres_text(asked: Asked) -> str:
+    """Return the statement that PostgreSQL is read by."""
+    dialect = _postgres_dialect()
+    return _text(statement(asked, dialect, by_rows=False), dialect)
+
+
+def _read_postgres(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+    return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), BATCH_SIZE)
+
+
+# What a column is to SQLite's driver is what it is in the first row.
+_EXAMPLES = {
+    pa.string(): "''",
+    pa.binary(): "x''",
+    pa.float64(): "0.0",
+    TIME: "''",
+}
+
+
+def _read_sqlite(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+    dialect: Dialect = sqlite.dialect()
+    query = statement(asked, dialect, by_rows=False)
+    kinds = schema_of(asked.ledger, [column.name for column in query.selected_columns])
+    example = ", ".join(
+        f"{_EXAMPLES.get(field.type, '0')} AS {dialect.identifier_preparer.quote(field.name)}"
+        for field in kinds
+    )
+    rows = _BATCH_ROWS
+    if CONTENT in kinds.names:
+        rows = _rows_of_batch(url, asked)
+    text = f"SELECT {example} UNION ALL {_text(query, dialect)}"
+    batches = sql_adbc.read_sqlite(sync_url(url), text, rows)
+    for number, batch in enumerate(batches):
+        yield batch.slice(1) if number == 0 else batch
+
+
+def _rows_of_batch(url: str, asked: Asked) -> int:
+    """Return how many rows fit into a batch by the largest content: SQLite's driver counts rows."""
+    table = table_of(asked.ledger, asked.prefix)
+    held = [clause(table, each, "sqlite") for each in asked.conditions]
+    largest = select(func.max(func.length(table.c.content)))
+    with connected(url) as connection:
+        size = connection.scalar(largest.where(in_range(table, asked.part), *held)) or 1
+    return max(1, min(_BATCH_ROWS, BATCH_SIZE // size))
+
+
+_READERS: dict[str, Callable[[str, Asked], Iterator[pa.RecordBatch]]] = {
+    "postgresql": _read_postgres,
+    "sqlite": _read_sqlite,
+}
+
+
+def _read_rows(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
+    schema = schema_of(asked.ledger, asked.columns)
+    with connected(url) as connection:
+        query = statement(asked, connection.dialect, by_rows=True)
+        ahead = _BUFFERED_ROWS if CONTENT in schema.names else _BATCH_ROWS
+        options = {"stream_results": True, "max_row_buffer": ahead}
+        result = connection.execution_options(**options).execute(query)
+        names = tuple(result.keys())
+        for rows in _bounded(result, names):
+            yield _batch_of_rows(names, rows, schema)
+
+
+def _bounded(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+    """Gather rows until their number or their contents are enough for a batch."""
+    place = names.index(CONTENT) if CONTENT in names else None
+    gathered: list[Sequence[Any]] = []
+    size = 0
+    for row in rows:
+        gathered.append(row)
+        size += len(row[place]) if place is not None else 0
+        if len(gathered) >= _BATCH_ROWS or size >= BATCH_SIZE:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+def _batch_of_rows(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], schema: pa.Schema
+) -> pa.RecordBatch:
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return pa.record_batch({name: _array(values, schema, name) for name, values in columns})
+
+
+def _array(values: Sequence[Any], schema: pa.Schema, name: str) -> pa.Array:
+    kind = schema.field(name).type if name in schema.names else pa.binary()
+    return pa.array(values, type=kind)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a driver's rows as `schema` wants them, with what is made of the content."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if CONTENT_CRC in schema.names and CONTENT_CRC not in columns:
+        columns[CONTENT_CRC] = checksums(columns[CONTENT])
+        columns[CONTENT_SIZE] = pc.binary_length(columns[CONTENT])
+    return pa.record_batch(
+        [_cast(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def checksums(contents: pa.BinaryArray) -> pa.Array:
+    """Return the checksum that a record of each content would have."""
+    _, offsets, values = contents.buffers()
+    data = memoryview(values or b"")
+    first = contents.offset
+    ends = memoryview(offsets).cast("i")[first : first + len(contents) + 1].tolist()
+    found = [body_checksum(data[begin:end]) for begin, end in pairwise(ends)]
+    return pc.if_else(contents.is_valid(), pa.array(found, type=pa.int32()), None)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return _readable(column) if kind == pa.string() else column
+    if kind == TIME and pa.types.is_string(column.type):
+        return _times(column)
+    return column.cast(kind)
+
+
+def _readable(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts as UTF-8. SQLite keeps whatever it was given, and one row must not end all."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = texts.cast(pa.binary()).to_pylist()
+        said = [each if each is None else each.decode(errors="replace") for each in raw]
+        return pa.array(said, type=pa.string())
+    return texts
+
+
+def _times(texts: pa.StringArray) -> pa.Array:
+    try:
+        return texts.cast(pa.timestamp("us")).cast(TIME)
+    except pa.ArrowInvalid:
+        read_one = UtcDateTime().process_result_value
+        dialect: Dialect = sqlite.dialect()
+        return pa.array([read_one(text, dialect) for text in texts.to_pylist()], type=TIME)

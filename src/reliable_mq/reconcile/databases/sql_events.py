@@ -1,0 +1,61 @@
+"""All that tables have of a few messages, as events: asked for by id, for increments."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from reliable_mq.reconcile.databases import sql_arrow
+from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB, TOLD
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
+from reliable_mq.reconcile.judgement.events import unpacked_ids
+from reliable_mq.reconcile.judgement.ledger_events import (
+    LOG_COLUMNS,
+    STUB_COLUMNS,
+    TOLD_COLUMNS,
+    log_events,
+    stub_events,
+    told_events,
+)
+from reliable_mq.reconcile.source_filters import AMONG, Condition
+
+_IDS_PER_STATEMENT = 500
+
+Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def tables_events(
+    urls: Sequence[str], prefix: str, ids: pa.Array, told_groups: Sequence[str]
+) -> pa.Table:
+    """Return stubs, consume logs and what was told of messages, as `EVENT_ROWS`.
+
+    Args:
+        urls: of the databases.
+        prefix: of the table names.
+        ids: packed ones.
+        told_groups: the groups of which only that counts what they told.
+    """
+    texts = unpacked_ids(ids).to_pylist()
+    batches = [
+        event_rows(events)
+        for at in range(0, len(texts), _IDS_PER_STATEMENT)
+        for url in urls
+        for events in _read(url, prefix, texts[at : at + _IDS_PER_STATEMENT], told_groups)
+    ]
+    return pa.Table.from_batches(batches, EVENT_ROWS)
+
+
+def _read(
+    url: str, prefix: str, ids: Sequence[str], told_groups: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    chosen = Condition("message_id", AMONG, tuple(ids))
+    asked: list[tuple[str, Sequence[str], Adapter, tuple[Condition, ...]]] = [
+        (STUB, STUB_COLUMNS, stub_events, (chosen,)),
+        (CONSUME_LOG, LOG_COLUMNS, log_events, (chosen,)),
+    ]
+    if told_groups:
+        of_groups = Condition("consumer_group", AMONG, tuple(told_groups))
+        asked.append((TOLD, TOLD_COLUMNS, told_events, (chosen, of_groups)))
+    for name, columns, events_of, conditions in asked:
+        wanted = sql_arrow.Asked(name, prefix, tuple(columns), conditions=conditions)
+        for batch in sql_arrow.read(url, wanted):
+            yield events_of(batch)

@@ -1,0 +1,177 @@
+"""What is asked of an application's database beforehand: tables, topics, groups, their size.
+
+Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the ranges of
+`sql_ranges`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, MetaData, func, inspect, select, true
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.databases.ledger_columns import (
+    COLUMNS,
+    CONSUME_LOG,
+    STUB,
+    TOLD,
+    table_of,
+)
+from reliable_mq.reconcile.databases.sql_conditions import (
+    PARKED,
+    SETTLED,
+    WAITING,
+    KeyRange,
+    in_range,
+)
+from reliable_mq.reconcile.databases.sql_connection import connected, open_engine, sync_url
+from reliable_mq.reconcile.databases.sql_ranges import (
+    ROWS_PER_PARTITION,
+    Changes,
+    IdWindow,
+    whole_ranges,
+)
+from reliable_mq.resend.sql_scheduling_tables import retention_table
+from reliable_mq.sql_schema import check_revision
+from reliable_mq.sql_types import MYSQL
+
+__all__ = [
+    "COLUMNS",
+    "CONSUME_LOG",
+    "NEEDED",
+    "ROWS_PER_PARTITION",
+    "STUB",
+    "TOLD",
+    "IdWindow",
+    "broker_names",
+    "check_ledgers",
+    "check_tables",
+    "managed_topics",
+    "open_engine",
+    "removed_until",
+    "stub_count_at_most",
+    "table_of",
+    "told_groups",
+]
+
+NEEDED = (STUB, CONSUME_LOG)
+
+
+def check_tables(url: str, prefix: str) -> None:
+    """Make sure that the ledgers' tables are there, and of this release.
+
+    Raises:
+        ConfigurationError: names the missing ones, or what an older release has left out.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
+    """
+    check_ledgers(url, prefix, {name: list(table_of(name, prefix).c.keys()) for name in NEEDED})
+
+
+def check_ledgers(url: str, prefix: str, wanted: Mapping[str, Sequence[str]]) -> None:
+    """Make sure that ledgers have the columns that are to be read of them.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        prefix: of the table names.
+        wanted: columns of tables, by the names of ledgers.
+
+    Raises:
+        ConfigurationError: names the missing tables, or what an older release has left out.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached.
+    """
+    tables = {table_of(name, prefix).name: columns for name, columns in wanted.items()}
+    place = sync_url(url).render_as_string()
+    with connected(url) as connection:
+        inspector = inspect(connection)
+        missing = sorted(tables.keys() - set(inspector.get_table_names()))
+        if missing:
+            raise ConfigurationError(
+                f"the database {place} has no table {' and no table '.join(missing)}; a wrong --db"
+                " or prefix? `reliable-mq create-tables` makes them"
+            )
+        check_revision(connection, prefix)
+        for table, columns in tables.items():
+            there = {column["name"] for column in inspector.get_columns(table)}
+            lacking = [column for column in columns if column not in there]
+            if lacking:
+                raise ConfigurationError(
+                    f"the table {table} in {place} has no column {' and no column '.join(lacking)}:"
+                    " another release has made it; run reliable-mq migrate MODULE:OBJECT"
+                )
+
+
+def removed_until(url: str, prefix: str) -> datetime | None:
+    """Return the time before which retention may have removed stubs or logs, None: it has not."""
+    duties = retention_table(MetaData(), prefix)
+    with connected(url) as connection:
+        if not inspect(connection).has_table(duties.name):
+            return None
+        of_ledgers = (duties.c.stubs_removed_until, duties.c.logs_removed_until)
+        marks = connection.execute(select(*map(func.max, of_ledgers))).one()
+    mark: datetime | None = max((each for each in marks if each is not None), default=None)
+    return None if mark is None or mark.timestamp() <= 0 else mark
+
+
+def managed_topics(url: str, prefix: str) -> list[str]:
+    """Return the topics for which a stub is there."""
+    stubs = table_of(STUB, prefix)
+    found: set[str] = set()
+    with connected(url) as connection:
+        for kind in (SETTLED, WAITING):
+            found.update(_distinct(connection, stubs.c.topic, in_range(stubs, KeyRange(kind=kind))))
+        parked = in_range(stubs, KeyRange(kind=PARKED))
+        found.update(connection.scalars(select(stubs.c.topic).where(parked).distinct()))
+    return sorted(found)
+
+
+def _distinct(
+    connection: Connection, column: Column[Any], where: ColumnElement[bool]
+) -> Iterator[str]:
+    """Yield the values of a column that an index begins with, one look-up for each."""
+    if connection.dialect.name in MYSQL:  # which looks so by itself
+        yield from connection.scalars(select(column).where(where).distinct())
+        return
+    first = select(func.min(column).label("value")).where(where)
+    found = first.cte("found", recursive=True)
+    following = select(func.min(column)).where(where, column > found.c.value).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.value.is_not(None)))
+    yield from connection.scalars(select(found.c.value).where(found.c.value.is_not(None)))
+
+
+def told_groups(urls: Sequence[str], prefix: str) -> list[str]:
+    """Return the consumer groups that are known by their notices only.
+
+    Their consume logs lie in none of these databases; of all others the log itself is read.
+    """
+    told: set[str] = set()
+    logged: set[str] = set()
+    confirmation, log = table_of(TOLD, prefix), table_of(CONSUME_LOG, prefix)
+    for url in urls:
+        with connected(url) as connection:
+            if inspect(connection).has_table(confirmation.name):
+                told.update(_distinct(connection, confirmation.c.consumer_group, true()))
+    for url in urls if told else ():
+        with connected(url) as connection:
+            logged.update(_distinct(connection, log.c.consumer_group, true()))
+    return sorted(told - logged)
+
+
+def stub_count_at_most(url: str, prefix: str) -> int:
+    """Return a bound for the number of stubs that costs the database next to nothing."""
+    key = table_of(STUB, prefix).c.seq
+    with connected(url) as connection:
+        low, high = connection.execute(select(func.min(key), func.max(key))).one()
+    return 0 if high is None else int(high - low + 1)
+
+
+def broker_names(url: str, prefix: str, window: IdWindow | Changes) -> set[str]:
+    """Return the brokers that stubs and consume logs of the window name."""
+    names: set[str] = set()
+    with connected(url) as connection:
+        for ledger in NEEDED:
+            table = table_of(ledger, prefix)
+            for part in whole_ranges(ledger, window):
+                query = select(table.c.broker_name).where(in_range(table, part)).distinct()
+                names.update(name for name in connection.scalars(query) if name)
+    return names

@@ -1,0 +1,129 @@
+"""The proof of a finding: what the ledgers say, in words and as named values. Pure.
+
+Receives a row of the result; hands on the values that matter, without the empty ones, and one
+sentence that a person on call understands.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
+
+_STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED"}
+_STATE_NAMES = {0: "RECEIVED", 1: "CONSUMED"}
+
+# Result column -> name in the evidence. What is null or empty is left out.
+_VALUES = {
+    "message_key": "message_key",
+    "ordering_key": "ordering_key",
+    "stub_seq": "stub_seq",
+    "stub_status": "stub_status",
+    "stub_count": "sends",
+    "stub_create_date": "created",
+    "stub_update_date": "stub_changed",
+    "stub_resend_time": "resend_time",
+    "stub_broker_name": "acknowledged_by",
+    "stub_queue_id": "acknowledged_queue_id",
+    "stub_offset": "acknowledged_queue_offset",
+    "stub_content_size": "content_size",
+    "stub_content_crc": "content_crc",
+    "stub_note": "note",
+    "record_copies": "records",
+    "record_broker_name": "stored_by",
+    "record_queue_id": "queue_id",
+    "record_queue_offset": "queue_offset",
+    "record_commit_log_offset": "commit_log_offset",
+    "record_size": "record_size",
+    "record_content_crc": "record_crc",
+    "record_store_time": "stored",
+    "other_commit_log_offsets": "other_commit_log_offsets",
+    "differing_commit_log_offset": "differing_commit_log_offset",
+    "differing_content_crc": "differing_crc",
+    "progress": "group_progress",
+    "queue_begin": "queue_begins_at",
+    "retries": "retries",
+    "dead_letter_offset": "dead_letter_commit_log_offset",
+    "dead_letter_reason": "dead_letter_reason",
+    "log_state": "consume_log",
+    "log_attempt": "attempts",
+    "log_owner": "lease_owner",
+    "log_lease_until": "lease_until",
+    "log_create_date": "first_received",
+    "log_consume_date": "consumed",
+    "other_consume_date": "consumed_again",
+}
+_NEWS_ABOVE_ZERO = ("retries", "queue_begin")
+_CHECKSUMS = ("stub_content_crc", "record_content_crc", "differing_content_crc")
+
+
+def evidence_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a result row that prove its verdict, ready for JSON."""
+    return {
+        name: _plain(column, row[column])
+        for column, name in _VALUES.items()
+        if row[column] not in (None, "", []) and (row[column] or column not in _NEWS_ABOVE_ZERO)
+    }
+
+
+def _plain(column: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if column == "stub_status":
+        return _STATUS_NAMES.get(value, value)
+    if column == "log_state":
+        return _STATE_NAMES.get(value, value)
+    if column in _CHECKSUMS:
+        return f"{value:08x}"
+    return value
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """Say in one sentence what is wrong and how that is known."""
+    told = evidence_of(row)
+    match Verdict(row["verdict"]):
+        case Verdict.LOST if "acknowledged_queue_offset" in told:
+            return (
+                f"acknowledged at queue {told['acknowledged_queue_id']} offset"
+                f" {told['acknowledged_queue_offset']}, which the log does not hold it at or"
+                " anywhere else"
+            )
+        case Verdict.NOT_SENT:
+            return f"committed {told.get('created', '')}, {told.get('sends', 0)} sends, no record"
+        case Verdict.SENT_NOT_MARKED:
+            return f"{_place(told)}; the stub has no position"
+        case Verdict.NOT_CONSUMED:
+            return f"{_place(told)}; the group is at {told.get('group_progress')}, without a log"
+        case Verdict.STUCK if "consume_log" in told:
+            return (
+                f"RECEIVED at attempt {told.get('attempts')}, lease ended"
+                f" {told.get('lease_until', 'long ago')}; the group has passed it"
+            )
+        case Verdict.CONSUMED_NOT_CONFIRMED:
+            return f"consumed {told.get('consumed')}; the stub is {told.get('stub_status')}"
+        case Verdict.DEAD_LETTERED:
+            reason = told.get("dead_letter_reason", "no reason given")
+            place = told.get("dead_letter_commit_log_offset")
+            return f"{reason}; dead letter at log offset {place}, {told.get('retries', 0)} retries"
+        case Verdict.CONTENT_DIFFERS:
+            return (
+                f"the stub's content has crc {told.get('content_crc')}, the record at log offset"
+                f" {told.get('differing_commit_log_offset')} has {told.get('differing_crc')}"
+            )
+        case Verdict.VOIDED_BUT_CONSUMED:
+            return f"consumed {told.get('consumed')} at attempt {told.get('attempts')}"
+        case Verdict.DUPLICATE_EFFECT:
+            return f"consumed {told.get('consumed')} and again {told.get('consumed_again')}"
+        case Verdict.ORPHAN if "commit_log_offset" in told:
+            is_known = "stub_status" in told
+            why = "its transaction was rolled back" if is_known else "no stub was ever committed"
+            return f"{_place(told)}; {why}"
+        case verdict:
+            return MEANINGS[verdict]
+
+
+def _place(told: Mapping[str, Any]) -> str:
+    return (
+        f"stored {told.get('stored')} in queue {told.get('queue_id')} at offset"
+        f" {told.get('queue_offset')} (log offset {told.get('commit_log_offset')})"
+    )

@@ -1,0 +1,276 @@
+"""What is known of each message and consumer group: the facts of the decision table. Pure.
+
+Receives traces, their rows and the world; hands on a code for each row and fact: the place of its
+value in `verdict.FACTS`. docs/reconciliation.md says in words how each fact is found.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from reliable_mq.reconcile.brokers.log_roles import DEAD, RETRY, RETRY_DELAYED
+from reliable_mq.reconcile.judgement.events import CONSUMED, DUPLICATE, LOG, NO_TIME, TELLS
+from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows
+from reliable_mq.reconcile.judgement.traces import (
+    NO_NUMBER,
+    Names,
+    Traces,
+    at,
+    firsts_of,
+    is_in,
+    spread,
+)
+from reliable_mq.reconcile.judgement.verdict import FACTS
+from reliable_mq.reconcile.judgement.world import QueueOffsets, World, microseconds
+
+_CODE = {name: {value: code for code, value in enumerate(FACTS[name])} for name in FACTS}
+# By a stub's state; the last one, at -1, is for none.
+_STATES = ("unconfirmed", "confirmed", "voided", "tombstone", "none")
+_STUB = np.array([_CODE["stub"][value] for value in _STATES], np.uint8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Traces with their rows, and the world that they are judged in.
+
+    `born` is the time of each message, in microseconds since the epoch; `unseen` how many of its
+    first deliveries are not among the traces.
+    """
+
+    traces: Traces
+    rows: Rows
+    world: World
+    progress: QueueOffsets
+    begins: QueueOffsets
+    born: np.ndarray
+    unseen: np.ndarray
+
+    @cached_property
+    def stores(self) -> Names:
+        """The store in which each event's broker has its log."""
+        return self.world.stores(self.traces.names["broker"])
+
+    @cached_property
+    def topic(self) -> np.ndarray:
+        """The topic of each row, as a code."""
+        topics: np.ndarray = self.rows.topic[self.rows.message]
+        return topics
+
+    @cached_property
+    def stub(self) -> np.ndarray:
+        """The stub of each row."""
+        stubs: np.ndarray = self.rows.stub[self.rows.message]
+        return stubs
+
+    @cached_property
+    def is_consumed(self) -> np.ndarray:
+        """Whether each row's consume log says so."""
+        is_consumed: np.ndarray = at(self.traces["state"], self.rows.log, -1) == CONSUMED
+        return is_consumed
+
+    @cached_property
+    def second_effect(self) -> np.ndarray:
+        """See `second_effects`."""
+        return second_effects(self)
+
+    def done(self, rows: np.ndarray, events: np.ndarray) -> np.ndarray:
+        """Return how far the groups of `rows` are in the queues of the events beside them.
+
+        `NO_TIME` where they have not begun.
+        """
+        queues = at(self.traces["queue_id"], events, int(NO_NUMBER))
+        names = [
+            (self.stores, at(self.stores.codes, events, 0)),
+            (self.rows.groups, self.rows.group[rows]),
+            (self.traces.names["topic"], self.topic[rows]),
+        ]
+        return self.progress.of(names, queues)
+
+    def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return store, queue and offset of each row as its stub, or else its consume log, says."""
+        stub, log = self.stub, self.rows.log
+        offset = at(self.traces["queue_offset"], stub, int(NO_TIME))
+        queue = at(self.traces["queue_id"], stub, int(NO_NUMBER))
+        is_known = offset != NO_TIME
+        return (
+            at(self.stores.codes, np.where(is_known, stub, log), 0),
+            np.where(queue != NO_NUMBER, queue, at(self.traces["queue_id"], log, int(NO_NUMBER))),
+            np.where(is_known, offset, at(self.traces["queue_offset"], log, int(NO_TIME))),
+        )
+
+
+def facts_of(case: Case) -> Mapping[str, np.ndarray]:
+    """Return a code for each row, by the fact's name."""
+    rows, traces = case.rows, case.traces
+    position = at(traces["queue_offset"], case.stub, int(NO_TIME)) != NO_TIME
+    everyone = np.bincount(
+        rows.message[rows.is_required & case.is_consumed], minlength=len(rows.start)
+    )
+    is_everyone = (rows.required > 0) & (everyone == rows.required)
+    managed = is_in(traces.names["topic"], case.world.managed)[case.topic]
+    return {
+        "stub": _STUB[at(traces["state"], case.stub, -1)],
+        "group": np.where(
+            rows.is_required,
+            _CODE["group"]["required"],
+            np.where(rows.group == 0, _CODE["group"]["ack"], _CODE["group"]["extra"]),
+        ),
+        "position": _codes("position", ("unknown", "known"))[position.astype(np.int8)],
+        "record": _record(case),
+        "progress": _progress(case),
+        "retry": _retry(case),
+        "log": _log(case),
+        "everyone": _codes("everyone", ("no", "yes"))[is_everyone[rows.message].astype(np.int8)],
+        "age": _codes("age", ("old", "fresh"))[_is_fresh(case)[rows.message].astype(np.int8)],
+        "topic": _codes("topic", ("unmanaged", "managed"))[managed.astype(np.int8)],
+    }
+
+
+def _codes(fact: str, values: tuple[str, ...]) -> np.ndarray:
+    return np.array([_CODE[fact][value] for value in values], np.uint8)
+
+
+def _record(case: Case) -> np.ndarray:
+    rows, traces, code = case.rows, case.traces, _CODE["record"]
+    stored = np.concatenate((rows.firsts, rows.delays))
+    crc = at(traces["crc"], rows.stub[traces.message[stored]], int(NO_NUMBER))
+    is_other = (crc != traces["crc"][stored]) & (crc != NO_NUMBER)
+    is_other &= traces["crc"][stored] != NO_NUMBER
+    due = rows.delays[traces["until"][rows.delays] >= case.world.late]
+
+    found = np.full(len(rows.start), code["absent"], np.uint8)
+    found[traces.message[rows.delays]] = code["overdue"]
+    found[traces.message[due]] = code["delayed"]
+    found[traces.message[rows.firsts]] = code["present"]
+    found[traces.message[stored[is_other]]] = code["differs"]
+    record = found[rows.message]
+    store, queue, offset = case.place()
+    begin = case.begins.of([(case.stores, store), (traces.names["topic"], case.topic)], queue)
+    is_absent = record == code["absent"]
+    is_gone = is_absent & (offset != NO_TIME) & (offset < begin)
+    record = np.where(is_gone, code["expired"], record)
+    return np.where(is_absent & _is_unknown(case), code["unknown"], record).astype(np.uint8)
+
+
+def _is_unknown(case: Case) -> np.ndarray:
+    """Say of each row whether the log of a broker that was not reached may hold its message."""
+    missing = case.world.missing
+    if not missing:
+        return np.zeros(len(case.rows), bool)
+    brokers, traces = case.traces.names["broker"], case.traces
+    is_sent = at(traces["queue_offset"], case.stub, int(NO_TIME)) != NO_TIME
+    named = at(brokers.codes, np.where(is_sent, case.stub, case.rows.log), -1)
+    is_missing: np.ndarray = is_in(brokers, missing)[named] | (named < 0)
+    return is_missing
+
+
+def _progress(case: Case) -> np.ndarray:
+    """Say whether each row's group has passed every first delivery."""
+    rows, code = case.rows, _CODE["progress"]
+    messages = case.traces.message[rows.firsts]
+    counts = rows.counts[messages]
+    of_row = spread(rows.start[messages], counts)
+    first = np.repeat(rows.firsts, counts)
+    done = np.maximum(case.done(of_row, first), 0)
+    is_behind = rows.first[rows.message] < 0
+    is_behind[of_row[done <= case.traces["queue_offset"][first]]] = True
+    return np.where(is_behind, code["behind"], code["passed"]).astype(np.uint8)
+
+
+def _retry(case: Case) -> np.ndarray:
+    rows, traces, code = case.rows, case.traces, _CODE["retry"]
+    found = np.full(len(rows), code["none"], np.uint8)
+    if len(rows.copies) == 0:
+        return found
+    role, row = traces["state"][rows.copies], rows.row_of_copy
+    is_retry, is_later = role == ROLE[RETRY], role == ROLE[RETRY_DELAYED]
+    retries, later = rows.copies[is_retry], rows.copies[is_later]
+    names = [
+        (case.stores, case.stores.codes[retries]),
+        (rows.groups, rows.group[row[is_retry]]),
+        (traces.names["queue_topic"], traces.names["queue_topic"].codes[retries]),
+    ]
+    done = np.maximum(case.progress.of(names, traces["queue_id"][retries]), 0)
+    found[row[is_retry][traces["queue_offset"][retries] >= done]] = code["waiting"]
+    attempt = np.zeros(len(rows), np.int64)
+    np.maximum.at(attempt, row[is_retry], traces["tries"][retries])
+    is_next = traces["tries"][later] > attempt[row[is_later]]
+    is_next &= traces["until"][later] >= case.world.late
+    found[row[is_later][is_next]] = code["waiting"]
+    is_dead = role == ROLE[DEAD]
+    is_last = _is_behind_all_firsts(case, rows.copies[is_dead])
+    found[row[is_dead][is_last]] = code["dead"]
+    return found
+
+
+def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
+    """Say of each copy whether its message was not sent again behind it.
+
+    Places in the logs of two brokers cannot be compared; the times of storing can.
+    """
+    rows, traces = case.rows, case.traces
+    firsts = rows.firsts[np.argsort(traces.message[rows.firsts], kind="stable")]
+    message = traces.message[firsts]
+    begin = np.searchsorted(message, traces.message[copies])
+    counts = np.searchsorted(message, traces.message[copies], "right") - begin
+    first = firsts[spread(begin, counts)]
+    number = np.repeat(np.arange(len(copies)), counts)
+    copy = copies[number]
+    is_before = np.where(
+        case.stores.codes[copy] == case.stores.codes[first],
+        traces["log_offset"][copy] < traces["log_offset"][first],
+        traces["seen"][copy] < traces["seen"][first],
+    )
+    is_behind = np.ones(len(copies), bool)
+    is_behind[number[is_before]] = False
+    return is_behind
+
+
+def _log(case: Case) -> np.ndarray:
+    code, log = _CODE["log"], case.rows.log
+    until = at(case.traces["until"], log, int(NO_TIME))
+    is_live = until > microseconds(case.world.as_of)
+    received = np.where(is_live, code["live"], code["dead"])
+    found = np.where(case.is_consumed, code["consumed"], received)
+    found = np.where(log < 0, code["none"], found).astype(np.uint8)
+    found[case.second_effect >= 0] = code["twice"]
+    return found
+
+
+def second_effects(case: Case) -> np.ndarray:
+    """Return for each row the consume log of another effect than the one that counts, or -1.
+
+    The same row found in two databases is a table that was copied, not a second effect.
+    """
+    rows, traces = case.rows, case.traces
+    is_effect = (traces["kind"][rows.logs] == LOG) & (traces["state"][rows.logs] == CONSUMED)
+    is_effect &= (traces["marks"][rows.logs] & DUPLICATE) == 0
+    effects, row = rows.logs[is_effect], rows.row_of_log[is_effect]
+    if np.bincount(row, minlength=1).max() < 2:
+        return np.full(len(rows), -1)
+    first = firsts_of(row, len(rows), traces["seen"][effects], effects)[row]
+    is_other = traces["seen"][effects] != traces["seen"][first]
+    is_other |= traces["changed"][effects] != traces["changed"][first]
+    others = effects[is_other]
+    return firsts_of(row[is_other], len(rows), traces["seen"][others], others)
+
+
+def _is_fresh(case: Case) -> np.ndarray:
+    """Say of each message whether it is too young to be judged, or was touched a moment ago."""
+    rows, traces, world = case.rows, case.traces, case.world
+    created = at(traces["seen"], rows.stub, int(NO_TIME))
+    wanted = at(traces["until"], rows.stub, int(NO_TIME))
+    is_fresh: np.ndarray = (
+        np.maximum(np.where(rows.stub >= 0, created, case.born), wanted) > world.late
+    )
+    newest = at(traces["changed"], rows.stub, int(NO_TIME))
+    for kind in ("seen", "changed"):
+        np.maximum.at(newest, traces.message[rows.logs], traces[kind][rows.logs])
+    np.maximum.at(newest, traces.message[rows.records], traces["seen"][rows.records])
+    is_fresh |= newest >= microseconds(world.moving_since)
+    # From another database the confirmation takes its time.
+    telling = rows.logs[(traces["marks"][rows.logs] & TELLS) != 0]
+    is_fresh[traces.message[telling[traces["changed"][telling] > world.late]]] = True
+    return is_fresh

@@ -1,0 +1,241 @@
+"""What makes an increment out of a judgement: events come back, and events are carried on. Pure.
+
+An increment reads what changed since the run before it, and everything in the tables that is open.
+With that come the events that the run before carried: those of every message whose verdicts are not
+all final, and of those that will be read again. So a message that comes without a carried event is
+new, or its verdicts were final and something touched it since: a second delivery, a person. Of
+these the tables are asked once more, by id; and their record, which was judged when it was read, is
+remembered by where the stub says that it lies.
+
+Rows are `EVENT_ROWS` throughout.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_mq.reconcile.brokers.log_roles import FIRST
+from reliable_mq.reconcile.judgement.event_rows import (
+    EVENT_ROWS,
+    NONE,
+    bodies_of,
+    names_of,
+    packed_bodies,
+    packed_names,
+)
+from reliable_mq.reconcile.judgement.events import (
+    CARRIED,
+    LOG,
+    NO_TIME,
+    RECEIVED,
+    RECORD,
+    ROLES,
+    STUB,
+    TOLD,
+    UNCONFIRMED,
+    id_times,
+    packed_ids,
+)
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.judgement.world import microseconds
+
+FINAL = (Verdict.SETTLED, Verdict.VOIDED, Verdict.UNMANAGED)
+"""Verdicts that time alone does not change. All others are judged again by every increment."""
+
+LookUp = Callable[[pa.Array], pa.Table]
+"""Returns all that the tables have of messages, by their packed ids."""
+
+
+@dataclass(frozen=True)
+class Increment:
+    """What an increment reads and what the next one will.
+
+    Args:
+        since: settled and consumed rows are read that changed at this moment or later; None: this
+            is the first increment, and everything is read.
+        next_since: the same for the increment behind this one.
+        mark: what retention has removed lies before it; None: nothing was.
+        managed: the topics for which a stub was ever written.
+    """
+
+    since: datetime | None
+    next_since: datetime
+    mark: datetime | None = None
+    managed: frozenset[str] = frozenset()
+
+
+class _Rows:
+    """Rows taken apart: numbers of the events, and a code for each message."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows.combine_chunks()
+        ids = _column(self.rows, "id").dictionary_encode()
+        self.ids = ids.dictionary
+        self.message = ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        self.body = bodies_of(_column(self.rows, "body"))
+        self.kind = self.body["kind"]
+        self.is_carried = self.body["marks"] & CARRIED != 0
+
+    def messages(self, mask: np.ndarray) -> np.ndarray:
+        """Say of each message whether the mask holds for one of its rows."""
+        found = np.zeros(len(self.ids), bool)
+        found[self.message[mask]] = True
+        return found
+
+    def among(self, ids: pa.Array) -> np.ndarray:
+        """Say of each message whether it is one of `ids`."""
+        found: np.ndarray = pc.is_in(self.ids, ids).to_numpy(zero_copy_only=False)
+        return found
+
+    def without(self, mask: np.ndarray) -> pa.Table:
+        """Return the rows for which the mask does not hold."""
+        return self.rows.filter(pa.array(~mask)) if mask.any() else self.rows
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def completed(rows: pa.Table, increment: Increment, look_up: LookUp) -> pa.Table:
+    """Return the events of whole messages, from what an increment reads and what was carried.
+
+    Args:
+        rows: events of whole messages, as far as they were read or carried.
+        increment: what was read.
+        look_up: asked for at most a few of the messages.
+    """
+    if increment.since is None:
+        return rows
+    parts = _Rows(rows)
+    known = parts.ids.filter(pa.array(parts.messages(parts.is_carried)))
+    parts = _Rows(_without_superseded(parts, increment.since))
+    asked = ~parts.among(known) & _is_incomplete(parts, increment)
+    if asked.any():
+        told = look_up(parts.ids.filter(pa.array(asked))).cast(EVENT_ROWS)
+        rest = parts.without(asked[parts.message] & (parts.kind != RECORD))
+        parts = _Rows(pa.concat_tables([rest, told]))
+    if increment.mark is not None:
+        parts = _without_removed(parts, known, increment.mark)
+    remembered = _remembered(parts, known, increment.since)
+    return pa.concat_tables([parts.rows, remembered]) if remembered.num_rows else parts.rows
+
+
+def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
+    """Leave out carried rows of tables that were read again, or would have been if still there."""
+    if not parts.is_carried.any():
+        return parts.rows
+    names = _column(parts.rows, "names").dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    stubs = parts.messages((parts.kind == STUB) & ~parts.is_carried)
+    is_old = (parts.kind == STUB) & stubs[parts.message]
+    key = parts.message * (int(names.max(initial=0)) + 1) + names
+    told = parts.kind == TOLD
+    is_old |= told & np.isin(key, key[told & ~parts.is_carried])
+    return parts.without(parts.is_carried & (is_old | _read_again(parts, microseconds(since))))
+
+
+def _is_incomplete(parts: _Rows, increment: Increment) -> np.ndarray:
+    """Say of each message whether there may be more of it than was read, if it was not carried."""
+    is_stub = parts.kind == STUB
+    has_stub = parts.messages(is_stub)
+    lacks_stub = ~has_stub & parts.messages(_is_managed(parts, increment.managed))
+    was_final = is_stub & _was_final(parts, increment.since) if increment.since else is_stub
+    incomplete: np.ndarray = lacks_stub | parts.messages(was_final)
+    return incomplete
+
+
+def _is_managed(parts: _Rows, managed: frozenset[str]) -> np.ndarray:
+    encoded = _column(parts.rows, "names").dictionary_encode()
+    topics = names_of(encoded.dictionary.to_pylist())["topic"]
+    # What a group told names no topic: its message is somebody's.
+    known = np.array([topic is None or topic in managed for topic in topics], bool)
+    is_managed: np.ndarray = known[encoded.indices.to_numpy(zero_copy_only=False)]
+    return is_managed
+
+
+def _was_final(parts: _Rows, since: datetime) -> np.ndarray:
+    """Say of each stub whether it is older than what was read, and yet was not carried.
+
+    One that was committed late, by a transaction that took long, is unconfirmed and unchanged.
+    """
+    begin = microseconds(since)
+    is_late = (parts.body["state"] == UNCONFIRMED) & (parts.body["changed"] < begin)
+    old: np.ndarray = (parts.body["seen"] < begin) & ~is_late
+    return old
+
+
+def _without_removed(parts: _Rows, known: pa.Array, mark: datetime) -> _Rows:
+    """Leave out new messages from before retention's mark: what is missing of them was removed."""
+    born = id_times(parts.ids)
+    first = np.full(len(born), np.iinfo(np.int64).max)
+    is_stub = parts.kind == STUB
+    np.minimum.at(first, parts.message[is_stub], parts.body["seen"][is_stub])
+    born = np.where(born == NO_TIME, first, born)
+    is_gone = (born < microseconds(mark)) & ~parts.among(known)
+    return _Rows(parts.without(is_gone[parts.message]))
+
+
+def _remembered(parts: _Rows, known: pa.Array, since: datetime) -> pa.Table:
+    """Return the records of messages whose verdicts were final: where their stubs say they lie."""
+    is_new = ~parts.among(known)[parts.message]
+    chosen = (parts.kind == STUB) & is_new & _was_final(parts, since)
+    stubs = parts.rows.filter(pa.array(chosen))
+    body = parts.body[chosen].copy()
+    body["kind"], body["state"], body["marks"] = RECORD, ROLES.index(FIRST), 0
+    for name in ("seen", "changed", "until", "log_offset", "tries"):
+        body[name] = NONE[body[name].dtype.itemsize]
+    body["tries"] = 0
+    encoded = _column(stubs, "names").dictionary_encode()
+    names = names_of(encoded.dictionary.to_pylist())
+    names["queue_topic"] = names["topic"]
+    names["required"] = [None] * len(names["topic"])
+    texts = packed_names(names).take(encoded.indices)
+    columns = [_column(stubs, "id"), packed_bodies(body), texts]
+    return pa.table(columns, schema=EVENT_ROWS)
+
+
+def carried(rows: pa.Table, verdicts: pa.Table, next_since: datetime) -> pa.Table:
+    """Return the events that the next increment needs: of what is open, or will be read again.
+
+    Args:
+        rows: the completed events of whole messages.
+        verdicts: on these messages.
+        next_since: see `Increment`.
+    """
+    parts = _Rows(rows)
+    final = pc.is_in(verdicts["verdict"].cast(pa.string()), pa.array([str(v) for v in FINAL]))
+    open_ids = packed_ids(verdicts["message_id"].filter(pc.invert(final)).combine_chunks())
+    again = parts.messages(_read_again(parts, microseconds(next_since)))
+    kept = (parts.among(open_ids) | again | _has_lone_copies(parts))[parts.message]
+    body = parts.body[kept].copy()
+    body["marks"] |= CARRIED
+    chosen = parts.rows.filter(pa.array(kept))
+    columns = [_column(chosen, "id"), packed_bodies(body), _column(chosen, "names")]
+    return pa.table(columns, schema=EVENT_ROWS)
+
+
+def _has_lone_copies(parts: _Rows) -> np.ndarray:
+    """Say of each message whether only its record tells of a group: no table would say it again."""
+    encoded = _column(parts.rows, "names").dictionary_encode()
+    names = names_of(encoded.dictionary.to_pylist())["consumer_group"]
+    codes = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    of_names = np.array([codes[name] for name in names], np.int64)
+    group = of_names[encoded.indices.to_numpy(zero_copy_only=False)]
+    key = parts.message * (len(codes) + 1) + group
+    is_copy = (parts.kind == RECORD) & (group != codes.get(None, -1))
+    return parts.messages(is_copy & ~np.isin(key, key[np.isin(parts.kind, (LOG, TOLD))]))
+
+
+def _read_again(parts: _Rows, begin: int) -> np.ndarray:
+    """Say of each row whether the next increment reads it anyway."""
+    body, kind = parts.body, parts.kind
+    changed = body["changed"] >= begin
+    stub = (kind == STUB) & ((body["state"] == UNCONFIRMED) | changed)
+    log = (kind == LOG) & ((body["state"] == RECEIVED) | changed)
+    told = (kind == TOLD) & changed
+    again: np.ndarray = stub | log | told
+    return again

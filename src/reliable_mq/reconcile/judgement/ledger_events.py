@@ -1,0 +1,175 @@
+"""Rows of each ledger as events. Pure: Arrow batches in, by their columns' names, `EVENTS` out."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_mq.message import NOTICE_TOPIC_PREFIX
+from reliable_mq.reconcile.brokers.log_roles import DAMAGED, SYSTEM
+from reliable_mq.reconcile.judgement.events import (
+    DUPLICATE,
+    EVENTS,
+    GIVEN_UP,
+    IN_DOUBT,
+    LOG,
+    RECORD,
+    ROLES,
+    STUB,
+    TELLS,
+    TOLD,
+    TOMBSTONE,
+    VOIDED,
+    packed_ids,
+)
+
+RECORD_COLUMNS = (
+    *("role", "commit_log_offset", "size", "topic", "consumer_group", "message_id"),
+    *("queue_topic", "queue_id", "queue_offset", "reconsume_times", "born_time", "store_time"),
+    *("content_crc", "reason", "due_time"),
+)
+STUB_COLUMNS = (
+    *("message_id", "topic", "broker_name", "queue_id", "offset", "status", "count"),
+    *("create_date", "update_date", "deliver_time", "content_crc", "content_size", "seq"),
+    *("required_groups", "given_up"),
+)
+LOG_COLUMNS = (
+    *("message_id", "topic", "consumer_group", "broker_name", "queue_id", "offset", "state"),
+    *("attempt", "create_date", "consume_date", "owner", "lease_until"),
+    *("in_doubt", "duplicate_of", "confirm_to"),
+)
+TOLD_COLUMNS = ("message_id", "consumer_group", "state", "create_date", "update_date")
+_ROLES = pa.array(ROLES)
+
+
+def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return stubs, their columns `STUB_COLUMNS`, as events.
+
+    No message has an empty body: that tells the tombstone of a half message from a voided stub.
+    """
+    status = batch["status"].cast(pa.int8())
+    is_tombstone = pc.and_(pc.equal(status, VOIDED), pc.equal(batch["content_size"], 0))
+    return _events(
+        STUB,
+        batch,
+        id=packed_ids(batch["message_id"]),
+        topic=batch["topic"],
+        broker=batch["broker_name"],
+        queue_id=batch["queue_id"],
+        queue_offset=batch["offset"],
+        state=pc.if_else(is_tombstone, pa.scalar(TOMBSTONE, pa.int8()), status),
+        tries=batch["count"],
+        seen=batch["create_date"],
+        changed=batch["update_date"],
+        until=batch["deliver_time"],
+        crc=batch["content_crc"],
+        log_offset=batch["seq"],
+        size=batch["content_size"],
+        required=batch["required_groups"],
+        marks=_marks(batch, {"given_up": GIVEN_UP}),
+    )
+
+
+def log_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return consume logs, their columns `LOG_COLUMNS`, as events.
+
+    Notices between databases are no messages of the application's and are left out.
+    """
+    batch = _without_notices(batch)
+    lease = pc.if_else(pc.is_valid(batch["owner"]), batch["lease_until"], None)
+    return _events(
+        LOG,
+        batch,
+        id=packed_ids(batch["message_id"]),
+        topic=batch["topic"],
+        consumer_group=batch["consumer_group"],
+        broker=batch["broker_name"],
+        queue_id=batch["queue_id"],
+        queue_offset=batch["offset"],
+        state=batch["state"],
+        tries=batch["attempt"],
+        seen=batch["create_date"],
+        changed=batch["consume_date"],
+        until=lease,
+        marks=_marks(batch, {"in_doubt": IN_DOUBT, "duplicate_of": DUPLICATE, "confirm_to": TELLS}),
+    )
+
+
+def told_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what consumer groups told, `TOLD_COLUMNS`, as events: as if it were their log.
+
+    Such a row has no place in a queue and no owner, and its attempts are not known.
+    """
+    consumed = pc.equal(batch["state"], 1)
+    return _events(
+        TOLD,
+        batch,
+        id=packed_ids(batch["message_id"]),
+        consumer_group=batch["consumer_group"],
+        state=batch["state"],
+        seen=batch["create_date"],
+        changed=pc.if_else(consumed, batch["update_date"], None),
+    )
+
+
+def record_events(batch: pa.RecordBatch, broker: str) -> pa.RecordBatch:
+    """Return records of a broker's log (`RECORD_COLUMNS`) as events.
+
+    Records of the system that are no message's, and notices between databases, are left out.
+    Damage has no id.
+    """
+    batch = _without_notices(batch)
+    batch = batch.filter(pc.not_equal(batch["role"], SYSTEM))
+    is_damage = pc.equal(batch["role"], DAMAGED)
+    return _events(
+        RECORD,
+        batch,
+        id=packed_ids(pc.if_else(is_damage, None, batch["message_id"])),
+        topic=batch["topic"],
+        consumer_group=batch["consumer_group"],
+        broker=pa.repeat(pa.scalar(broker), batch.num_rows),
+        queue_id=batch["queue_id"],
+        queue_offset=batch["queue_offset"],
+        state=pc.index_in(batch["role"], _ROLES),
+        tries=batch["reconsume_times"],
+        seen=batch["store_time"],
+        changed=batch["born_time"],
+        until=batch["due_time"],
+        crc=batch["content_crc"],
+        log_offset=batch["commit_log_offset"],
+        size=batch["size"],
+        queue_topic=batch["queue_topic"],
+        reason=batch["reason"],
+    )
+
+
+def _marks(batch: pa.RecordBatch, bits: dict[str, int]) -> pa.Array:
+    """Return the bits of the columns that are true, or not null where they are texts."""
+    marks = pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows)
+    for name, bit in bits.items():
+        column = batch[name]
+        is_set = column if pa.types.is_boolean(column.type) else pc.is_valid(column)
+        set_bits = pc.if_else(pc.fill_null(is_set, False), pa.scalar(bit, pa.int8()), 0)
+        marks = pc.bit_wise_or(marks, set_bits.cast(pa.int8()))
+    return marks
+
+
+def _without_notices(batch: pa.RecordBatch) -> pa.RecordBatch:
+    is_notice = pc.fill_null(pc.starts_with(batch["topic"], NOTICE_TOPIC_PREFIX), False)
+    return batch.filter(pc.invert(is_notice)) if pc.any(is_notice).as_py() else batch
+
+
+def _events(kind: int, batch: pa.RecordBatch, **columns: Any) -> pa.RecordBatch:
+    """Return columns as events; what is not among them is null, and `marks` are 0."""
+    count = batch.num_rows
+    known = {"kind": pa.repeat(pa.scalar(kind, pa.int8()), count), **columns}
+    known.setdefault("marks", pa.repeat(pa.scalar(0, pa.int8()), count))
+    return pa.record_batch(
+        [
+            known[field.name].cast(field.type)
+            if field.name in known
+            else pa.nulls(count, field.type)
+            for field in EVENTS
+        ],
+        schema=EVENTS,
+    )

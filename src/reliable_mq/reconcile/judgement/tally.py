@@ -1,0 +1,140 @@
+"""What a run counts: verdicts by what the report tells apart, and the rows of the ledgers. Pure.
+
+Every partition of the judgement counts its own and hands the result on as data, together with its
+verdicts: a partition that Spark does twice is counted once.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_mq.reconcile.brokers.log_roles import FIRST
+from reliable_mq.reconcile.judgement.doubts import Doubts
+from reliable_mq.reconcile.judgement.events import LOG, RECORD, ROLES, STUB, TOLD
+from reliable_mq.reconcile.judgement.flow import Flow
+from reliable_mq.reconcile.report.summary import Group
+
+_KEYS = ("verdict", "finding", "topic", "consumer_group")
+_MICROSECONDS_OF_DAY = 86_400_000_000
+_SUMS = ("rows", "messages", "copies", "retries")
+LEDGERS = (
+    *("stubs", "consume_logs", "first_deliveries", "other_copies"),
+    *("damaged_stretches", "damaged_bytes"),
+)
+
+
+class Tally:
+    """Counts that add up.
+
+    `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
+    arrivals; `doubts`: effects in doubt.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing counted."""
+        self.ledgers = Counter[str]()
+        self.damaged_from: int | None = None
+        self.flow = Flow()
+        self.doubts = Doubts()
+        self.carried = 0
+        self._groups: dict[tuple[Any, ...], np.ndarray] = {}
+
+    def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
+        """Count events that are no damage."""
+        records = int(np.count_nonzero(kinds == RECORD))
+        firsts = np.count_nonzero((kinds == RECORD) & (states == ROLES.index(FIRST)))
+        self.ledgers["stubs"] += int(np.count_nonzero(kinds == STUB))
+        self.ledgers["consume_logs"] += int(np.count_nonzero((kinds == LOG) | (kinds == TOLD)))
+        self.ledgers["first_deliveries"] += int(firsts)
+        self.ledgers["other_copies"] += records - int(firsts)
+
+    def add_damage(self, sizes: np.ndarray, log_offsets: np.ndarray) -> None:
+        """Count stretches of a log that are no records: their sizes, and where they begin."""
+        self.ledgers["damaged_stretches"] += len(sizes)
+        self.ledgers["damaged_bytes"] += int(sizes.sum())
+        self._begin_damage(min(log_offsets.tolist(), default=None))
+
+    def _begin_damage(self, log_offset: int | None) -> None:
+        known = [each for each in (self.damaged_from, log_offset) if each is not None]
+        self.damaged_from = min(known, default=None)
+
+    def add_verdicts(self, verdicts: pa.Table) -> None:
+        """Count rows of `judge.VERDICTS`."""
+        is_lead = verdicts["is_lead"].to_numpy()
+        copies = np.maximum(verdicts["record_copies"].to_numpy() - 1, 0)
+        counts = {
+            "rows": np.ones(len(is_lead), np.int64),
+            "messages": is_lead.astype(np.int64),
+            "copies": np.where(is_lead, copies, 0).astype(np.int64),
+            "retries": verdicts["retries"].to_numpy().astype(np.int64),
+        }
+        keys = {name: verdicts[name] for name in _KEYS}
+        times = verdicts["message_time"].cast(pa.int64())
+        keys["day"] = pc.divide(times, pa.scalar(_MICROSECONDS_OF_DAY))
+        for key, sums in _summed(keys, counts):
+            self._groups[key] = self._groups.get(key, np.zeros(len(_SUMS), np.int64)) + sums
+        self.flow.add(verdicts)
+        self.doubts.add(verdicts)
+
+    def add_carried(self, rows: pa.Table) -> None:
+        """Count the messages that are carried on to the next increment."""
+        self.carried += pc.count_distinct(rows["id"]).as_py()
+
+    def groups(self) -> list[Group]:
+        """Return the counts of verdicts by everything that the report tells apart."""
+        return [Group(*key, *map(int, sums)) for key, sums in self._groups.items()]
+
+    def ledger_counts(self) -> dict[str, int | None]:
+        """Return the counts of the ledgers' rows, as the summary has them."""
+        return {name: self.ledgers[name] for name in LEDGERS} | {"damaged_from": self.damaged_from}
+
+    def to_json(self) -> str:
+        """Return the counts as a text that `add_json` reads."""
+        groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
+        parts = (self.flow.to_data(), self.doubts.to_data())
+        data = [dict(self.ledgers), self.damaged_from, self.carried, groups, *parts]
+        return json.dumps(data)
+
+    def add_json(self, text: str) -> None:
+        """Add the counts of another tally."""
+        ledgers, damaged_from, carried, groups, flow, doubts = json.loads(text)
+        self.flow.add_data(flow)
+        self.doubts.add_data(doubts)
+        self.ledgers.update(ledgers)
+        self.carried += carried
+        self._begin_damage(damaged_from)
+        width = len(_SUMS)
+        for row in groups:
+            key = tuple(row[:-width])
+            sums = np.array(row[-width:], np.int64)
+            self._groups[key] = self._groups.get(key, np.zeros(width, np.int64)) + sums
+
+
+def _summed(
+    keys: Mapping[str, pa.ChunkedArray | pa.Array], counts: Mapping[str, np.ndarray]
+) -> Iterable[tuple[tuple[Any, ...], np.ndarray]]:
+    """Yield each combination of keys that occurs, with the sums of its rows."""
+    place = np.zeros(len(next(iter(counts.values()))), np.int64)
+    values = []
+    for column in keys.values():
+        encoded = pc.dictionary_encode(column)
+        chunk = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        values.append([*chunk.dictionary.to_pylist(), None])
+        place = place * len(values[-1]) + codes % len(values[-1])
+    encoded = pa.array(place).dictionary_encode()
+    inverse = encoded.indices.to_numpy(zero_copy_only=False)
+    found = encoded.dictionary.to_pylist()
+    sums = [np.bincount(inverse, weights=each, minlength=len(found)) for each in counts.values()]
+    for number, combined in enumerate(found):
+        key: list[Any] = []
+        rest = combined
+        for each in reversed(values):
+            rest, code = divmod(rest, len(each))
+            key.append(each[code])
+        yield tuple(reversed(key)), np.array([each[number] for each in sums], np.int64)

@@ -1,0 +1,104 @@
+"""What the judgement knows beside the events: the moment, and what few places say. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from reliable_mq.reconcile.judgement.events import NO_TIME
+from reliable_mq.reconcile.judgement.traces import Names
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_QUEUE_BITS = 32
+
+Progress = Mapping[tuple[str, str, str], Mapping[int, int]]
+Begins = Mapping[tuple[str, str], Mapping[int, int]]
+
+
+def microseconds(moment: datetime) -> int:
+    """Return a moment as microseconds since the epoch."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class World:
+    """What all messages of a run are judged by.
+
+    `as_of` is the moment of the judgement; what was born in the last `grace` is in flight, and so
+    is what changed since `moving_since`. Only messages of `since` .. `until` are judged, the end
+    excluded, None is open. `managed` are the topics for which a stub was ever written.
+
+    `progress`: (broker, group, topic) -> queue id -> the group's committed offset. `begins`:
+    (broker, topic) -> queue id -> the first message that the queue still has. `brokers` are the
+    names of the brokers whose logs were read; "" among them is one whose name is not known, which
+    every name stands for that is no other's. The logs of the brokers `missing` were not reached.
+    """
+
+    as_of: datetime
+    grace: timedelta
+    moving_since: datetime
+    managed: frozenset[str]
+    progress: Progress = field(default_factory=dict)
+    begins: Begins = field(default_factory=dict)
+    brokers: frozenset[str] = frozenset({""})
+    missing: frozenset[str] = frozenset()
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def late(self) -> int:
+        """What is younger than this, in microseconds since the epoch, is in flight."""
+        return microseconds(self.as_of - self.grace)
+
+    def stores(self, brokers: Names) -> Names:
+        """Return for a column of brokers the names under which their logs were read."""
+        known = [name if name in self.brokers else "" for name in brokers.values]
+        values = tuple(sorted({*known, ""}))
+        new = np.array([*(values.index(name) for name in known), values.index("")], np.int64)
+        return Names(new[brokers.codes], values)
+
+
+class QueueOffsets:
+    """Offsets by names and queue id, looked up for whole columns."""
+
+    def __init__(self, offsets: Progress | Begins) -> None:
+        self._places: dict[tuple[str, ...], int] = {
+            names: place for place, names in enumerate(offsets)
+        }
+        rows = sorted(
+            (place << _QUEUE_BITS | queue, offset)
+            for place, queues in enumerate(offsets.values())
+            for queue, offset in queues.items()
+            if queue >= 0
+        )
+        self._keys = np.array([*(key for key, _ in rows), -1], np.int64)
+        self._offsets = np.array([*(offset for _, offset in rows), NO_TIME], np.int64)
+
+    def of(self, names: list[tuple[Names, np.ndarray]], queues: np.ndarray) -> np.ndarray:
+        """Return the offset of each row, or `NO_TIME` where none is known.
+
+        Args:
+            names: for each part of a key, its values and a code for each row.
+            queues: the queue id of each row.
+        """
+        combined = np.zeros(len(queues), np.int64)
+        for part, codes in names:
+            combined = combined * (len(part.values) + 1) + codes + 1
+        encoded = pa.array(combined).dictionary_encode()
+        inverse = encoded.indices.to_numpy(zero_copy_only=False)
+        places = np.array(
+            [self._place(names, int(each)) for each in encoded.dictionary.to_pylist()], np.int64
+        )
+        wanted = (places[inverse] if len(places) else combined) << _QUEUE_BITS
+        wanted = np.where(queues >= 0, wanted | queues.astype(np.int64), -2)
+        at = np.minimum(np.searchsorted(self._keys[:-1], wanted), len(self._keys) - 1)
+        return np.where(self._keys[at] == wanted, self._offsets[at], NO_TIME)
+
+    def _place(self, names: list[tuple[Names, np.ndarray]], combined: int) -> int:
+        values: list[str] = []
+        for part, _ in reversed(names):
+            combined, code = divmod(combined, len(part.values) + 1)
+            values.append(part.values[code - 1] if code else "")
+        return self._places.get(tuple(reversed(values)), -1)

@@ -1,0 +1,1 @@
+"""What repairs a finding, and how it is carried out."""

@@ -1,0 +1,183 @@
+"""What repairs a finding: a literal table from verdict to action, and the plan of a run. Pure.
+
+Receives findings; hands on at most one action per message. Only verdicts whose repair cannot harm
+are repaired unasked: consumers are idempotent, so sending again is safe, and what is marked or
+confirmed is what the other ledgers prove. To give a message up is a person's decision: it is asked
+for by the verdict's name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from math import ceil
+from typing import Any
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.judgement.verdict import Verdict
+
+
+class Action(StrEnum):
+    """What is done to a stub."""
+
+    RESEND = "resend"
+    RELEASE = "release"  # a dead attempt is ended, and the message sent again
+    MARK = "mark"
+    CONFIRM = "confirm"
+    VOID = "void"
+
+
+ACTIONS: Mapping[Verdict, Action] = {
+    Verdict.NOT_SENT: Action.RESEND,
+    Verdict.LOST: Action.RESEND,
+    Verdict.NOT_CONSUMED: Action.RESEND,
+    Verdict.STUCK: Action.RESEND,  # RELEASE where a dead attempt still holds it
+    Verdict.EXPIRED: Action.RESEND,
+    Verdict.SENT_NOT_MARKED: Action.MARK,
+    Verdict.CONSUMED_NOT_CONFIRMED: Action.CONFIRM,
+}
+
+# Verdicts by which a message may be given up: nobody consumed it, and nobody will by itself.
+VOIDABLE = frozenset(
+    {Verdict.NOT_SENT, Verdict.LOST, Verdict.NOT_CONSUMED, Verdict.STUCK, Verdict.EXPIRED}
+    | {Verdict.DEAD_LETTERED}
+)
+
+# Of two actions on one message the stronger one is taken; it makes the weaker one needless.
+_STRENGTH = (Action.VOID, Action.MARK, Action.CONFIRM, Action.RESEND, Action.RELEASE)
+
+
+def _slug(text: str) -> str:
+    return "-".join(text.lower().replace(",", " ").replace("-", " ").split())
+
+
+def _check(option: str, named: frozenset[Verdict], possible: frozenset[Verdict]) -> None:
+    wrong = sorted(map(_slug, named - possible))
+    if wrong:
+        names = ", ".join(_slug(verdict) for verdict in Verdict if verdict in possible)
+        raise ConfigurationError(
+            f"{option} cannot repair {', '.join(wrong)}: a person decides; it takes {names}"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which findings are repaired.
+
+    `only`: those of these verdicts; empty: of every verdict whose repair is safe. `void`: those of
+    these verdicts are given up, whatever else would repair them.
+
+    Raises:
+        ConfigurationError: when a verdict is named that cannot be repaired so.
+    """
+
+    only: frozenset[Verdict] = frozenset()
+    void: frozenset[Verdict] = frozenset()
+
+    def __post_init__(self) -> None:
+        _check("--repair-only", self.only - self.void, frozenset(ACTIONS))
+        _check("--void", self.void, VOIDABLE)
+
+    def action_for(self, finding: Mapping[str, Any]) -> Action | None:
+        """Return what repairs a finding, or None when that is not asked for or a person decides."""
+        verdict = Verdict(finding["verdict"])
+        if finding["stub_status"] is None:
+            return None
+        if verdict in self.void:
+            return Action.VOID
+        if self.only and verdict not in self.only:
+            return None
+        if verdict is Verdict.STUCK and finding["log_owner"]:
+            return Action.RELEASE
+        return ACTIONS.get(verdict)
+
+
+ALL_THAT_IS_SAFE = Choice()
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One action on one stub, with what the run saw of it: a stub that moved since stays alone."""
+
+    message_id: str
+    action: Action
+    groups: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    seen: Mapping[str, Any]
+
+
+def plan(
+    findings: Iterable[Mapping[str, Any]], choice: Choice = ALL_THAT_IS_SAFE
+) -> Iterator[Repair]:
+    """Yield the repairs of a run's findings, one per message.
+
+    Args:
+        findings: those of one message one after the other, so that no more than one message is
+            held at a time.
+        choice: which of them are repaired.
+    """
+    for message_id, group in groupby(findings, key=lambda finding: finding["message_id"]):
+        rows = list(group)
+        choices = {
+            row["consumer_group"]: action
+            for row in rows
+            if (action := choice.action_for(row)) is not None
+        }
+        if choices:
+            action = max(choices.values(), key=_STRENGTH.index)
+            kept = [row for row in rows if choices.get(row["consumer_group"]) is action]
+            groups = tuple(row["consumer_group"] for row in kept)
+            verdicts = tuple(dict.fromkeys(row["verdict"] for row in kept))
+            yield Repair(message_id, action, groups, verdicts, kept[0])
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many stubs may be changed in a second; None: as fast as the database does it."""
+
+    per_second: float | None = None
+
+    def batch(self, most: int) -> int:
+        """Return how many to change at once: at most those of one second."""
+        return most if self.per_second is None else max(1, min(most, ceil(self.per_second)))
+
+    def wait(self, done: int, elapsed: float) -> float:
+        """Return the seconds to wait, `elapsed` after the beginning, when `done` were changed."""
+        return 0.0 if self.per_second is None else max(0.0, done / self.per_second - elapsed)
+
+
+UNBOUNDED = Rate()
+_SECONDS_OF_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_rate(text: str) -> Rate:
+    """Return the rate that a person wrote: 50/s, 600/m, 1000/h.
+
+    Raises:
+        ConfigurationError: when it is none.
+    """
+    count, _, unit = text.strip().partition("/")
+    try:
+        per_second = float(count) / _SECONDS_OF_UNIT[unit.strip()]
+    except (KeyError, ValueError):
+        per_second = 0.0
+    if not 0 < per_second < float("inf"):
+        raise ConfigurationError(
+            f"--repair-rate takes stubs per second, minute or hour, like 50/s, 600/m or 1000/h,"
+            f" not {text!r}"
+        )
+    return Rate(per_second)
+
+
+def parse_verdict(option: str, text: str) -> Verdict:
+    """Return the verdict of a name as it is printed, or with hyphens: sent-not-marked.
+
+    Raises:
+        ConfigurationError: when there is no such verdict.
+    """
+    wanted = _slug(text)
+    for verdict in Verdict:
+        if _slug(verdict) == wanted:
+            return verdict
+    names = ", ".join(_slug(verdict) for verdict in Verdict)
+    raise ConfigurationError(f"{option}: there is no verdict {text!r}; there are {names}")

@@ -1,0 +1,325 @@
+"""Carries a plan out, audited, while traffic goes on.
+
+A batch of repairs is a transaction. It locks the consume logs of its messages first and then their
+stubs, as consumers do, and waits for nobody: what somebody else has locked is being worked at, and
+is left alone, like a stub that is not any more as the run saw it. Doing the same plan twice changes
+nothing the second time.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    bindparam,
+    inspect,
+    null,
+    select,
+    update,
+)
+
+from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.sql_again import forget_attempts, release_attempts, sent_again
+from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.reconcile.databases.sql_ledger import (
+    CONSUME_LOG,
+    STUB,
+    TOLD,
+    open_engine,
+    table_of,
+)
+from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Action, Rate, Repair
+from reliable_mq.resend.sql_audit import Act, SqlAudit
+from reliable_mq.resend.sql_escalations import SqlEscalations
+from reliable_mq.resend.sql_people_tables import audit_table, escalation_table
+from reliable_mq.sql_clock import DatabaseClock
+from reliable_mq.sql_types import family_of, is_among, let_tables_be_alike, utc_datetime
+
+ACTOR = "reconcile"
+_BATCH = 500
+_AGAIN = (Action.RESEND, Action.RELEASE)
+_LOCKED = "somebody is at work on it; left alone"
+_MOVED = "the stub moved since; left alone"
+_GONE = "the stub is gone"
+_SETTLED = "the stub is settled; left alone"
+_CONSUMED = "a consumer group has consumed it; left alone"
+_OTHERS = "another required group may still consume it; left alone"
+_NO_BROKER = "no ledger names the broker; give --broker-name"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a repair works by.
+
+    `as_of` is the moment of the judgement. `broker_name` names the broker of the records that do
+    not name theirs. `clock` is this machine's, in seconds since the epoch; `ticks` are seconds
+    that nobody sets; `sleep` takes seconds.
+    """
+
+    urls: Sequence[str]
+    prefix: str
+    run_id: str
+    as_of: datetime
+    broker_name: str | None = None
+    rate: Rate = UNBOUNDED
+    clock: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair came to."""
+
+    repair: Repair
+    changed: bool
+    outcome: str
+
+
+def repair_all(order: Order, repairs: Iterable[Repair]) -> Iterator[Repaired]:
+    """Do each repair in the database in which its stub lies; yield what came of it.
+
+    No more than a batch is held at a time.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: a database failed; what was done before stays.
+    """
+    databases = [_Database(url, order) for url in order.urls]
+    rest, size = iter(repairs), order.rate.batch(_BATCH)
+    begun, done = order.ticks(), 0
+    while batch := list(islice(rest, size)):
+        if wait := order.rate.wait(done, order.ticks() - begun):
+            order.sleep(wait)
+        done += len(batch)
+        yield from _everywhere(databases, batch)
+
+
+def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[Repaired]:
+    again = sorted(each.message_id for each in batch if each.action in _AGAIN)
+    voided = [each.message_id for each in batch if each.action is Action.VOID]
+    consumed = set[str]()
+    left = {each.message_id: each for each in batch}
+    for database in databases:
+        if len(databases) > 1:
+            consumed |= database.consumed(voided)
+    for database in databases:
+        mine = [left.pop(each) for each in database.lying_here(sorted(left))]
+        here = {each.message_id for each in mine}
+        # Before the stub, so that nobody comes to a message that is sent again and gives it up.
+        for other in databases:
+            if other is not database:
+                other.free_attempts([each for each in again if each in here])
+        yield from database.apply(mine, consumed)
+    for repair in left.values():
+        yield Repaired(repair, changed=False, outcome=_GONE)
+
+
+class _Database:
+    """The tables of one database, as a repair works on them."""
+
+    def __init__(self, url: str, order: Order) -> None:
+        self._engine = _engine(url)
+        self._order = order
+        self._clock = DatabaseClock(self._engine, order.clock)
+        metadata = let_tables_be_alike(MetaData())
+        audit = audit_table(metadata, order.prefix)
+        escalations = escalation_table(metadata, order.prefix)
+        metadata.create_all(self._engine)
+        self._audit = SqlAudit(audit)
+        self._stubs = table_of(STUB, order.prefix)
+        self._logs = table_of(CONSUME_LOG, order.prefix)
+        self._escalations = SqlEscalations(self._engine, escalations, self._stubs)
+        dialect = self._engine.dialect.name
+        with self._engine.connect() as connection:
+            told = table_of(TOLD, order.prefix)
+            self._ledgers = [self._logs]
+            self._ledgers += [told] * inspect(connection).has_table(told.name)
+        self._prepare(dialect)
+
+    def _prepare(self, dialect: str) -> None:
+        stub, log = self._stubs.c, self._logs.c
+        these, of_these = (is_among(t.message_id, "ids", dialect) for t in (stub, log))
+        received = log.state == LogState.RECEIVED.value
+        attempts = select(log.message_id).where(of_these, received)
+        self._attempts = attempts
+        self._free = attempts.with_for_update(skip_locked=True)
+        self._there = select(stub.message_id).where(these)
+        columns = (stub.message_id, stub.status, stub.count, stub.update_date, stub.required_groups)
+        lock = select(*columns).where(these).order_by(stub.message_id)
+        self._lock = lock.with_for_update(skip_locked=True)
+        self._consumed = [
+            select(t.c.message_id).where(
+                is_among(t.c.message_id, "ids", dialect), t.c.state == LogState.CONSUMED.value
+            )
+            for t in self._ledgers
+        ]
+        self._forget_attempts = forget_attempts(self._logs, dialect)
+        self._release_attempts = release_attempts(self._logs, dialect)
+        self._change = update(self._stubs).where(these)
+        self._mark = update(self._stubs).where(stub.message_id == bindparam("id"))
+
+    def lying_here(self, message_ids: Sequence[str]) -> list[str]:
+        """Return those of the messages whose stub lies in this database."""
+        if not message_ids:
+            return []
+        with self._engine.connect() as connection:
+            there = set(connection.scalars(self._there, {"ids": list(message_ids)}))
+        return [each for each in message_ids if each in there]
+
+    def consumed(self, message_ids: Sequence[str]) -> set[str]:
+        """Return the messages that some group has consumed, as this database knows."""
+        if not message_ids:
+            return set()
+        with self._engine.connect() as connection:
+            return self._consumed_on(connection, message_ids)
+
+    def _consumed_on(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
+        ids = {"ids": list(message_ids)}
+        return {each for query in self._consumed for each in connection.scalars(query, ids)}
+
+    def free_attempts(self, message_ids: Sequence[str]) -> None:
+        """Let attempts start again whose stub lies in another database."""
+        if message_ids:
+            with self._engine.begin() as connection:
+                _begin(connection)
+                locked = self._locked_attempts(connection, message_ids)
+                self._start_again(connection, [e for e in message_ids if e not in locked])
+
+    def apply(self, repairs: Sequence[Repair], consumed: set[str]) -> list[Repaired]:
+        """Do `repairs` in one transaction; every one gets an audit row in it.
+
+        `consumed`: messages that other databases know to be consumed.
+        """
+        if not repairs:
+            return []
+        ids = [each.message_id for each in repairs]
+        with self._engine.begin() as connection:
+            _begin(connection)
+            at = self._clock.now_on(connection)
+            locked = self._locked_attempts(connection, ids)
+            stubs = {row.message_id: row for row in connection.execute(self._lock, {"ids": ids})}
+            voided = [each.message_id for each in repairs if each.action is Action.VOID]
+            consumed = consumed | (self._consumed_on(connection, voided) if voided else set())
+            results = []
+            for repair in repairs:
+                identity = repair.message_id
+                trouble = _LOCKED if identity in locked else self._trouble(repair, stubs, consumed)
+                results.append(Repaired(repair, not trouble, trouble or "done"))
+            self._write(connection, [each.repair for each in results if each.changed], at)
+            self._audit.write(connection, map(self._act, results), at)
+        return results
+
+    def _locked_attempts(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
+        """Lock the attempts at messages; return the messages that somebody else has locked."""
+        ids = {"ids": list(message_ids)}
+        free = Counter(connection.scalars(self._free, ids))
+        return set(Counter(connection.scalars(self._attempts, ids)) - free)
+
+    def _trouble(self, repair: Repair, stubs: Mapping[str, Any], consumed: set[str]) -> str:
+        """Return what stands against a repair."""
+        row, seen = stubs.get(repair.message_id), repair.seen
+        if row is None:
+            return _LOCKED
+        there = (row.status, row.count, row.update_date)
+        if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
+            return _MOVED
+        if repair.action is Action.MARK and self._broker_of(repair) is None:
+            return _NO_BROKER
+        if repair.action is Action.VOID:
+            if row.status != StubStatus.UNCONFIRMED:
+                return _SETTLED
+            if repair.message_id in consumed:
+                return _CONSUMED
+            if set(groups_of(row.required_groups)) - set(repair.groups):
+                return _OTHERS
+        return ""
+
+    def _write(self, connection: Connection, repairs: Sequence[Repair], at: float) -> None:
+        """Change the stubs, and what hangs on them."""
+        moment = utc_datetime(at)
+        for action in Action:
+            chosen = [each for each in repairs if each.action is action]
+            ids = {"ids": [each.message_id for each in chosen]}
+            if not chosen:
+                continue
+            if action is Action.MARK:
+                for each in chosen:
+                    marked = self._mark.values(**self._marked(each, moment))
+                    connection.execute(marked, {"id": each.message_id})
+            elif action is Action.CONFIRM:
+                connection.execute(self._change.values(**_settled(moment)), ids)
+            elif action is Action.VOID:
+                note = f"voided by {ACTOR}, run {self._order.run_id}"
+                voided = _settled(moment) | {"status": StubStatus.VOIDED.value, "note": note}
+                connection.execute(self._change.values(**voided), ids)
+                self._escalations.close(connection, ids["ids"], "void", at)
+            else:
+                self._start_again(connection, ids["ids"])
+                note = f"sent again by {ACTOR}, run {self._order.run_id}"
+                connection.execute(self._change.values(**sent_again(moment), note=note), ids)
+                self._escalations.close(connection, ids["ids"], "retry", at)
+
+    def _start_again(self, connection: Connection, message_ids: Sequence[str]) -> None:
+        ids = {"ids": list(message_ids)}
+        connection.execute(self._release_attempts, ids | {"at": self._order.as_of})
+        connection.execute(self._forget_attempts, ids)
+
+    def _broker_of(self, repair: Repair) -> str | None:
+        """Return the broker in whose log the record lies."""
+        named = repair.seen.get("record_broker_name")
+        return named or self._order.broker_name
+
+    def _marked(self, repair: Repair, at: datetime) -> dict[str, Any]:
+        """Return the columns of a stub that knows where its record is."""
+        marked = {
+            "broker_name": self._broker_of(repair),
+            "queue_id": repair.seen["record_queue_id"],
+            "offset": repair.seen["record_queue_offset"],
+            "update_date": at,
+        }
+        # The broker's acknowledgement may be all that it waited for.
+        return marked | (_settled(at) if repair.groups == ("",) else {})
+
+    def _act(self, result: Repaired) -> Act:
+        repair = result.repair
+        detail = {
+            "groups": repair.groups,
+            "verdicts": repair.verdicts,
+            "outcome": result.outcome,
+            "before": {key: repair.seen[f"stub_{key}"] for key in ("status", "count", "offset")},
+        }
+        return Act(
+            actor=ACTOR,
+            action=str(repair.action),
+            message_id=repair.message_id,
+            changed=result.changed,
+            detail=detail,
+            run_id=self._order.run_id,
+        )
+
+
+def _settled(at: datetime) -> dict[str, ColumnElement[Any] | Any]:
+    """Return the columns of a stub that is confirmed."""
+    return {"status": StubStatus.CONFIRMED.value, "resend_time": null(), "update_date": at}
+
+
+def _engine(url: str) -> Engine:
+    """Return an engine whose locks keep nobody from rows that they are not on."""
+    engine = open_engine(url)
+    if family_of(engine.dialect.name) == "mysql":
+        return engine.execution_options(isolation_level="READ COMMITTED")
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin to write at once: SQLite has no locks on rows, and reads before it locks the file."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

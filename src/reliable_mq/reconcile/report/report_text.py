@@ -1,0 +1,93 @@
+"""The report on a terminal: tables of rich, plain text when piped."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from reliable_mq.reconcile.judgement.verdict import FINDINGS, MEANINGS, Verdict
+from reliable_mq.reconcile.report.report_chart import spell_ms
+
+FINDINGS_PRINTED_MAX = 50
+_QUANTILES = ("p50", "p90", "p99", "max")
+
+
+def print_report(summary: Mapping[str, Any], console: Console) -> None:
+    """Print verdicts, findings with their proof, repairs, latencies, and where the report is."""
+    console.print(_verdicts(summary))
+    for finding in summary["findings"][:FINDINGS_PRINTED_MAX]:
+        _print_finding(finding, console)
+    hidden = summary["findings_total"] - min(len(summary["findings"]), FINDINGS_PRINTED_MAX)
+    if hidden > 0:
+        console.print(f"… and {hidden} more findings; all of them are in the Parquet files")
+    if summary["repair"]:
+        _print_repair(summary["repair"], console)
+    if any(summary["latency_ms"].values()):
+        console.print()
+        console.print(_latencies(summary["latency_ms"]))
+    for name, lack in summary["whole"].items():
+        if lack:
+            line = f"not whole: {name}: {lack}"
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+    if summary.get("told"):
+        console.print(f"told     {summary['told']} new findings to the notifiers", highlight=False)
+    console.print(f"report   {summary['report']}", soft_wrap=True, highlight=False)
+    console.print(f"verdicts {summary['parquet']}", soft_wrap=True, highlight=False)
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=None, pad_edge=False)
+
+
+def _verdicts(summary: Mapping[str, Any]) -> Table:
+    table = _table(f"{summary['messages']:,} messages, {summary['rows']:,} verdicts")
+    table.add_column("verdict")
+    table.add_column("count", justify="right")
+    table.add_column("meaning", style="dim")
+    for name, count in summary["verdicts"].items():
+        verdict = Verdict(name)
+        style = "bold red" if verdict in FINDINGS else "green"
+        table.add_row(f"[{style}]{name}[/]", f"{count:,}", MEANINGS[verdict])
+    return table
+
+
+def _latencies(latencies: Mapping[str, Any]) -> Table:
+    table = _table("latency")
+    table.add_column("from … to")
+    for name in ("messages", *_QUANTILES):
+        table.add_column(name, justify="right")
+    for name, latency in latencies.items():
+        if latency:
+            quantiles = (spell_ms(latency[each]) for each in _QUANTILES)
+            table.add_row(name, f"{latency['count']:,}", *quantiles)
+    return table
+
+
+def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
+    group = finding["consumer_group"] or "-"
+    head = f"{finding['verdict']}: {finding['message_id']} {finding['topic']} {group}"
+    console.print()
+    console.print(head, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"  {finding['says']}", markup=False, highlight=False, soft_wrap=True)
+    proof = ", ".join(f"{name}={value}" for name, value in finding["evidence"].items())
+    console.print(f"  {proof}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"  repair: {finding['repair'] or 'a person decides'}", style="dim")
+
+
+def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
+    table = Table(title=f"repair ({repair['mode']})", title_justify="left", box=None)
+    for column in ("message", "action", "consumer groups", "because", "outcome"):
+        table.add_column(column, overflow="fold")
+    for action in repair["actions"][:FINDINGS_PRINTED_MAX]:
+        table.add_row(
+            action["message_id"],
+            action["action"],
+            ", ".join(action["consumer_groups"]),
+            ", ".join(action["verdicts"]),
+            action["outcome"],
+        )
+    console.print()
+    console.print(table)
+    sent = f", {repair['sent']} sent" if "sent" in repair else ""
+    console.print(f"{repair['changed']} of {repair['planned']} stubs changed{sent}")

@@ -1,0 +1,111 @@
+"""What a run is asked for. Pure."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.repairs.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate
+from reliable_mq.reconcile.runs.run_folder import RUNS_KEPT
+
+REPAIRS = ("plan", "apply")
+FINDINGS_KEPT_MAX = 100_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked for. `now` is the moment of the judgement.
+
+    `database` keeps the record of the run; `others` are further ones with stubs or consume logs.
+    `out` is a folder of this machine, or the URI of one on a file system that Spark knows. Of the
+    findings the first `findings_max` are written into the table; the folder has all. Of the runs'
+    folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
+    `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
+    `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
+    repaired, and how fast. `tells`: people are told of what is new. `export`: where the ledgers are
+    written first, to be judged from there. `ledgers`: an export to judge in place of databases and
+    store, as of its time; such a run has no row. `increment`: go on where the last increment ended;
+    with `anew`, read everything, and let increments go on from there.
+    """
+
+    database: str
+    store: str
+    out: Path | str
+    now: datetime
+    grace: timedelta
+    since: datetime | None = None
+    until: datetime | None = None
+    repair: str | None = None
+    prefix: str = "rmq_"
+    broker_name: str | None = None
+    others: tuple[str, ...] = ()
+    findings_max: int = FINDINGS_KEPT_MAX
+    runs_kept: int = RUNS_KEPT
+    memory_bytes: int | None = None
+    choice: Choice = ALL_THAT_IS_SAFE
+    rate: Rate = UNBOUNDED
+    tells: bool = False
+    export: str | None = None
+    ledgers: str | None = None
+    stores: tuple[str, ...] = ()
+    cluster: str | None = None
+    partial: bool = False
+    db_share: float = 1.0
+    increment: bool = False
+    anew: bool = False
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """All databases, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.database, *self.others))))
+
+
+def check(options: Options) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigurationError: names them.
+    """
+    if options.repair not in (None, *REPAIRS):
+        raise ConfigurationError(f"--repair takes plan or apply, not {options.repair!r}")
+    if not 0 < options.db_share <= 1:
+        raise ConfigurationError(
+            f"--db-share takes a share above 0, at most 1, not {options.db_share}"
+        )
+    if options.since and options.until and options.since >= options.until:
+        raise ConfigurationError("--since must be before --until")
+    if options.ledgers is not None and options.repair is not None:
+        raise ConfigurationError("--repair needs the databases: give --db and --store")
+    from_logs = (options.store, *options.stores, options.cluster, options.export)
+    if options.ledgers is not None and (options.databases or any(from_logs)):
+        raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
+    if options.export is not None and (options.cluster or options.partial):
+        raise ConfigurationError("--export writes whole logs: give --store, and no --partial")
+    if options.increment:
+        _check_increment(options)
+
+
+def _check_increment(options: Options) -> None:
+    if options.since is not None or options.until is not None:
+        raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
+    if options.ledgers is not None or options.export is not None:
+        raise ConfigurationError("--increment reads databases and store: no --ledgers, no --export")
+    if options.cluster is not None or options.partial:
+        raise ConfigurationError("--increment goes by offsets of logs: --store, and no --partial")
+
+
+def judged_since(options: Options, mark: datetime | None) -> Options:
+    """Leave out the time from which retention has removed stubs or logs: its ledgers are not whole.
+
+    What the broker still holds from then would be called an orphan, what was consumed be missed.
+
+    Raises:
+        ConfigurationError: when nothing is left to judge.
+    """
+    if mark is None or (options.since is not None and options.since >= mark):
+        return options
+    if options.until is not None and options.until <= mark:
+        raise ConfigurationError(
+            f"retention has removed messages from before {mark.isoformat()}: --until must be later"
+        )
+    return replace(options, since=mark)

@@ -1,0 +1,141 @@
+"""Ledgers as Parquet: all that a reconciliation reads, kept whole, so that others can check it.
+
+Receives where the ledgers are; hands on a folder that any reader of Parquet understands, with one
+folder for each ledger. It goes by Spark's own writers, so the folder may be on any file system that
+Spark knows. `about` is written last: a folder without it is no export.
+
+`stubs`, `consume_logs`, `confirmations`: the tables without the messages' content; `database`
+counts the databases from 0. `records`: those of every broker's log, `broker` names it. `progress`
+(`broker`, `consumer_group`, `topic`, `queue_id`, `offset`): where a group reads on. `queue_begins`
+(`broker`, `topic`, `queue_id`, `offset`): the first message that a queue still has. `about`: one
+row: the `version` of this layout, when it was `exported`, `removed_until` when retention had
+removed messages, how many `databases`, which `brokers`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.brokers import file_store
+from reliable_mq.reconcile.brokers.file_queues import read_progress
+from reliable_mq.reconcile.brokers.spark_log_source import LOG_FORMAT
+from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB, TOLD
+from reliable_mq.reconcile.databases.spark_table_source import TABLE_FORMAT
+
+VERSION = 1
+ABOUT, RECORDS, PROGRESS, QUEUE_BEGINS = "about", "records", "progress", "queue_begins"
+TABLES = {
+    "stubs": STUB,
+    "consume_logs": CONSUME_LOG,
+    "confirmations": TOLD,
+}
+_QUEUE = [("topic", pa.string()), ("queue_id", pa.int32()), ("offset", pa.int64())]
+_PROGRESS = pa.schema([("broker", pa.string()), ("consumer_group", pa.string()), *_QUEUE])
+_QUEUE_BEGINS = pa.schema([("broker", pa.string()), *_QUEUE])
+_ABOUT = pa.schema(
+    [
+        ("version", pa.int32()),
+        ("exported", pa.timestamp("us", tz="UTC")),
+        ("removed_until", pa.timestamp("us", tz="UTC")),
+        ("databases", pa.int32()),
+        ("brokers", pa.list_(pa.string())),
+    ]
+)
+
+
+def export_ledgers(
+    spark: SparkSession,
+    uri: str,
+    *,
+    urls: Sequence[str],
+    prefix: str,
+    stores: Mapping[str, str],
+    now: datetime,
+    removed_until: datetime | None = None,
+) -> None:
+    """Write all ledgers to a folder.
+
+    Args:
+        spark: a session in which the ledgers' sources are registered.
+        uri: the folder to be made, on any file system that Spark knows.
+        urls: of the databases.
+        prefix: of their tables.
+        stores: the store directory of each broker by its name; "" for one without a name.
+        now: the time of the export, as of which it can be judged.
+        removed_until: what retention has removed of them.
+
+    Raises:
+        ConfigurationError: when the folder holds something already.
+    """
+    _refuse_what_is_there(spark, uri)
+    tables = {
+        folder: [_table(spark, url, table, prefix) for url in urls]
+        for folder, table in TABLES.items()
+    }
+    for folder, frames in tables.items():
+        numbered = [each.withColumn("database", lit(at)) for at, each in enumerate(frames)]
+        _together(numbered).write.parquet(f"{uri}/{folder}")
+    _together([_log(spark, path, name) for name, path in stores.items()]).write.parquet(
+        f"{uri}/{RECORDS}"
+    )
+    _small(spark, _progress(stores)).write.parquet(f"{uri}/{PROGRESS}")
+    _small(spark, _queue_begins(stores)).write.parquet(f"{uri}/{QUEUE_BEGINS}")
+    about = [[VERSION], [now], [removed_until], [len(urls)], [list(stores)]]
+    _small(spark, pa.table(about, schema=_ABOUT)).write.parquet(f"{uri}/{ABOUT}")
+
+
+def _refuse_what_is_there(spark: SparkSession, uri: str) -> None:
+    java: Any = spark._jvm
+    path = java.org.apache.hadoop.fs.Path(uri)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    if files.exists(path) and len(files.listStatus(path)):
+        raise ConfigurationError(f"{uri} holds something already; export to a new folder")
+
+
+def _table(spark: SparkSession, url: str, table: str, prefix: str) -> DataFrame:
+    reader = spark.read.format(TABLE_FORMAT).option("url", url).option("table", table)
+    return reader.option("prefix", prefix).load()
+
+
+def _log(spark: SparkSession, path: str, broker: str) -> DataFrame:
+    reader = spark.read.format(LOG_FORMAT).option("path", path)
+    return reader.load().withColumn("broker", lit(broker))
+
+
+def _together(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _small(spark: SparkSession, table: pa.Table) -> DataFrame:
+    return spark.createDataFrame(table).coalesce(1)
+
+
+def _progress(stores: Mapping[str, str]) -> pa.Table:
+    rows = [
+        (broker, group, topic, queue, offset)
+        for broker, store in stores.items()
+        for (group, topic), queues in read_progress(store).items()
+        for queue, offset in queues.items()
+    ]
+    return _of_rows(rows, _PROGRESS)
+
+
+def _queue_begins(stores: Mapping[str, str]) -> pa.Table:
+    rows = [
+        (broker, topic, queue, offset)
+        for broker, store in stores.items()
+        for (topic, queue), offset in file_store.read_layout(store).queue_begins.items()
+    ]
+    return _of_rows(rows, _QUEUE_BEGINS)
+
+
+def _of_rows(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)

@@ -1,0 +1,65 @@
+"""The events of exported ledgers.
+
+Receives the folder of an export (`spark_export`), on any file system that Spark knows: its own
+readers read it. Hands on all its ledgers in the shape that the job judges.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
+from reliable_mq.reconcile.judgement.ledger_events import (
+    log_events,
+    record_events,
+    stub_events,
+    told_events,
+)
+from reliable_mq.reconcile.runs.spark_export import RECORDS
+
+Adapter = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Makes events of the rows of one ledger, in Spark's workers."""
+
+    events_of: Adapter
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the events of each batch."""
+        for batch in batches:
+            yield event_rows(self.events_of(batch))
+
+
+def exported_events(spark: SparkSession, uri: str) -> DataFrame:
+    """Return all exported ledgers as events.
+
+    A group that has no consume log is judged by what it told the database of the stub.
+    """
+    logs = spark.read.parquet(f"{uri}/consume_logs")
+    told = spark.read.parquet(f"{uri}/confirmations")
+    own = logs.select("consumer_group").distinct()
+    frames: list[tuple[DataFrame, Adapter]] = [
+        (spark.read.parquet(f"{uri}/stubs"), stub_events),
+        (logs, log_events),
+        (told.join(own, "consumer_group", "left_anti"), told_events),
+        (spark.read.parquet(f"{uri}/{RECORDS}"), exported_record_events),
+    ]
+    schema = from_arrow_schema(EVENT_ROWS)
+    adapted = [frame.mapInArrow(Adapted(events_of), schema) for frame, events_of in frames]
+    return reduce(DataFrame.union, adapted)
+
+
+def exported_record_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records as events, each of the broker that it names."""
+    brokers = batch["broker"].unique().to_pylist()
+    events = [
+        record_events(batch.filter(pc.equal(batch["broker"], broker)), broker) for broker in brokers
+    ]
+    return pa.concat_batches(events) if events else record_events(batch, "")

@@ -1,0 +1,73 @@
+"""Exported ledgers, judged as if they were the databases and stores themselves.
+
+Receives the folder of an export (`spark_export`), on any file system that Spark knows; hands on
+what it says of itself, and what a run has to know beforehand.
+"""
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.brokers.spark_brokers import UNNAMED, BrokerLogs
+from reliable_mq.reconcile.databases.sql_ranges import IdWindow
+from reliable_mq.reconcile.runs.spark_export import ABOUT, PROGRESS, QUEUE_BEGINS, RECORDS, VERSION
+from reliable_mq.reconcile.runs.spark_job import Ledgers
+
+
+class Export(NamedTuple):
+    """What an export says of itself. `removed_until`: what retention had removed by then."""
+
+    exported: datetime
+    removed_until: datetime | None
+
+
+def open_export(spark: SparkSession, uri: str) -> Export:
+    """Return what an export says of itself.
+
+    Raises:
+        ConfigurationError: when the folder is no whole export, or one that this release, or this
+            job, cannot read.
+    """
+    try:
+        (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
+    except (AnalysisException, ValueError) as error:
+        raise ConfigurationError(f"{uri} is no export of ledgers, or not a whole one") from error
+    if about["version"] != VERSION:
+        raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
+    removed_until = about["removed_until"]
+    return Export(_utc(about["exported"]), removed_until and _utc(removed_until))
+
+
+def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
+    """Return an export as the ledgers of a job, with what all its messages are judged by."""
+    progress: dict[tuple[str, str, str], dict[int, int]] = {}
+    for row in spark.read.parquet(f"{uri}/{PROGRESS}").collect():
+        queues = progress.setdefault((row["broker"], row["consumer_group"], row["topic"]), {})
+        queues[row["queue_id"]] = row["offset"]
+    begins: dict[tuple[str, str], dict[int, int]] = {}
+    for row in spark.read.parquet(f"{uri}/{QUEUE_BEGINS}").collect():
+        begins.setdefault((row["broker"], row["topic"]), {})[row["queue_id"]] = row["offset"]
+    (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
+    logs = BrokerLogs(
+        {UNNAMED: uri}, progress=progress, begins=begins, brokers=frozenset(about["brokers"])
+    )
+    stubs = spark.read.parquet(f"{uri}/stubs")
+    log_size = spark.read.parquet(f"{uri}/{RECORDS}").agg({"size": "sum"}).collect()[0][0]
+    return Ledgers(
+        urls=(),
+        prefix="",
+        logs=logs,
+        window=IdWindow(),
+        managed=sorted(row["topic"] for row in stubs.select("topic").distinct().collect()),
+        stub_count_max=stubs.count(),
+        log_size=log_size or 0,
+        export=uri,
+    )
+
+
+def _utc(moment: datetime) -> datetime:
+    """Return what Spark gives as a time of this machine, without a zone, as the time it is."""
+    return moment.astimezone(UTC)

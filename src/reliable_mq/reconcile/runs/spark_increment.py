@@ -1,0 +1,86 @@
+"""An increment as a run: what was read before it, what it reads, what it hands to the next one.
+
+Receives the options of a run and its ledgers; hands on the ledgers as an increment reads them, and
+what its row says. What is carried on lies in the run's own folder, so that it is whole exactly when
+the run is; the managed topics lie beside it.
+"""
+
+import json
+from dataclasses import replace
+from datetime import datetime
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from sqlalchemy import make_url
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.databases import sql_ledger
+from reliable_mq.reconcile.databases.sql_visibility import visible_until
+from reliable_mq.reconcile.runs.run_folder import CARRIED, RunFolder
+from reliable_mq.reconcile.runs.run_plan import Ends, Plan, Previous, plan_of
+from reliable_mq.reconcile.runs.spark_job import Ledgers
+
+MANAGED = "managed.json"
+_EVENTS_OF_A_MESSAGE = 4
+_MESSAGE_SIZE = 1_000  # bytes of one in the log, about
+
+
+def increment_plan(
+    previous: Previous, ledgers: Ledgers, as_of: datetime, mark: datetime | None
+) -> Plan:
+    """Find out how far the ledgers can be read now, behind the increment `previous`.
+
+    Raises:
+        ConfigurationError: when the ledgers are not those of the last increment.
+    """
+    read_to = {_place(url): min(visible_until(url), as_of) for url in dict.fromkeys(ledgers.urls)}
+    bounds = ledgers.logs.bounds
+    ends = Ends(read_to, {name: max(bounds[name]) for name in bounds})
+    begins = {name: begin for name, (begin, _) in bounds.items()}
+    return plan_of(previous, ends, begins, mark, frozenset(ledgers.managed))
+
+
+def _place(url: str) -> str:
+    """Return a database's URL as it may stand in a table: without password and options."""
+    return make_url(url).set(query={}, password=None).render_as_string()
+
+
+def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: Plan) -> Ledgers:
+    """Return ledgers as an increment reads them.
+
+    Raises:
+        ConfigurationError: when what the last increment carried is not there.
+    """
+    size = sum(high - low for low, high in plan.log_ranges.values())
+    ledgers = replace(
+        ledgers,
+        increment=plan.increment,
+        log_ranges=plan.log_ranges,
+        log_size=size,
+        window=sql_ledger.IdWindow(),
+    )
+    if plan.previous.ends is None:
+        return ledgers
+    state = f"{plan.previous.state}/{CARRIED}"
+    try:
+        carried = spark.read.parquet(state).count()
+        text = spark.read.text(f"{plan.previous.state}/{MANAGED}", wholetext=True).collect()[0][0]
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"what the last increment carried is not at {state}: --increment --full reads"
+            " everything, and the increments go on from there"
+        ) from error
+    read = size // _MESSAGE_SIZE + carried // _EVENTS_OF_A_MESSAGE
+    managed = sorted({*ledgers.managed, *json.loads(text)})
+    return replace(
+        ledgers,
+        carried=state,
+        managed=managed,
+        increment=replace(plan.increment, managed=frozenset(managed)),
+        stub_count_max=min(read, ledgers.stub_count_max),
+    )
+
+
+def remember_topics(folder: RunFolder, ledgers: Ledgers) -> None:
+    """Keep which topics are managed: retention may remove the last stub of one."""
+    folder.write(MANAGED, json.dumps(sorted(ledgers.managed)) + "\n")

@@ -1,0 +1,145 @@
+"""Opens the ledgers of a run: databases and logs, or an export of them.
+
+Receives the options of a run; hands on where its ledgers are, with what is read of them beforehand
+because it is small. What can be wrong with them is found here, before anything is written.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+from sqlalchemy import make_url
+
+from reliable_mq.reconcile.brokers.spark_brokers import (
+    UNNAMED,
+    BrokerLogs,
+    hold_against,
+    named_stores,
+    open_logs,
+)
+from reliable_mq.reconcile.databases import sql_ledger
+from reliable_mq.reconcile.databases.sql_changed_names import ChangedNames, changed_names
+from reliable_mq.reconcile.databases.sql_clocks import clock_skew
+from reliable_mq.reconcile.moments import first_id
+from reliable_mq.reconcile.report.summary import LOG
+from reliable_mq.reconcile.runs.run_options import Options, judged_since
+from reliable_mq.reconcile.runs.spark_export import export_ledgers
+from reliable_mq.reconcile.runs.spark_import import exported_ledgers, open_export
+from reliable_mq.reconcile.runs.spark_job import Ledgers
+
+_SMALL_LOG_SIZE = 512 * 1024 * 1024
+_SMALL_STUB_COUNT = 250_000
+
+
+def removed_until(options: Options) -> datetime | None:
+    """Return the time before which retention may have removed rows of any database, None: none."""
+    marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
+    return max((each for each in marks if each is not None), default=None)
+
+
+def whole_of(options: Options, logs: BrokerLogs) -> dict[str, str | None]:
+    """Return what was read, and what is missing of it: nothing, or the run is a partial one."""
+    if options.ledgers is not None:
+        return {f"export {options.ledgers}": None}
+    tables = (f"tables of {make_url(url).render_as_string()}" for url in options.databases)
+    whole: dict[str, str | None] = dict.fromkeys((*tables, LOG, "consumer progress"))
+    return whole | {f"log of broker {name}": why for name, why in sorted(logs.missing.items())}
+
+
+def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> Ledgers:
+    """Write the ledgers, if asked to; return them as they are to be read."""
+    if options.export is None:
+        return ledgers
+    export_ledgers(
+        *(spark, options.export),
+        urls=options.databases,
+        prefix=options.prefix,
+        stores={
+            name or options.broker_name or UNNAMED: path
+            for name, path in ledgers.logs.stores.items()
+        },
+        now=options.now,
+        removed_until=removed_until(options),
+    )
+    return replace(ledgers, export=options.export)
+
+
+def open_exported(spark: SparkSession, options: Options) -> tuple[Options, Ledgers]:
+    """Return what is to be judged of an export, as of its time."""
+    uri = options.ledgers or ""
+    export = open_export(spark, uri)
+    options = replace(options, now=export.exported, store=uri)
+    return judged_since(options, export.removed_until), exported_ledgers(spark, uri)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Ledgers, whether they are small, and the brokers that the tables name."""
+
+    ledgers: Ledgers
+    is_small: bool
+    brokers: frozenset[str]
+
+
+def open_ledgers(options: Options, changed_since: datetime | None = None) -> Opened:
+    """Look for all that can be wrong with databases and logs.
+
+    Args:
+        options: of the run.
+        changed_since: from when an increment reads; None: everything is read. Of the tables only
+            that is asked for topics and brokers.
+
+    Raises:
+        ConfigurationError, StoreError: they cannot be used.
+        Unavailable, RemoteError, ProtocolError: a broker cannot be read.
+        sqlalchemy.exc.SQLAlchemyError: a database cannot be reached.
+    """
+    stores = named_stores(each for each in (options.store, *options.stores) if each)
+    logs = open_logs(stores, options.cluster, is_partial=options.partial)
+    for url in options.databases:
+        sql_ledger.check_tables(url, options.prefix)
+    window = sql_ledger.IdWindow(
+        first_id(options.since) if options.since else None,
+        first_id(options.until) if options.until else None,
+    )
+    names = _names(options, window, changed_since)
+    counts = (sql_ledger.stub_count_at_most(url, options.prefix) for url in options.databases)
+    stubs = sum(counts)
+    is_small = logs.size <= _SMALL_LOG_SIZE and stubs <= _SMALL_STUB_COUNT
+    ledgers = Ledgers(
+        urls=options.databases,
+        prefix=options.prefix,
+        logs=logs,
+        window=window,
+        managed=sorted(names.topics),
+        told_groups=sql_ledger.told_groups(options.databases, options.prefix),
+        stub_count_max=stubs,
+        db_share=options.db_share,
+        log_size=logs.size,
+        skew_seconds=clock_skew(options.databases, options.grace),
+    )
+    return Opened(ledgers, is_small, names.brokers)
+
+
+def _names(
+    options: Options, window: sql_ledger.IdWindow, changed_since: datetime | None
+) -> ChangedNames:
+    if changed_since is not None:
+        return changed_names(options.databases, options.prefix, changed_since)
+    topics: set[str] = set()
+    brokers: set[str] = set()
+    for url in options.databases:
+        topics.update(sql_ledger.managed_topics(url, options.prefix))
+        brokers |= sql_ledger.broker_names(url, options.prefix, window)
+    return ChangedNames(frozenset(topics), frozenset(brokers))
+
+
+def of_its_brokers(options: Options, opened: Opened) -> tuple[Options, Ledgers]:
+    """Hold the logs against the brokers that the tables name; see `hold_against`."""
+    logs, claimed = hold_against(
+        opened.ledgers.logs,
+        opened.brokers,
+        claimed=options.broker_name,
+        is_partial=options.partial,
+    )
+    return replace(options, broker_name=claimed), replace(opened.ledgers, logs=logs)

@@ -1,0 +1,284 @@
+"""One reconciliation from the ledgers to its report: what the command line calls.
+
+Everything that can be wrong with the input is looked for before Spark starts (`spark_opening`). A
+run has a folder of its own, and ends as `conclusion` says, so that no partial report looks whole.
+"""
+
+import json
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from sqlalchemy.exc import SQLAlchemyError
+
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.message import new_message_id
+from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs
+from reliable_mq.reconcile.judgement.evidence import evidence_of
+from reliable_mq.reconcile.repairs.repair import plan
+from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
+from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
+from reliable_mq.reconcile.report.sql_digest import tell
+from reliable_mq.reconcile.report.summary import FINDINGS_SHOWN_MAX, summarize
+from reliable_mq.reconcile.runs import conclusion
+from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
+from reliable_mq.reconcile.runs.run_folder import VERDICTS, RunFolder, RunFolders
+from reliable_mq.reconcile.runs.run_options import Options, check, judged_since
+from reliable_mq.reconcile.runs.run_plan import (
+    Plan,
+    Previous,
+    previous_of,
+    row_of,
+    since_of,
+    told_of,
+)
+from reliable_mq.reconcile.runs.spark_causes import cause
+from reliable_mq.reconcile.runs.spark_increment import (
+    increment_ledgers,
+    increment_plan,
+    remember_topics,
+)
+from reliable_mq.reconcile.runs.spark_job import Ledgers, Moment, judge_ledgers
+from reliable_mq.reconcile.runs.spark_opening import (
+    export_if_asked,
+    of_its_brokers,
+    open_exported,
+    open_ledgers,
+    removed_until,
+    whole_of,
+)
+from reliable_mq.reconcile.runs.spark_result import Result
+from reliable_mq.reconcile.runs.spark_run_folders import HadoopRunFolders
+from reliable_mq.reconcile.runs.spark_session import session
+from reliable_mq.reconcile.runs.sql_outcome import (
+    last_increment,
+    let_retention_pass,
+    recorded_runs,
+    write_outcome,
+)
+
+__all__ = ["Options", "SparkFailed", "reconcile"]
+
+
+def reconcile(options: Options) -> dict[str, Any]:
+    """Do one run and return its summary; docs/reconciliation.md names the fields.
+
+    Raises:
+        ConfigurationError, StoreError: the input cannot be used; nothing was written.
+        OSError: the output cannot be written; no report was.
+        SparkFailed: Spark ended the run; no report was written.
+        sqlalchemy.exc.SQLAlchemyError: the database cannot be reached.
+    """
+    started = time.monotonic()
+    check(options)
+    ledgers, going_on, is_small = None, None, False
+    if options.ledgers is None:
+        mark = removed_until(options)
+        options = options if options.increment else judged_since(options, mark)
+        previous = _previous(options)
+        opened = open_ledgers(options, since_of(previous))
+        is_small = opened.is_small
+        options, ledgers = of_its_brokers(options, opened)
+        if previous is not None:
+            going_on = increment_plan(previous, ledgers, options.now, mark)
+            if previous.ends is None:  # it is a run over everything, as any other
+                options = judged_since(options, mark)
+    run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
+    try:
+        with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
+            if ledgers is None:
+                options, ledgers = open_exported(spark, options)
+            elif options.export is not None:
+                ledgers = export_if_asked(spark, options, ledgers)
+            elif going_on is not None:
+                ledgers = increment_ledgers(spark, ledgers, going_on)
+            folders = _folders(spark, options.out)
+            folders.sweep(partial(_recorded, options))
+            run = _Run(spark, options, ledgers, going_on, run_id, folders.begin(run_id))
+            summary = _one_run(run, _Clock(started, time.monotonic()))
+            folders.keep(options.runs_kept, _needed(options, run_id))
+            if options.tells:
+                summary["told"] = tell(options.databases, options.prefix, summary)
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        raise SparkFailed(cause(f"{error}")) from error
+    return summary
+
+
+def _previous(options: Options) -> Previous | None:
+    """Return what an increment goes on from; None: the run is none."""
+    if not options.increment:
+        return None
+    return previous_of(last_increment(options.database, options.prefix), anew=options.anew)
+
+
+def _needed(options: Options, run_id: str) -> set[str]:
+    """Return whose folders have to stay: this run's, and that of the last increment."""
+    last = last_increment(options.database, options.prefix) if options.database else None
+    return {run_id} if last is None else {run_id, last["run_id"]}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run under way; `going_on` is None where it is no increment."""
+
+    spark: SparkSession
+    options: Options
+    ledgers: Ledgers
+    going_on: Plan | None
+    run_id: str
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class _Clock:
+    started: float
+    spark_began: float
+
+    def seconds(self) -> dict[str, float]:
+        return {
+            "session": round(self.spark_began - self.started, 2),
+            "all": round(time.monotonic() - self.started, 2),
+        }
+
+
+def _folders(spark: SparkSession, out: Path | str) -> RunFolders:
+    text = str(out)
+    if "://" in text and not text.startswith("file://"):
+        return HadoopRunFolders(spark, text)
+    return LocalRunFolders(Path(text.removeprefix("file://")))
+
+
+def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
+    try:
+        summary, result = _judge(run)
+        summary["seconds"] = clock.seconds()
+        conclusion.keep(run.folder, summary, lambda summary: _record(run, summary, result))
+    except BaseException:
+        if not _may_have_a_row(run.options, run.run_id):
+            run.folder.remove()
+        raise
+
+    def repair() -> dict[str, Any]:
+        repaired = _repair(run.options, run.run_id, result)
+        summary["seconds"] = clock.seconds()
+        return repaired
+
+    applies = run.options.repair == "apply" and summary["findings_total"] > 0
+    conclusion.finish(run.folder, summary, repair if applies else None)
+    return summary
+
+
+def _recorded(options: Options, run_ids: Collection[str]) -> Collection[str]:
+    """Return which of these runs have a row; of those without a database nobody can tell."""
+    if not options.database:
+        return run_ids
+    return recorded_runs(options.database, options.prefix, run_ids)
+
+
+def _may_have_a_row(options: Options, run_id: str) -> bool:
+    """Return whether a run is, or may be, in the table: then its folder has to stay."""
+    try:
+        return bool(options.database and _recorded(options, (run_id,)))
+    except SQLAlchemyError:  # nobody can tell now; the next run asks again and sweeps it
+        return True
+
+
+class SparkFailed(ReliableMQError):
+    """Spark ended a run: a ledger or the output went away, or the machine is too small."""
+
+
+def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
+    """Write the verdicts; return the summary of the run, and the verdicts."""
+    options, folder, going_on = run.options, run.folder, run.going_on
+    window = (options.since, options.until)
+    moment = Moment(options.now, options.grace, *window, run.ledgers.skew_seconds)
+    tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
+    result = Result(run.spark, folder.uri)
+    groups = tally.groups()
+    found = sum(group.rows for group in groups if group.is_finding)
+    if found:
+        result.sort_findings(found)
+    summary = summarize(
+        run_id=run.run_id,
+        moment=_moment_fields(moment, run.ledgers.logs),
+        ledgers=tally.ledger_counts(),
+        groups=groups,
+        findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
+        flow=tally.flow,
+        whole=whole_of(options, run.ledgers.logs)
+        | (dict(going_on.lost) if going_on is not None else {}),
+    )
+    summary["in_doubt"] = tally.doubts.told()
+    is_planned = options.repair == "plan" and found
+    summary["repair"] = _repair(options, run.run_id, result) if is_planned else None
+    summary["findings_kept"] = min(found, options.findings_max)
+    if going_on is not None:
+        remember_topics(folder, run.ledgers)
+        summary["increment"] = told_of(going_on, tally.carried)
+    return summary, result
+
+
+def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
+    def text(when: datetime | None) -> str | None:
+        return when.isoformat().replace("+00:00", "Z") if when else None
+
+    return {
+        "as_of": text(moment.as_of),
+        "since": text(moment.since),
+        "until": text(moment.until),
+        "grace_seconds": moment.grace.total_seconds(),
+        "store": logs.told(),
+    }
+
+
+def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
+    repairs = plan(rows.findings(), options.choice)
+    if options.repair == "plan":
+        return outcome_of("plan", ((repair, False, "planned") for repair in repairs))
+    order = Order(
+        urls=options.databases,
+        prefix=options.prefix,
+        run_id=run_id,
+        as_of=options.now,
+        broker_name=options.broker_name,
+        rate=options.rate,
+    )
+    done = repair_all(order, repairs)
+    return outcome_of("apply", ((each.repair, each.changed, each.outcome) for each in done))
+
+
+def _record(run: _Run, summary: Mapping[str, Any], rows: Result) -> None:
+    options, going_on = run.options, run.going_on
+    if not options.database:
+        return
+    row = {
+        "run_id": summary["run_id"],
+        "as_of": options.now,
+        "since": options.since,
+        "until": options.until,
+        "grace_seconds": options.grace.total_seconds(),
+        "store": summary["store"],
+        "verdicts": json.dumps(summary["verdicts"]),
+        "ledgers": json.dumps(summary["ledgers"]),
+        "findings": summary["findings_total"],
+        "is_clean": summary["clean"],
+        "finish_date": datetime.now(UTC),
+        "report": summary["report"],
+    }
+    if going_on is not None:
+        row |= row_of(going_on, summary["increment"]["carried"]) | {"state": run.folder.uri}
+    findings = islice(rows.findings(), options.findings_max)
+    proved = ((row, evidence_of(row)) for row in findings)
+    write_outcome(options.database, options.prefix, row, proved, datetime.now(UTC))
+    if going_on is not None:
+        seen = going_on.increment.next_since
+        let_retention_pass(options.databases, options.prefix, seen)
