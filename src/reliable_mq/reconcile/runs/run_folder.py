@@ -2,6 +2,7 @@
 
     out/run-<id>/owner              while the run is under way
     out/run-<id>/verdicts.parquet
+    out/run-<id>/findings.parquet   once more, by themselves: files sorted by message
     out/run-<id>/carried.parquet    of an increment: what the next one needs
     out/run-<id>/report.html
     out/run-<id>/summary.json       last: a folder that has it is whole
@@ -10,17 +11,28 @@
 `file_run_folders` does it with files of this machine, `spark_run_folders` by Hadoop's file systems.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Protocol
 
 FOLDER_PREFIX = "run-"
 OWNER, SUMMARY, REPORT, VERDICTS = "owner", "summary.json", "report.html", "verdicts.parquet"
 LATEST = "latest.json"
 CARRIED = "carried.parquet"
+FINDINGS = "findings.parquet"
+FINDINGS_ORDER = ("message_id", "consumer_group")
+FINDINGS_AT_ONCE = 50_000
+"""So many rows of findings one process has in memory."""
 RUNS_KEPT = 7
 
 Known = Callable[[Collection[str]], Collection[str]]
 """Says which of these runs are in the table of runs."""
+
+
+class Result(Protocol):
+    """What a run found, as it lies in its folder; every reader of it begins here."""
+
+    def findings(self) -> Iterator[dict[str, Any]]:
+        """Yield every finding, sorted by message id and consumer group."""
 
 
 class RunFolder(Protocol):

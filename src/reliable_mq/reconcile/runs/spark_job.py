@@ -20,7 +20,7 @@ from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS
 from reliable_mq.reconcile.judgement.increments import Increment
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
-from reliable_mq.reconcile.runs.run_folder import CARRIED
+from reliable_mq.reconcile.runs.run_folder import CARRIED, FINDINGS
 from reliable_mq.reconcile.runs.spark_exported_events import exported_events
 from reliable_mq.reconcile.runs.spark_judge import (
     CARRIED_ROWS,
@@ -96,8 +96,9 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
 
     Args:
         uri: the folder to be made; all workers and this process must reach it. One of files
-            (`file://`) the workers write to by themselves, others through Spark. What an increment
-            carries on goes into the folder `CARRIED` beside it.
+            (`file://`) the workers write to by themselves, and the findings once more into the
+            folder `FINDINGS` beside it; others through Spark. What an increment carries on goes
+            into the folder `CARRIED` beside it.
     """
     judging = Judging(
         _world(ledgers, moment),
@@ -114,11 +115,11 @@ def judge_ledgers(spark: SparkSession, ledgers: Ledgers, moment: Moment, uri: st
 
 
 def _write_files(events: DataFrame, judging: Judging, folder: Path) -> Tally:
-    folder.mkdir(parents=True)
-    folders = [folder]
+    folders = [folder, folder.parent / FINDINGS]
     if judging.increment is not None:
         folders.append(folder.parent / CARRIED)
-        folders[1].mkdir()
+    for each in folders:
+        each.mkdir(parents=True)
     task = FileTask(judging, *map(str, folders))
     tally = Tally()
     files = set()

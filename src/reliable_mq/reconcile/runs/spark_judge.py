@@ -112,11 +112,12 @@ class Judging:
 class FileTask:
     """Writes a Parquet file into `folder` and yields one row of `FILES`.
 
-    A file of the same name goes into `carried`, if there is such a folder.
+    Files of the same name go into `findings` and, if there is such a folder, into `carried`.
     """
 
     judging: Judging
     folder: str
+    findings: str
     carried: str | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -125,11 +126,13 @@ class FileTask:
         name = f"part-{os.urandom(8).hex()}.parquet"
         with ExitStack() as files:
             writer = files.enter_context(_writer(self.folder, name, VERDICTS))
+            finder = files.enter_context(_writer(self.findings, name, VERDICTS))
             carry = _nowhere
             if self.carried is not None:
                 carry = files.enter_context(_writer(self.carried, name, EVENT_ROWS)).write_table
             for verdicts in self.judging.verdicts(batches, tally, carry):
                 writer.write_table(verdicts)
+                finder.write_table(verdicts.filter(verdicts["finding"]))
         yield pa.record_batch([[name], [tally.to_json()]], schema=FILES)
 
 

@@ -30,8 +30,9 @@ from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
 from reliable_mq.reconcile.report.sql_digest import tell
 from reliable_mq.reconcile.report.summary import FINDINGS_SHOWN_MAX, summarize
 from reliable_mq.reconcile.runs import conclusion
+from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
-from reliable_mq.reconcile.runs.run_folder import VERDICTS, RunFolder, RunFolders
+from reliable_mq.reconcile.runs.run_folder import VERDICTS, Result, RunFolder, RunFolders
 from reliable_mq.reconcile.runs.run_options import Options, check, judged_since
 from reliable_mq.reconcile.runs.run_plan import (
     Plan,
@@ -56,7 +57,7 @@ from reliable_mq.reconcile.runs.spark_opening import (
     removed_until,
     whole_of,
 )
-from reliable_mq.reconcile.runs.spark_result import Result
+from reliable_mq.reconcile.runs.spark_result import SparkResult
 from reliable_mq.reconcile.runs.spark_run_folders import HadoopRunFolders
 from reliable_mq.reconcile.runs.spark_session import session
 from reliable_mq.reconcile.runs.sql_outcome import (
@@ -202,11 +203,9 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     window = (options.since, options.until)
     moment = Moment(options.now, options.grace, *window, run.ledgers.skew_seconds)
     tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
-    result = Result(run.spark, folder.uri)
     groups = tally.groups()
     found = sum(group.rows for group in groups if group.is_finding)
-    if found:
-        result.sort_findings(found)
+    result = _result(run, found)
     summary = summarize(
         run_id=run.run_id,
         moment=_moment_fields(moment, run.ledgers.logs),
@@ -225,6 +224,16 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         remember_topics(folder, run.ledgers)
         summary["increment"] = told_of(going_on, tally.carried)
     return summary, result
+
+
+def _result(run: _Run, found: int) -> Result:
+    scheme, _, path = run.folder.uri.partition("://")
+    if scheme == "file":
+        return FileResult(Path(path))
+    result = SparkResult(run.spark, run.folder.uri)
+    if found:
+        result.sort_findings(found)
+    return result
 
 
 def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
