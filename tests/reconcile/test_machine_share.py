@@ -74,7 +74,7 @@ def test_without_control_groups_it_is_the_machine_that_counts(tmp_path: Path) ->
 
 def test_partitions_are_small_enough_for_a_worker_and_at_least_one_for_each() -> None:
     assert partitions_for(0, 2) == 2
-    assert partitions_for(10 * GIB, 2) == 160
+    assert partitions_for(10 * GIB, 2) == 80
 
 
 OUT_OF_MEMORY = """\

@@ -17,7 +17,7 @@ _WORKER_MIB = 512
 _BESIDE_MIB, _BESIDE_MIB_MIN = 768, 512
 _SHARE = 0.8  # of what the machine has: it has other things to do, too
 MEMORY_MIB_MIN = _HEAP_MIB_MIN + _WORKER_MIB + _BESIDE_MIB_MIN
-PARTITION_BYTES = 64 * _MIB
+PARTITION_BYTES = 128 * _MIB
 _PARTITIONS_MAX = 2_000
 
 
@@ -71,5 +71,5 @@ def share_of(machine_bytes: int, cpus: int, wanted_bytes: int | None = None) -> 
 
 
 def partitions_for(row_bytes: int, cores: int) -> int:
-    """Return into how many parts so many bytes of rows are cut, each small enough for a worker."""
+    """Return into how many parts so many bytes of rows are cut: small ones, and few."""
     return min(max(cores, -(-row_bytes // PARTITION_BYTES)), _PARTITIONS_MAX)

@@ -20,6 +20,7 @@ from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS
 from reliable_mq.reconcile.judgement.increments import Increment
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
+from reliable_mq.reconcile.runs.machine_share import partitions_for
 from reliable_mq.reconcile.runs.run_folder import CARRIED, FINDINGS
 from reliable_mq.reconcile.runs.spark_exported_events import exported_events
 from reliable_mq.reconcile.runs.spark_judge import (
@@ -38,7 +39,6 @@ MOVING_SECONDS_MIN = 5.0
 _CLOCK_MARGIN_SECONDS = 1.0
 _FILES = "file://"
 _EVENT_SIZE = 160  # bytes of an event between the shuffle's two sides
-_PARTITION_SIZE = 128 * 1024 * 1024
 _RECORD_SIZE_MIN = 300  # bytes of a message with next to no body
 
 
@@ -174,10 +174,9 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
 
 
 def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:
-    """Return how many partitions the events are brought together in: small ones, and few."""
+    """Return in how many partitions the events are brought together."""
     events = 3 * ledgers.stub_count_max + ledgers.log_size // _RECORD_SIZE_MIN
-    needed = -(-events * _EVENT_SIZE // _PARTITION_SIZE)
-    return max(needed, spark.sparkContext.defaultParallelism)
+    return partitions_for(events * _EVENT_SIZE, spark.sparkContext.defaultParallelism)
 
 
 def _world(ledgers: Ledgers, moment: Moment) -> World:
