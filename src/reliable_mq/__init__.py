@@ -27,15 +27,21 @@ if TYPE_CHECKING:
     from reliable_mq.app.keyed_function import IdempotentCall
     from reliable_mq.client.asyncio_client import AsyncClient
     from reliable_mq.client.connecting.security import TLS, Credentials
+    from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
+    from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
     from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Sql, Subscription
+    from reliable_mq.client.consuming.thread_pulling import PullConsumer
+    from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
     from reliable_mq.client.settings import ClientSettings
     from reliable_mq.client.thread_client import Client
-    from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
+    from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
     from reliable_mq.outbox.schema import schema
     from reliable_mq.outbox.sql_transaction import AsyncTransaction, Transaction
 
 _HOMES = {
     "AsyncClient": "reliable_mq.client.asyncio_client",
+    "AsyncPullConsumer": "reliable_mq.client.consuming.asyncio_pulling",
+    "AsyncSimpleConsumer": "reliable_mq.client.consuming.asyncio_sharing",
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
@@ -46,11 +52,14 @@ _HOMES = {
     "IdempotentCall": "reliable_mq.app.keyed_function",
     "Later": "reliable_mq.client.consuming.subscription",
     "Message": "reliable_mq.message",
+    "MessageQueue": "reliable_mq.message",
+    "PullConsumer": "reliable_mq.client.consuming.thread_pulling",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
+    "SimpleConsumer": "reliable_mq.client.consuming.thread_sharing",
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",
     "TLS": "reliable_mq.client.connecting.security",
@@ -61,6 +70,8 @@ _HOMES = {
 __all__ = [
     "TLS",
     "AsyncClient",
+    "AsyncPullConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTransaction",
     "Client",
     "ClientSettings",
@@ -71,11 +82,14 @@ __all__ = [
     "IdempotentCall",
     "Later",
     "Message",
+    "MessageQueue",
+    "PullConsumer",
     "ReceivedMessage",
     "Reject",
     "ReliableMQ",
     "Retry",
     "SendResult",
+    "SimpleConsumer",
     "Sql",
     "Subscription",
     "Transaction",

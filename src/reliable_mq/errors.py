@@ -24,6 +24,7 @@
     ├── ProtocolError          theirs; the bytes are not what the protocol says
     │   ├── FrameError             a frame that cannot be cut from the stream
     │   └── RecordError            bytes that are no stored record
+    ├── LeaseLost              yours; handling took longer than its lease, it comes again
     ├── AddressRefused         the system does not let us listen there; the text says why
     ├── StoreError             the store directory cannot be used
     │   ├── StoreInUse             another process holds it
@@ -149,6 +150,10 @@ class FrameError(ProtocolError):
 
 class RecordError(ProtocolError):
     """These bytes are no stored record."""
+
+
+class LeaseLost(ReliableMQError):
+    """A message was not in the caller's hands any more; it is delivered again, or settled."""
 
 
 class AddressRefused(ReliableMQError):

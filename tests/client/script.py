@@ -9,7 +9,7 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError
@@ -73,6 +73,8 @@ class World:
                 raise ConnectionLost(f"{step.address} is dead")
             self.posts.append(step)
             return None
+        if isinstance(step, Work):
+            return step.function()
         self.waits.append(step.seconds)
         self.seconds += step.seconds
         return None
@@ -181,6 +183,8 @@ def group_of(
     queues: Mapping[str, int],
     settings: ClientSettings | None = None,
     client_id: str = "client-a",
+    polled: bool = False,
+    is_member: bool = True,
 ) -> ConsumerGroup:
     """Return a consumer group whose topics, its retry topic's included, are at `queues`."""
     settings = settings or ClientSettings()
@@ -199,6 +203,8 @@ def group_of(
         settings=settings,
         routes=routes,
         producer=Producer(settings, routes, random_bytes),
+        polled=polled,
+        is_member=is_member,
     )
 
 

@@ -7,14 +7,19 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import Literal, Protocol, Self, TypeVar
 
 from reliable_mq.client.administering import admin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer, PullOptions
+from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.file_offsets import FileOffsets
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
@@ -24,12 +29,20 @@ from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.wire.codes import RequestCode
 
 T = TypeVar("T")
 
 DEFAULT_SETTINGS = ClientSettings()
+
+
+class Reader(Protocol):
+    """What the client closes when it is closed."""
+
+    async def close(self) -> None:
+        """Give up what it reads."""
 
 
 class AsyncClient(AsyncEngine):
@@ -54,6 +67,7 @@ class AsyncClient(AsyncEngine):
         self.transactions = AsyncTransactions(flows, self.run, self.membership.produce_everywhere)
         self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         self._consumers: dict[str, AsyncPushConsumer] = {}
+        self._readers: set[Reader] = set()
         self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
         #: the messages of `send` that are on their way
         self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
@@ -71,7 +85,8 @@ class AsyncClient(AsyncEngine):
         Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`.
         """
         links = self._started()
-        await asyncio.gather(*(consumer.close() for consumer in list(self._consumers.values())))
+        readers = [*self._consumers.values(), *self._readers]
+        await asyncio.gather(*(reader.close() for reader in readers))
         await self.stop_daemons()
         await self.transactions.close()
         await self.membership.farewell()
@@ -167,6 +182,9 @@ class AsyncClient(AsyncEngine):
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
         """Begin to read for a consumer group and return the running consumer.
 
+        With `broadcasting` this client goes on where its file of offsets says, if there is one for
+        its `instance_name` and the group (`offset_folder` of the settings).
+
         Args:
             subscription: what is read, and how.
             handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
@@ -175,23 +193,68 @@ class AsyncClient(AsyncEngine):
 
         Raises:
             UsageError: when this client consumes for the group already.
-            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words.
+            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
+                or when another client of this name broadcasts to the group.
+            StoreError: when a file of offsets cannot be used.
         """
-        self._started()
-        self.membership.check_free(subscription.group)
-        group = ConsumerGroup(
-            subscription,
-            int(time.time() * 1000),
-            self.client_id,
-            settings=self.settings,
-            routes=self._routes,
-            producer=self._producer,
-        )
-        await self.run(check_filters(group))
+        group = await self._checked_group(subscription)
+        if subscription.broadcasting:
+            group.local_offsets = await asyncio.to_thread(self._offsets_of, subscription.group)
         consumer = AsyncPushConsumer(self, group, handler)
         self.membership.join(consumer)
         self._consumers[subscription.group] = consumer
         await consumer.start()
+        return consumer
+
+    async def simple_consumer(self, subscription: Subscription) -> AsyncSimpleConsumer:
+        """Begin to read for a consumer group whose messages are received and acknowledged singly.
+
+        Args:
+            subscription: what is read, and how; hands and batches are the application's.
+
+        Raises:
+            UsageError: when this client consumes for the group already.
+            ConfigurationError: when the group broadcasts, or a broker cannot filter by an SQL92
+                expression.
+        """
+        if subscription.broadcasting:
+            raise ConfigurationError("a simple consumer shares queues: it cannot broadcast")
+        group = await self._checked_group(subscription)
+        consumer = AsyncSimpleConsumer(self, group)
+        self.membership.join(consumer)
+        self._readers.add(consumer)
+        consumer.start()
+        return consumer
+
+    def pull_consumer(
+        self,
+        group: str,
+        *,
+        from_where: Literal["first", "last", "timestamp"] = "first",
+        from_time_ms: int = 0,
+        auto_commit: bool | None = None,
+        allocation: Allocation = average,
+    ) -> AsyncPullConsumer:
+        """Return a consumer that is asked for messages, and reads nothing yet.
+
+        Args:
+            group: the consumer group, whose committed offsets say where reading begins.
+            from_where: where it begins in a queue in which the group has committed nothing.
+            from_time_ms: with "timestamp", milliseconds since the epoch.
+            auto_commit: whether what is handled is committed every `offset_commit_seconds` and on
+                closing; None: with `subscribe`, and not with `assign`.
+            allocation: how members share queues with `subscribe`; all must use the same.
+        """
+        self._started()
+        options = PullOptions(
+            group=group,
+            from_where=from_where,
+            from_time_ms=from_time_ms,
+            auto_commit=auto_commit,
+            allocation=allocation,
+        )
+        consumer = AsyncPullConsumer(self, options)
+        self._readers.add(consumer)
         return consumer
 
     async def create_topic(self, topic: str, queues: int = 8) -> None:
@@ -240,7 +303,46 @@ class AsyncClient(AsyncEngine):
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group at every broker it is connected to."""
         self._consumers.pop(group.name, None)
+        if group.local_offsets is not None:
+            group.local_offsets.close()
         await self.membership.leave(group.name)
+
+    def reader_closed(self, reader: Reader) -> None:
+        """Close a reader no more with the client."""
+        self._readers.discard(reader)
+
+    def join(self, member: Member) -> None:
+        """Make a consumer a member of its group; brokers hear of it with the next heartbeat."""
+        self.membership.join(member)
+
+    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
+        """Return the state of a group whose messages the application asks for."""
+        return self._group(subscription, polled=True, is_member=is_member)
+
+    def _group(
+        self, subscription: Subscription, *, polled: bool = False, is_member: bool = True
+    ) -> ConsumerGroup:
+        return ConsumerGroup(
+            subscription,
+            int(time.time() * 1000),
+            self.client_id,
+            settings=self.settings,
+            routes=self._routes,
+            producer=self._producer,
+            polled=polled,
+            is_member=is_member,
+        )
+
+    async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:
+        self._started()
+        self.membership.check_free(subscription.group)
+        group = self._group(subscription)
+        await self.run(check_filters(group))
+        return group
+
+    def _offsets_of(self, group: str) -> FileOffsets:
+        host = self.client_id.partition("@")[0]
+        return FileOffsets.of_group(group, host, self.settings)
 
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
         async with self._groups_in_flight:

@@ -19,7 +19,7 @@ from reliable_mq.client.connecting.file_tls import ssl_context
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.connecting.signature import sign
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.runtime.link import Links, OnRequest
@@ -47,7 +47,7 @@ class AsyncEngine:
 
     def __init__(self, name_servers: str, settings: ClientSettings) -> None:
         self.settings = settings
-        unique = f"{os.getpid()}#{os.urandom(6).hex()}"
+        unique = settings.instance_name or f"{os.getpid()}#{os.urandom(6).hex()}"
         self.client_id = f"{platform.node() or 'client'}@{unique}"
         self._process = os.getpid()
         self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
@@ -148,6 +148,8 @@ class AsyncEngine:
         if isinstance(step, Post):
             timeout = self.settings.request_timeout
             return await self._started().post(step.address, step.command, timeout)
+        if isinstance(step, Work):
+            return await asyncio.to_thread(step.function)
         return await asyncio.sleep(step.seconds)
 
     async def _call(self, step: Call) -> Command:

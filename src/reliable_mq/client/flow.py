@@ -7,6 +7,7 @@ A flow is a generator. It yields what it wants from the world and is resumed wit
     Post      a one-way request                                 -> None, once it is handed over
     Once      a flow that others may want too: it runs once     -> what that flow returns
     Wait      some seconds                                      -> None
+    Work      a function that takes a while or touches files    -> what it returns
     Now       the time                                          -> Instant
 
 A call that fails raises inside the flow: `ConnectionLost` or `RequestTimeout`. A reply that carries
@@ -60,6 +61,12 @@ class Wait(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Work(msgspec.Struct, frozen=True):
+    """Call `function` where that keeps nobody else waiting."""
+
+    function: Callable[[], Any]
+
+
 class Now(msgspec.Struct, frozen=True):
     """Tell the time."""
 
@@ -71,7 +78,7 @@ class Once(msgspec.Struct, frozen=True):
     flow: Callable[[], Generator[Any, Any, Any]]
 
 
-Step = Call | CallAll | Post | Once | Wait | Now
+Step = Call | CallAll | Post | Once | Wait | Work | Now
 Flow = Generator[Step, Any, T]
 """A generator of steps that returns T. Its answers are typed by the functions below."""
 
@@ -95,6 +102,12 @@ def call_all(calls: Sequence[Call]) -> Flow[list[Command | ReliableMQError]]:
 def once(key: tuple[str, ...], flow: Callable[[], Flow[T]]) -> Flow[T]:
     """Return what `flow` returns, running it once for all who ask at the same time."""
     answer: T = yield Once(key, flow)
+    return answer
+
+
+def work(function: Callable[[], T]) -> Flow[T]:
+    """Return what `function` returns; what it raises is raised here."""
+    answer: T = yield Work(function)
     return answer
 
 

@@ -1,5 +1,7 @@
 """What a client may be told, with the defaults of Apache's Java client where it has one."""
 
+import re
+
 import msgspec
 
 from reliable_mq.client.connecting.security import TLS, Credentials
@@ -13,6 +15,9 @@ from reliable_mq.limits import (
 
 BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
 """What is left of a frame for a body, whatever its header says."""
+INSTANCE_NAME_LENGTH_MAX = 100
+
+_INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}})?", re.ASCII)
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +29,12 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     #: how the broker knows this application when it sends
     producer_group: str = "reliable_mq_producer"
+
+    #: this client's own name on its machine, the same after a restart; brokers know it as
+    #: HOST@instance_name. "": a new one each time
+    instance_name: str = ""
+    #: where groups that broadcast keep their offsets; "": `.rocketmq_offsets` in the user's home
+    offset_folder: str = ""
 
     #: the account, where a cluster has access control: every request is signed
     credentials: Credentials | None = None
@@ -98,6 +109,11 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             elif value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")
+        if not _INSTANCE_NAME.fullmatch(self.instance_name):
+            raise ConfigurationError(
+                f"instance_name is {self.instance_name!r}: use 0..{INSTANCE_NAME_LENGTH_MAX} of"
+                " a-z A-Z 0-9 _ - . #, the first no dot"
+            )
         if self.body_size_max > BODY_SIZE_LIMIT:
             raise ConfigurationError(
                 f"body_size_max is {self.body_size_max}: a frame holds {BODY_SIZE_LIMIT} at most"

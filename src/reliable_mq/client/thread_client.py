@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Self
+from typing import Literal, Self
 
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, size_of
 from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
+from reliable_mq.client.consuming.thread_pulling import PullConsumer
+from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import UsageError
@@ -233,6 +236,9 @@ class Client:
     def consume(self, subscription: Subscription, handler: AnyHandler) -> PushConsumer:
         """Begin to read for a consumer group and return the running consumer.
 
+        With `broadcasting` this client goes on where its file of offsets says, if there is one for
+        its `instance_name` and the group (`offset_folder` of the settings).
+
         Args:
             subscription: what is read, and how.
             handler: gets 1..`batch` messages of one topic, returns one outcome for each. Calls of
@@ -241,12 +247,57 @@ class Client:
 
         Raises:
             UsageError: when this client consumes for the group already.
-            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words.
+            ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
+                or when another client of this name broadcasts to the group.
+            StoreError: when a file of offsets cannot be used.
         """
         thread = self._started()
         consumer = PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
         self._consumers.append(consumer)
         return consumer
+
+    def simple_consumer(self, subscription: Subscription) -> SimpleConsumer:
+        """Begin to read for a consumer group whose messages are received and acknowledged singly.
+
+        Args:
+            subscription: what is read, and how; hands and batches are the application's.
+
+        Raises:
+            UsageError: when this client consumes for the group already.
+            ConfigurationError: when the group broadcasts, or a broker cannot filter by an SQL92
+                expression.
+        """
+        thread = self._started()
+        return SimpleConsumer(thread, thread.run(self._client.simple_consumer(subscription)))
+
+    def pull_consumer(
+        self,
+        group: str,
+        *,
+        from_where: Literal["first", "last", "timestamp"] = "first",
+        from_time_ms: int = 0,
+        auto_commit: bool | None = None,
+        allocation: Allocation = average,
+    ) -> PullConsumer:
+        """Return a consumer that is asked for messages, and reads nothing yet.
+
+        Args:
+            group: the consumer group, whose committed offsets say where reading begins.
+            from_where: where it begins in a queue in which the group has committed nothing.
+            from_time_ms: with "timestamp", milliseconds since the epoch.
+            auto_commit: whether what is handled is committed every `offset_commit_seconds` and on
+                closing; None: with `subscribe`, and not with `assign`.
+            allocation: how members share queues with `subscribe`; all must use the same.
+        """
+        thread = self._started()
+        consumer = self._client.pull_consumer(
+            group,
+            from_where=from_where,
+            from_time_ms=from_time_ms,
+            auto_commit=auto_commit,
+            allocation=allocation,
+        )
+        return PullConsumer(thread, consumer)
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic at the master of every broker, or give it so many queues.

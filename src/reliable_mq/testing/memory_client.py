@@ -23,7 +23,7 @@ from reliable_mq.client.consuming.subscription import (
     Subscription,
     checked_outcomes,
 )
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait, Work
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -148,6 +148,8 @@ class MemoryClient(AsyncClient):
             return [await self._call_or_failure(each) for each in step.calls]
         if isinstance(step, Once):
             return await self.run(step.flow())
+        if isinstance(step, Work):
+            return step.function()
         if isinstance(step, Post):
             self._ask(step.address, step.command)
         if isinstance(step, Wait):

@@ -163,9 +163,12 @@ class AsyncMembership:
     async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
+        addresses = self._engine.open_addresses() & self._broker_addresses()
+        for address in addresses:  # what the group wants is told anew when it is joined again
+            self.heartbeats.forget(address)
         calls = unregister_calls(
             self._engine.client_id,
-            self._engine.open_addresses() & self._broker_addresses(),
+            addresses,
             self._engine.settings.request_timeout,
             producer_group=producer_group,
             consumer_group=consumer_group,

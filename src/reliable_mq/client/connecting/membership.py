@@ -49,12 +49,12 @@ class Member(Protocol):
 
 
 def consumer_data(group: ConsumerGroup) -> ConsumerData:
-    """Return what a heartbeat says of a group that is pushed its messages."""
+    """Return what a heartbeat says of a member."""
     return {
         "consumeFromWhere": _FROM_WHERE[group.subscription.from_where],
-        "consumeType": "CONSUME_PASSIVELY",
+        "consumeType": "CONSUME_ACTIVELY" if group.polled else "CONSUME_PASSIVELY",
         "groupName": group.name,
-        "messageModel": "CLUSTERING",
+        "messageModel": "BROADCASTING" if group.subscription.broadcasting else "CLUSTERING",
         "subscriptionDataSet": [subscription_data(group, topic) for topic in group.filters],
         "unitMode": False,
     }

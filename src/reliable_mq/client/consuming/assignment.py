@@ -9,7 +9,7 @@ from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import allocate
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offsets import final_commits, first_offset
+from reliable_mq.client.consuming.offsets import commit_at_last, first_offset
 from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock_calls
 from reliable_mq.client.flow import Flow, call, call_all, now, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
@@ -68,7 +68,12 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
 
 
 def _members(group: ConsumerGroup, route: Route) -> Flow[list[str]]:
-    """Return the client ids of the group, as the first broker tells that answers."""
+    """Return the client ids of the group, as the first broker tells that answers.
+
+    Who broadcasts reads everything, as if it were alone.
+    """
+    if group.subscription.broadcasting:
+        return [group.client_id]
     failure: Exception = NoRoute(f"no broker of topic {route.topic} is known")
     for broker in route.brokers.values():
         address = broker.to_read_from(0)
@@ -137,8 +142,7 @@ def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
 
 def give_back(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[None]:
     """Commit and unlock a queue of which nothing runs any more, in this order."""
-    instant = yield from now()
-    yield from call_all(final_commits(group, [assigned], instant.seconds))
+    yield from commit_at_last(group, [assigned])
     yield from call_all(unlock_calls(group, [assigned]))
     group.forget(assigned)
 
@@ -148,8 +152,7 @@ def give_all_back(group: ConsumerGroup) -> Flow[None]:
     for assigned in group.assigned:
         group.leave(assigned.queue)
     queues = group.all_queues
-    instant = yield from now()
-    yield from call_all(final_commits(group, queues, instant.seconds))
+    yield from commit_at_last(group, queues)
     yield from call_all(unlock_calls(group, [q for q in queues if not q.running]))
     for assigned in queues:
         group.forget(assigned)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.allocation import Allocation, Configured, MachineRoom, average
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.subscription import Subscription, tags_of
+from reliable_mq.client.consuming.local_offsets import LocalOffsets
+from reliable_mq.client.consuming.subscription import Sql, Subscription, tags_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
@@ -27,6 +28,9 @@ class ConsumerGroup:
         version: milliseconds since the epoch when the subscription was made; brokers keep the
             newest.
         client_id: this member's name in the group.
+        polled: whether the application takes messages itself and says what is committed: nothing
+            is, by the way, and there are no retries.
+        is_member: whether brokers know this client as a member, and what its group wants.
     """
 
     def __init__(
@@ -38,6 +42,8 @@ class ConsumerGroup:
         settings: ClientSettings,
         routes: RouteTable,
         producer: Producer,
+        polled: bool = False,
+        is_member: bool = True,
     ) -> None:
         self.subscription = subscription
         self.version = version
@@ -46,7 +52,11 @@ class ConsumerGroup:
         self.routes = routes
         self.producer = producer
         self.name = subscription.group
-        self.filters = subscription.all_topics()
+        self.polled = polled
+        self.is_member = is_member
+        #: of a group that broadcasts: where it has come to in each queue
+        self.local_offsets: LocalOffsets | None = None
+        self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
         self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
@@ -62,12 +72,24 @@ class ConsumerGroup:
         """The queues that this member reads, and those it has not given back yet."""
         return [*self._assigned.values(), *self._leaving.values()]
 
+    @property
+    def has_retries(self) -> bool:
+        """Whether messages are sent back to the broker, which keeps the group's offsets."""
+        return not (self.polled or self.subscription.broadcasting)
+
+    def also_read(self, topic: str, wanted: str | Sql) -> None:
+        """Read another topic, too."""
+        self.filters[topic] = wanted
+        self.tags[topic] = tags_of(wanted)
+
     def allocation_of(self, topic: str) -> Allocation:
         """Return how the members share `topic`.
 
         The retry topic is the group's own and is at every broker: its queues are shared evenly
         where the topics' are given by hand or belong to rooms, or nobody would read some of them.
         """
+        if self.subscription.broadcasting:
+            return average
         allocation = self.subscription.allocation
         partial = isinstance(allocation, Configured | MachineRoom)
         return average if partial and topic == self.subscription.retry_topic else allocation
@@ -89,10 +111,11 @@ class ConsumerGroup:
         if self.find(queue) is not None:
             raise InvariantBroken(f"{queue} is assigned twice")
         ordered = self.subscription.ordered
+        shared = self.has_retries and queue.topic != self.subscription.retry_topic
         assigned = AssignedQueue(
             queue,
             ordered=ordered,
-            needs_lock=ordered and queue.topic != self.subscription.retry_topic,
+            needs_lock=ordered and shared,
             settings=self.settings,
         )
         self._assigned[queue] = assigned

@@ -30,16 +30,22 @@ def expression_type(group: ConsumerGroup, topic: str) -> str:
     return BY_SQL if isinstance(group.filters[topic], Sql) else BY_TAGS
 
 
+def expression_of(group: ConsumerGroup, topic: str) -> str:
+    """Return what the group wants of `topic`, as brokers read it."""
+    wanted = group.filters[topic]
+    if isinstance(wanted, Sql):
+        return wanted.expression
+    return wanted if group.tags[topic] else EVERY_TAG
+
+
 def subscription_data(group: ConsumerGroup, topic: str) -> dict[str, object]:
     """Return what a heartbeat says of one topic of the group."""
-    wanted = group.filters[topic]
     tags = sorted(group.tags[topic])
-    by_tags = wanted if tags else EVERY_TAG
     return {
         "classFilterMode": False,
         "codeSet": sorted(java_string_hash(tag) for tag in tags),
         "expressionType": expression_type(group, topic),
-        "subString": wanted.expression if isinstance(wanted, Sql) else by_tags,
+        "subString": expression_of(group, topic),
         "subVersion": group.version,
         "tagsSet": tags,
         "topic": topic,

@@ -3,12 +3,14 @@
 Source: Apache RocketMQ `RebalancePushImpl.computePullFromWhere`, `RemoteBrokerOffsetStore`.
 """
 
+import logging
 from collections.abc import Iterable
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Call, Flow, Post, call, now, succeeded
-from reliable_mq.errors import ProtocolError, Unavailable
+from reliable_mq.client.consuming.local_offsets import LocalOffsets
+from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded, work
+from reliable_mq.errors import ProtocolError, StoreError, Unavailable
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -19,6 +21,8 @@ from reliable_mq.wire.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+
+log = logging.getLogger(__name__)
 
 
 def offset_in(reply: Command) -> int:
@@ -60,7 +64,10 @@ def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flo
         RemoteError, Unavailable: when the broker does not tell.
     """
     timeout = group.settings.request_timeout
-    committed = yield from committed_offset(group.name, queue, address, timeout)
+    if group.local_offsets is not None:
+        committed = group.local_offsets.find(queue)
+    else:
+        committed = yield from committed_offset(group.name, queue, address, timeout)
     subscription = group.subscription
     if committed >= 0:
         return committed
@@ -82,7 +89,12 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
     """Commit what has moved since the last time, without waiting for answers.
 
     Returns how many offsets were sent. A broker that cannot be reached gets them next time.
+
+    Raises:
+        StoreError: when a group that broadcasts cannot write its offsets.
     """
+    if group.local_offsets is not None:
+        return (yield from commit_locally(group.local_offsets, queues))
     count = 0
     instant = yield from now()
     for assigned in queues:
@@ -91,7 +103,7 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
         if address is None or offset == assigned.committed_offset:
             continue
         try:
-            yield Post(address, _commit_command(group, assigned, offset, oneway=True))
+            yield Post(address, commit_command(group.name, assigned.queue, offset, oneway=True))
         except Unavailable:
             continue
         assigned.committed_offset = offset
@@ -99,7 +111,38 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
     return count
 
 
-def final_commits(
+def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[None]:
+    """Commit queues that are about to be given back, and wait for that; what fails is done with."""
+    if group.local_offsets is None:
+        instant = yield from now()
+        yield from call_all(_final_commits(group, queues, instant.seconds))
+        return
+    try:
+        yield from commit_locally(group.local_offsets, queues)
+    except StoreError as error:
+        log.error("group %s: offsets were not kept: %s", group.name, error)  # noqa: TRY400
+
+
+def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow[int]:
+    """Keep what has moved, and return how many offsets that were.
+
+    Raises:
+        StoreError: when they cannot be kept; next time they are tried again.
+    """
+    moved = {
+        assigned: offset
+        for assigned in queues
+        if assigned.is_started and (offset := assigned.commit_offset) != assigned.committed_offset
+    }
+    if moved:
+        local.note({assigned.queue: offset for assigned, offset in moved.items()})
+        yield from work(local.save)
+    for assigned, offset in moved.items():
+        assigned.committed_offset = offset
+    return len(moved)
+
+
+def _final_commits(
     group: ConsumerGroup, queues: Iterable[AssignedQueue], seconds: float
 ) -> list[Call]:
     """Return the calls that commit queues about to be given back, at the time `seconds`."""
@@ -107,7 +150,9 @@ def final_commits(
     for assigned in queues:
         address = _to_commit_at(group, assigned, seconds)
         if address is not None:
-            command = _commit_command(group, assigned, assigned.commit_offset, oneway=False)
+            command = commit_command(
+                group.name, assigned.queue, assigned.commit_offset, oneway=False
+            )
             calls.append(Call(address, command, group.settings.request_timeout))
     return calls
 
@@ -122,14 +167,10 @@ def _to_commit_at(group: ConsumerGroup, assigned: AssignedQueue, seconds: float)
     return group.master_of(assigned.queue.broker_name)
 
 
-def _commit_command(
-    group: ConsumerGroup, assigned: AssignedQueue, offset: int, *, oneway: bool
-) -> Command:
+def commit_command(group: str, queue: MessageQueue, offset: int, *, oneway: bool) -> Command:
+    """Return the request that commits `offset`, the next one to be read, for a group."""
     header = UpdateConsumerOffsetHeader(
-        consumer_group=group.name,
-        topic=assigned.queue.topic,
-        queue_id=assigned.queue.queue_id,
-        commit_offset=offset,
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
     return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=oneway)
 

@@ -10,7 +10,7 @@ import msgspec
 from reliable_mq.client.connecting.routes import MASTER_ID, Broker
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.filters import expression_type
+from reliable_mq.client.consuming.filters import expression_of, expression_type
 from reliable_mq.client.consuming.received import received, unpacked, with_tags
 from reliable_mq.client.consuming.settling import dead_letter
 from reliable_mq.client.flow import Flow, call, now
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
+SUBSCRIPTION = 0x4
 
 _FLOW_CONTROL_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
@@ -39,7 +40,9 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     if broker is None or address is None:
         return group.settings.pull_retry_seconds_max
     instant = yield from now()
-    commits = address == broker.master and assigned.holds_lock(instant.seconds)
+    commits = (
+        group.has_retries and address == broker.master and assigned.holds_lock(instant.seconds)
+    )
     command = _pull_command(group, assigned, commits=commits)
     try:
         reply = yield from call(address, command, group.settings.pull_timeout)
@@ -60,15 +63,21 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
 
 def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: bool) -> Command:
     commit_offset = assigned.commit_offset if commits else 0
+    flags = SUSPEND | (COMMIT_OFFSET if commit_offset > 0 else 0)
+    wanted = None
+    if not group.is_member:  # no heartbeat has told the broker
+        flags |= SUBSCRIPTION
+        wanted = expression_of(group, assigned.queue.topic)
     header = PullMessageHeader(
         consumer_group=group.name,
         topic=assigned.queue.topic,
         queue_id=assigned.queue.queue_id,
         queue_offset=assigned.next_offset,
         max_msg_nums=group.settings.pull_count,
-        sys_flag=SUSPEND | (COMMIT_OFFSET if commit_offset > 0 else 0),
+        sys_flag=flags,
         commit_offset=commit_offset,
         suspend_timeout_millis=int(group.settings.pull_suspend_seconds * 1000),
+        subscription=wanted,
         sub_version=group.version,
         expression_type=expression_type(group, assigned.queue.topic),
         max_msg_bytes=group.settings.pull_size,

@@ -83,7 +83,7 @@ def settle(
             reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
             reason += f": {outcome.reason}" if outcome.reason else ""
             yield from dead_letter(group, message, reason)
-        elif not outcome.counts or (group.subscription.ordered and message.ordering_key):
+        elif not outcome.counts or _stays_here(group, message):
             yield from _hold(group, assigned, message, outcome)
             return
         elif not (yield from _send_back(group, message, delay_level_of(outcome.after_seconds))):
@@ -93,6 +93,12 @@ def settle(
     elif not isinstance(outcome, Consumed):
         raise TypeError(f"a handler returned {outcome!r}, which is no outcome")
     assigned.finish(message.queue_offset)
+
+
+def _stays_here(group: ConsumerGroup, message: ReceivedMessage) -> bool:
+    """Whether a message that failed waits here, and not in the retry topic."""
+    subscription = group.subscription
+    return subscription.broadcasting or (subscription.ordered and bool(message.ordering_key))
 
 
 def _hold(
@@ -110,16 +116,17 @@ def dead_letter(group: ConsumerGroup, message: ReceivedMessage, reason: str) -> 
     """Move a message to the group's dead-letter topic, however long that takes.
 
     It is sent there with the reason. When that fails, the broker is asked to move it by itself,
-    without the reason.
+    without the reason. What was broadcast others have, too: it is dropped.
     """
     said = _plain(reason)  # one line of the log, whatever the reason quotes
+    dropped = group.subscription.broadcasting
     log.warning(
-        "group %s: message %s of topic %s is a dead letter: %s",
-        group.name,
-        message.message_id,
-        message.topic,
-        said,
+        "group %s: message %s of topic %s is %s: %s",
+        *(group.name, message.message_id, message.topic),
+        *("dropped" if dropped else "a dead letter", said),
     )
+    if dropped:
+        return
     letter = _carried(message, group.subscription.dead_letter_topic, {DEAD_LETTER_REASON: said})
     while True:
         try:

@@ -84,6 +84,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         series: how many messages a call may get, instead of one, while calls are short; for a
             handler that takes them one after another, see `hands`. With a batch it must be 1.
         allocation: how the members share the queues, see `allocation`; all must use the same.
+        broadcasting: whether every member reads all queues, and remembers itself how far it has
+            come. What fails is held and tried again here, and dropped after `max_attempts`.
         takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
             else they become dead letters without it.
 
@@ -100,6 +102,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 20
     batch: int = 1
     series: int = 1
+    broadcasting: bool = False
     takes_faulty: bool = False
     allocation: Allocation = average
 

@@ -1,0 +1,219 @@
+"""The queues of one pull consumer: a member of its group, fed by a reader, emptied by polls.
+
+Receives what the application wants (`asyncio_pulling` has the verbs); hands on messages and
+commits. What a poll returns and what counts as handled is decided by `Positions`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from reliable_mq.client.asyncio_daemon import attempt, repeat
+from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
+from reliable_mq.client.consuming.asyncio_reading import QueueReader
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.offsets import first_offset, status_of
+from reliable_mq.client.consuming.polling import Positions
+from reliable_mq.client.consuming.queue_offsets import commit_offsets
+from reliable_mq.errors import NoRoute, UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+CLOSED = "this consumer is closed: make a new one"
+
+Told = Callable[[list[MessageQueue]], Awaitable[Any]]
+"""Called with queues that come or go."""
+
+
+class PulledQueues:
+    """What one pull consumer reads.
+
+    Args:
+        client: runs the flows.
+        group: what is read; it is polled.
+        auto_commit: whether what is handled is committed from time to time, and at the end.
+        on_assigned: called with queues before they are read.
+        on_revoked: called with queues before they are given up.
+    """
+
+    def __init__(
+        self,
+        client: FlowRunner,
+        group: ConsumerGroup,
+        *,
+        auto_commit: bool,
+        on_assigned: Told | None = None,
+        on_revoked: Told | None = None,
+    ) -> None:
+        self.group = group
+        self.positions = Positions(group)
+        self.reader = QueueReader(client, group, self)
+        self._client = client
+        self._auto_commit = auto_commit
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._fetched = asyncio.Event()
+        self._is_polled = False
+        self._closed = False
+        self._committing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.reader.start()
+        if self._auto_commit:
+            seconds = self.group.settings.offset_commit_seconds
+            what = f"group {self.group.name}: a commit"
+            self._committing = asyncio.create_task(repeat(seconds, self._commit_handled, what))
+
+    async def close(self) -> None:
+        """Fetch nothing more, give all queues up, leave the group."""
+        self._closed = True
+        self._fetched.set()  # whoever polls
+        await self.reader.stop()
+        if self._committing is not None:
+            self._committing.cancel()
+            await asyncio.gather(self._committing, return_exceptions=True)
+        try:
+            await self.leave(self.group.all_queues)
+        finally:
+            if self.group.is_member:
+                await self._client.leave_group(self.group)
+
+    # Messages -------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+        """Return messages as soon as there are some; see `AsyncPullConsumer.poll`."""
+        if self._closed:
+            raise UsageError(CLOSED)
+        if self._is_polled:
+            raise UsageError("another poll is under way: poll from one task or thread")
+        self._is_polled = True
+        try:
+            self.positions.poll_begins()
+            messages = await self._first(timeout, max_messages)
+        finally:
+            self._is_polled = False
+        for queue in {message.queue for message in messages}:
+            self.reader.make_room(queue)
+        return messages
+
+    async def _first(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout
+        while not (messages := self.positions.take(max_messages, now())):
+            if self._closed or now() >= deadline:
+                break
+            self._fetched.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._fetched.wait()
+            except TimeoutError:
+                break
+        return messages
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Let the next poll return `offset` of a queue; a pull under way is given up."""
+        self.reader.begin_anew(self.positions.seek(queue, offset))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with queues that were paused."""
+        again = list(queues)
+        self.positions.resume(again)
+        for queue in again:
+            self.reader.make_room(queue)
+        self._fetched.set()
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message of a queue; see `AsyncPullConsumer.position`."""
+        known = self.positions.position(queue)
+        if known is not None:
+            return known
+        address = self.group.master_of(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master of {queue} is known")
+        return await self._client.run(first_offset(self.group, queue, address))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
+        """Commit `offsets`, or what polls have returned; see `AsyncPullConsumer.commit`."""
+        if offsets is None:
+            offsets = self.positions.positions()
+        self.positions.handle(offsets)
+        await self._commit(self.positions.uncommitted(offsets))
+
+    async def _commit_handled(self) -> None:
+        await self._commit(self.positions.uncommitted())
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self._client.run(commit_offsets(self.group, offsets))
+
+    # The reader's owner ---------------------------------------------------------------------
+
+    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+        """Tell the application of queues that are read from now on."""
+        await self._tell(self._on_assigned, queues)
+
+    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+        """Commit what is handled of queues that leave, after the application has heard of them."""
+        await self._tell(self._on_revoked, queues)
+        gone = {assigned.queue for assigned in queues}
+        if self._auto_commit:
+            last = self.positions.uncommitted()
+            last = {queue: offset for queue, offset in last.items() if queue in gone}
+            await attempt(lambda: self._commit(last), f"group {self.group.name}: the last commit")
+        for queue in gone:
+            self.positions.forget(queue)
+
+    def moved(self, assigned: AssignedQueue) -> None:
+        """Read on where the broker has messages; what was fetched before that is none any more."""
+        self.seek(assigned.queue, assigned.commit_offset)
+
+    def may_pull(self, assigned: AssignedQueue) -> bool:
+        """Whether more of a queue should be fetched now."""
+        return self.positions.may_pull(assigned)
+
+    def fetched(self) -> None:
+        """Wake the poll that waits."""
+        self._fetched.set()
+
+    async def _tell(self, told: Told | None, queues: Sequence[AssignedQueue]) -> None:
+        if told is None or not queues:
+            return
+        try:
+            await told(sorted(assigned.queue for assigned in queues))
+        except (Exception, SystemExit):  # what the application does is no end of the loop
+            log.exception("group %s: what is told of queues failed", self.group.name)
+
+    # The member of a group ------------------------------------------------------------------
+
+    @property
+    def group_name(self) -> str:
+        """The consumer group."""
+        return self.group.name
+
+    def consumer_data(self) -> ConsumerData:
+        """Return what brokers are told of this member."""
+        return consumer_data(self.group)
+
+    def rebalance_soon(self) -> None:
+        """Compute the share of queues anew, now."""
+        self.reader.look_soon()
+
+    def broker_lost(self, broker_names: Iterable[str]) -> None:
+        """Commit again at brokers whose connection was lost: they may have forgotten the newest."""
+        self.group.broker_lost(broker_names)
+        self.rebalance_soon()
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read queues again from other offsets, as an administrator wants it."""
+        for queue, offset in offsets.items():
+            if queue in self.positions.queues:
+                self.seek(queue, offset)
+                self.positions.handle({queue: offset})
+
+    def status(self, topic: str) -> bytes:
+        """Return what an administrator is told of the queues of `topic`."""
+        return status_of(self.group.all_queues, topic)

@@ -1,0 +1,211 @@
+"""Which queues a member reads, and one task for each that pulls, for consumers that are asked.
+
+What happens with the messages is the owner's: `asyncio_pulling` and `asyncio_sharing` hand them to
+whoever asks for them.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from reliable_mq.client.asyncio_daemon import attempt, repeat
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assignment import keep_ready, rebalance
+from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.obstacles import Obstacles
+from reliable_mq.client.consuming.pulling import pull_once
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.message import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Whose queues they are, and what it does with them."""
+
+    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+        """Take in that queues are this member's now; they are read when it returns."""
+
+    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+        """Let go of queues that are another member's now. Nothing of them is pulled any more."""
+
+    def moved(self, assigned: AssignedQueue) -> None:
+        """Read a queue from where the broker demands it: at `assigned.commit_offset`."""
+
+    def may_pull(self, assigned: AssignedQueue) -> bool:
+        """Whether more of a queue should be fetched now."""
+
+    def fetched(self) -> None:
+        """Look whether there is something to hand out."""
+
+
+class QueueReader:
+    """Keeps the queues of one member fetched.
+
+    A group whose client is no member has been given its queues, and shares them with nobody.
+
+    Args:
+        client: runs the flows.
+        group: what is read.
+        owner: takes what comes.
+    """
+
+    def __init__(self, client: FlowRunner, group: ConsumerGroup, owner: Owner) -> None:
+        self.group = group
+        self._client = client
+        self._owner = owner
+        self._daemons: list[asyncio.Task[None]] = []
+        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._givers: set[asyncio.Task[None]] = set()
+        self._room: dict[MessageQueue, asyncio.Event] = {}
+        self._look = asyncio.Event()
+        self._is_settled = False
+        self._chosen: set[MessageQueue] = set()
+        self._obstacles = Obstacles(group.name)
+
+    def start(self) -> None:
+        """Begin to read, as soon as there are queues."""
+        self._daemons = [asyncio.create_task(self._coordinate())]
+        if self.group.subscription.ordered:
+            what = f"group {self.group.name}: renewing locks"
+            renewing = repeat(self.group.settings.lock_renew_seconds, self._keep_ready, what)
+            self._daemons.append(asyncio.create_task(renewing))
+
+    async def stop(self) -> None:
+        """Fetch nothing more; queues that are leaving have left, or `close_timeout` is over."""
+        tasks = {*self._daemons, *self._pullers.values()}
+        for task in tasks:
+            task.cancel()
+        if self._givers:  # the application may be hearing of queues that leave
+            _, late = await asyncio.wait(self._givers, timeout=self.group.settings.close_timeout)
+            for giver in late:
+                giver.cancel()
+            tasks |= late
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pullers.clear()
+
+    def look_soon(self) -> None:
+        """See anew, now, which queues are this member's and where they are read."""
+        self._look.set()
+
+    def make_room(self, queue: MessageQueue) -> None:
+        """Let a pull go on that waits for `Owner.may_pull`."""
+        room = self._room.get(queue)
+        if room is not None:
+            room.set()
+
+    def begin_anew(self, assigned: AssignedQueue) -> None:
+        """Fetch into `assigned` from now on; a pull under way for its queue is given up."""
+        self._stop_pulling(assigned.queue)
+        self._start_pulling(assigned)
+
+    def choose(self, queues: Iterable[MessageQueue]) -> None:
+        """Read just these queues, in a group that shares them with nobody."""
+        self._chosen = set(queues)
+        left = [
+            self.group.leave(assigned.queue)
+            for assigned in self.group.assigned
+            if assigned.queue not in self._chosen
+        ]
+        if left:
+            self.let_go(left)
+        self._take_chosen()
+        self.look_soon()
+
+    def let_go(self, queues: Sequence[AssignedQueue]) -> None:
+        """Give up queues that leave the group, once their owner is done with them."""
+        for assigned in queues:
+            self._stop_pulling(assigned.queue)
+        giver = asyncio.create_task(self._give_up(queues))
+        self._givers.add(giver)
+        giver.add_done_callback(self._givers.discard)
+
+    async def _coordinate(self) -> None:
+        settings, name = self.group.settings, self.group.name
+        if self.group.is_member:
+            await attempt(self._introduce, f"group {name}: the first heartbeat")
+        while True:
+            self._look.clear()
+            self._is_settled = False
+            await attempt(self._look_once, f"group {name}: a rebalance")
+            pause = (
+                settings.rebalance_seconds if self._is_settled else settings.rebalance_retry_seconds
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+
+    async def _introduce(self) -> None:
+        """Register with the brokers, so that the first rebalance counts this member."""
+        for topic in self.group.subscription.topics:
+            try:
+                await self._client.run(self.group.routes.of(topic))
+            except ReliableMQError as error:
+                log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
+        await self._client.heartbeat()
+
+    async def _look_once(self) -> None:
+        settled = True
+        self._take_chosen()
+        if self.group.is_member:
+            changes = await self._client.run(rebalance(self.group))
+            self._obstacles.note(changes.obstacles)
+            self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
+            settled = changes.settled
+            if changes.left:
+                self.let_go(changes.left)
+            if changes.added:
+                what = f"group {self.group.name}: taking queues"
+                await attempt(lambda: self._owner.came(changes.added), what)
+        self._is_settled = await self._keep_ready() and settled
+
+    def _take_chosen(self) -> None:
+        for queue in sorted(self._chosen):
+            if self.group.find(queue) is None:  # else it is read, or not given up yet
+                self.group.assign(queue)
+
+    async def _keep_ready(self) -> bool:
+        well = await self._client.run(keep_ready(self.group))
+        for assigned in self.group.assigned:
+            if assigned.is_started and assigned.queue not in self._pullers:
+                self._start_pulling(assigned)
+        self._owner.fetched()  # a lock may have come back
+        return well
+
+    def _start_pulling(self, assigned: AssignedQueue) -> None:
+        self._room[assigned.queue] = asyncio.Event()
+        self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
+
+    def _stop_pulling(self, queue: MessageQueue) -> None:
+        self._room.pop(queue, None)
+        puller = self._pullers.pop(queue, None)
+        if puller is not None and puller is not asyncio.current_task():
+            puller.cancel()
+
+    async def _pull(self, assigned: AssignedQueue) -> None:
+        room = self._room[assigned.queue]
+        while not assigned.leaving:
+            if not self._owner.may_pull(assigned):
+                room.clear()
+                await room.wait()
+                continue
+            if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
+                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
+        if not self.group.is_leaving(assigned.queue):  # the broker wants it read from elsewhere
+            self._owner.moved(assigned)
+
+    async def _pull_once(self, assigned: AssignedQueue) -> None:
+        pause = await self._client.run(pull_once(self.group, assigned))
+        self._owner.fetched()
+        if pause:
+            await asyncio.sleep(pause)
+
+    async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
+        await attempt(lambda: self._owner.leave(queues), f"group {self.group.name}: giving up")
+        for assigned in queues:
+            if self.group.is_leaving(assigned.queue):
+                self.group.forget(assigned)
+        self.look_soon()

@@ -1,0 +1,348 @@
+"""The simple consumer on asyncio: messages are received, and each is acknowledged by itself.
+
+The queues are shared and pulled as a push consumer's (`QueueReader`), and what fails goes the same
+way (`settle`); between stand leases (`Leases`), kept here and unknown to the broker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Self
+
+from reliable_mq.client.asyncio_daemon import repeat
+from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assignment import give_all_back, give_back
+from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
+from reliable_mq.client.consuming.asyncio_reading import QueueReader
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.leases import Lease, Leases
+from reliable_mq.client.consuming.offsets import commit, status_of
+from reliable_mq.client.consuming.settling import settle
+from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
+from reliable_mq.errors import LeaseLost, UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+RECEIVE_SECONDS = 5.0
+RECEIVE_COUNT = 32
+HANDLING_SECONDS = 60.0
+_CLOSED = "this consumer is closed: make a new one"
+
+
+class SharingClient(FlowRunner, Protocol):
+    """What a simple consumer needs of its client."""
+
+    def reader_closed(self, reader: "AsyncSimpleConsumer") -> None:
+        """Close it no more with the client."""
+
+
+class AsyncSimpleConsumer:
+    """Hands out messages and takes an acknowledgement for each. Made by
+    `AsyncClient.simple_consumer`.
+
+    What is not acknowledged in its handling time is delivered again, as after a handler that
+    failed. Any number of tasks may receive and acknowledge. Use it as `async with`, or `close` it.
+
+    Args:
+        client: runs the flows.
+        group: what is received.
+    """
+
+    def __init__(self, client: SharingClient, group: ConsumerGroup) -> None:
+        self.group = group
+        self._client = client
+        self._reader = QueueReader(client, group, self)
+        self._leases = Leases()
+        self._fetched = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to read, as soon as a broker assigns queues."""
+        self._reader.start()
+        what = f"group {self.group.name}: a commit"
+        committing = repeat(self.group.settings.offset_commit_seconds, self._commit, what)
+        self._committing = asyncio.create_task(committing)
+
+    @property
+    def queues(self) -> set[MessageQueue]:
+        """The queues that this consumer reads now, its retry topic's included."""
+        return {assigned.queue for assigned in self.group.assigned if assigned.is_started}
+
+    async def receive(
+        self,
+        max_messages: int = RECEIVE_COUNT,
+        *,
+        timeout: float = RECEIVE_SECONDS,
+        handling: float = HANDLING_SECONDS,
+    ) -> list[ReceivedMessage]:
+        """Return messages to be handled and acknowledged, as soon as there are some.
+
+        With `ordered` in the subscription, of one ordering key there is at most one: the next one
+        comes when it is acknowledged.
+
+        Args:
+            max_messages: not more than so many.
+            timeout: seconds to wait for the first one; then the list is empty.
+            handling: seconds until one that is not acknowledged is delivered again.
+
+        Raises:
+            UsageError: when the handling time is not positive, or the consumer is closed.
+        """
+        self._check_open()
+        if handling <= 0:
+            raise UsageError(f"handling is {handling}: it must be positive")
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout
+        while not (taken := self._take(max_messages, now())):
+            if self._closing is not None or now() >= deadline:
+                return []
+            self._fetched.clear()
+            try:
+                async with asyncio.timeout_at(min(deadline, self._next_held(deadline))):
+                    await self._fetched.wait()
+            except TimeoutError:
+                continue
+        for assigned, message in taken:
+            self._leases.give(assigned, message, now() + handling)
+        self._watch()
+        return [message for _, message in taken]
+
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Say that messages are handled: they are not delivered again.
+
+        The acknowledgement is kept here, and told to brokers with the committed offset: a message
+        comes again when this process is killed within about `offset_commit_seconds`.
+
+        Args:
+            messages: as `receive` returned them.
+
+        Raises:
+            LeaseLost: when one was not in your hands any more. All others are acknowledged.
+            UsageError: when the consumer is closed.
+        """
+        self._check_open()
+        lost: LeaseLost | None = None
+        for message in messages:
+            try:
+                lease = self._leases.end(message)
+            except LeaseLost as error:
+                lost = lost or error
+                continue
+            lease.assigned.finish(message.queue_offset)
+            self._reader.make_room(message.queue)
+        self._something_ended()
+        if lost is not None:
+            raise lost
+
+    async def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
+        """Say that handling has failed: the message is delivered again, as one attempt more.
+
+        Args:
+            message: as `receive` returned it.
+            after: seconds until then, None: the usual ones. Without an ordering key the broker
+                waits, for the next longer of its delay levels.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the consumer is closed.
+        """
+        self._check_open()
+        outcome = Later(after, reason="it was handed back")
+        await self._settle(self._leases.end(message), outcome)
+
+    async def give_up(self, message: ReceivedMessage, reason: str) -> None:
+        """Move a message to the group's dead-letter topic, and go on when it is stored there.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the consumer is closed.
+        """
+        self._check_open()
+        await self._settle(self._leases.end(message), Dead(reason))
+
+    async def extend(self, message: ReceivedMessage, seconds: float) -> None:
+        """Give the handling of a message `seconds` from now on.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the time is not positive, or the consumer is closed.
+        """
+        self._check_open()
+        if seconds <= 0:
+            raise UsageError(f"seconds is {seconds}: it must be positive")
+        self._leases.extend(message, asyncio.get_running_loop().time() + seconds)
+        self._watch()
+
+    async def close(self) -> None:
+        """Hand out nothing more, commit, unlock and leave the group.
+
+        What is received and not acknowledged is delivered again, to another member or later.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._fetched.set()  # whoever receives
+        for assigned in self.group.assigned:
+            self._leases.forget(assigned)
+        self._something_ended()
+        await self._reader.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._settling, *([self._committing] if self._committing else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._client.run(give_all_back(self.group))
+        finally:
+            self._client.reader_closed(self)
+            await self._client.leave_group(self.group)
+
+    # Leases ---------------------------------------------------------------------------------
+
+    def _take(self, count: int, now: float) -> list[tuple[AssignedQueue, ReceivedMessage]]:
+        self.group.wake(now)
+        taken: list[tuple[AssignedQueue, ReceivedMessage]] = []
+        while len(taken) < count and (more := self.group.take(now, count - len(taken))):
+            for message in more:
+                assigned = self.group.find(message.queue)
+                if assigned is not None:
+                    taken.append((assigned, message))
+        return taken
+
+    def _next_held(self, late: float) -> float:
+        """Return when the next message that is held here is due, or `late`."""
+        dues = [due for each in self.group.assigned if (due := each.next_due()) is not None]
+        return min(dues, default=late)
+
+    def _watch(self) -> None:
+        """Come back when the next lease runs out."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._leases.next_due()
+        if due is not None and self._closing is None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for lease in self._leases.expired(asyncio.get_running_loop().time()):
+            outcome = Later(0.0, reason="nobody acknowledged it in time")
+            task = asyncio.create_task(self._settle(lease, outcome))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+        self._watch()
+
+    async def _settle(self, lease: Lease, outcome: Outcome) -> None:
+        assigned, message = lease.assigned, lease.message
+        try:
+            await self._client.run(settle(self.group, assigned, message, outcome))
+        except Exception:  # a bug must not leave the message running for ever
+            log.exception("group %s: %s was not settled", self.group.name, message.message_id)
+            if assigned.is_running(message.queue_offset):
+                until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
+                assigned.hold(message.queue_offset, until, counts=False)
+        self._reader.make_room(message.queue)
+        self._something_ended()
+
+    def _something_ended(self) -> None:
+        self._fetched.set()  # its ordering key goes on
+        self._ended.set()
+
+    async def _commit(self) -> None:
+        await self._client.run(commit(self.group, self.group.all_queues))
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise UsageError(_CLOSED)
+
+    # The reader's owner ---------------------------------------------------------------------
+
+    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+        """Nobody has to be told."""
+
+    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+        """Give queues back when nothing of them is in anybody's hands any more.
+
+        In order that is waited for, because nobody else may begin with an ordering key before;
+        else for `close_timeout`, then the queue's next reader gets what is left once more.
+        """
+        loop = asyncio.get_running_loop()
+        patient = self.group.subscription.ordered
+        deadline = None if patient else loop.time() + self.group.settings.close_timeout
+        for assigned in queues:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._until_idle(assigned)
+            except TimeoutError:
+                log.warning(
+                    "group %s: %s moves to another member with %d messages that nobody has"
+                    " acknowledged: they are delivered there again",
+                    *(self.group.name, assigned.queue, assigned.running),
+                )
+            self._leases.forget(assigned)
+            await self._client.run(give_back(self.group, assigned))
+
+    async def _until_idle(self, assigned: AssignedQueue) -> None:
+        while assigned.running and self._closing is None:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def moved(self, assigned: AssignedQueue) -> None:
+        """Read a queue from where the broker demands it, when its messages are settled."""
+        self.group.leave(assigned.queue)
+        self._reader.let_go([assigned])
+
+    def may_pull(self, assigned: AssignedQueue) -> bool:
+        """Whether more of a queue should be fetched now."""
+        return assigned.has_room
+
+    def fetched(self) -> None:
+        """Wake whoever receives."""
+        self._fetched.set()
+
+    # The member of a group ------------------------------------------------------------------
+
+    @property
+    def group_name(self) -> str:
+        """The consumer group."""
+        return self.group.name
+
+    def consumer_data(self) -> ConsumerData:
+        """Return what brokers are told of this member."""
+        return consumer_data(self.group)
+
+    def rebalance_soon(self) -> None:
+        """Compute the share of queues anew, now."""
+        self._reader.look_soon()
+
+    def broker_lost(self, broker_names: Iterable[str]) -> None:
+        """Hand out nothing more under locks of brokers whose connection was lost."""
+        self.group.broker_lost(broker_names)
+        self.rebalance_soon()
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read queues again from other offsets, as an administrator wants it."""
+        for queue, offset in offsets.items():
+            assigned = self.group.find(queue)
+            if assigned is not None and assigned.is_started and not assigned.leaving:
+                assigned.freeze(offset)
+                self.moved(assigned)
+
+    def status(self, topic: str) -> bytes:
+        """Return what an administrator is told of the queues of `topic`."""
+        return status_of(self.group.all_queues, topic)

@@ -1,0 +1,122 @@
+"""Offsets that an application asks for or says by itself: of a queue's ends, of a time, committed.
+
+Source: Apache RocketMQ `DefaultLitePullConsumerImpl`, `MQAdminImpl`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.offsets import commit_command, offset_in
+from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.errors import NoRoute, ReliableMQError
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import ConsumerOffsetHeader, QueueHeader, SearchOffsetHeader
+
+Place = Literal["begin", "end"] | int
+"""The first offset of a queue, the one behind its last, or of the first message that was stored at
+so many milliseconds since the epoch or later."""
+
+
+def offsets_at(
+    group: ConsumerGroup, queues: Iterable[MessageQueue], place: Place
+) -> Flow[dict[MessageQueue, int]]:
+    """Return the offset of a place in each queue; a queue that ends before a time has its end.
+
+    Raises:
+        NoRoute: when a topic, or the master of a queue, is not known.
+        RemoteError, Unavailable: when a broker does not tell.
+    """
+    answers = yield from _ask(group, queues, lambda queue: _question(queue, place))
+    return {queue: offset_in(answer) for queue, answer in answers.items()}
+
+
+def committed_offsets(
+    group: ConsumerGroup, queues: Iterable[MessageQueue]
+) -> Flow[dict[MessageQueue, int | None]]:
+    """Return what the group has committed in each queue; None: nothing.
+
+    Raises:
+        NoRoute: when a topic, or the master of a queue, is not known.
+        RemoteError, Unavailable: when a broker does not tell.
+    """
+
+    def question(queue: MessageQueue) -> Command:
+        header = ConsumerOffsetHeader(
+            consumer_group=group.name,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+        )
+        return request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+
+    answers = yield from _ask(group, queues, question)
+    return {
+        queue: None if answer.code == ResponseCode.QUERY_NOT_FOUND else offset_in(answer)
+        for queue, answer in answers.items()
+    }
+
+
+def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) -> Flow[None]:
+    """Commit `offsets`, the next ones to be read, and wait until the brokers have them.
+
+    Raises:
+        NoRoute: when the master of a queue is not known.
+        RemoteError, Unavailable: when a broker does not take it. All others are committed.
+    """
+    failures: list[ReliableMQError] = []
+    calls: dict[MessageQueue, Call] = {}
+    for queue, offset in offsets.items():
+        address = group.master_of(queue.broker_name)
+        if address is None:
+            failures.append(NoRoute(f"no master of {queue} is known"))
+        else:
+            command = commit_command(group.name, queue, offset, oneway=False)
+            calls[queue] = Call(address, command, group.settings.request_timeout)
+    answers = yield from call_all(list(calls.values()))
+    for queue, answer in zip(calls, answers, strict=True):
+        try:
+            succeeded(_reply(answer))
+        except ReliableMQError as failure:
+            failures.append(failure)
+            continue
+        assigned = group.find(queue)
+        if assigned is not None:
+            assigned.committed_offset = offsets[queue]
+    if failures:
+        raise failures[0]
+
+
+def _question(queue: MessageQueue, place: Place) -> Command:
+    if isinstance(place, int):
+        search = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=place)
+        return request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search.to_ext())
+    code = RequestCode.GET_MIN_OFFSET if place == "begin" else RequestCode.GET_MAX_OFFSET
+    return request(code, QueueHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext())
+
+
+def _ask(
+    group: ConsumerGroup,
+    queues: Iterable[MessageQueue],
+    question: Callable[[MessageQueue], Command],
+) -> Flow[dict[MessageQueue, Command]]:
+    """Ask the master of each queue, all at once."""
+    wanted = list(queues)
+    calls: list[Call] = []
+    for topic in {queue.topic for queue in wanted}:
+        yield from group.routes.of(topic)
+    for queue in wanted:
+        address = group.master_of(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master of {queue} is known")
+        calls.append(Call(address, question(queue), group.settings.request_timeout))
+    answers = yield from call_all(calls)
+    return {queue: _reply(answer) for queue, answer in zip(wanted, answers, strict=True)}
+
+
+def _reply(answer: Command | ReliableMQError) -> Command:
+    if isinstance(answer, ReliableMQError):
+        raise answer
+    return answer

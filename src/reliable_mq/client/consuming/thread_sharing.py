@@ -1,0 +1,112 @@
+"""The simple consumer for threads: the verbs of `AsyncSimpleConsumer`, over the client's loop."""
+
+from typing import Self
+
+from reliable_mq.client.consuming.asyncio_sharing import (
+    HANDLING_SECONDS,
+    RECEIVE_COUNT,
+    RECEIVE_SECONDS,
+    AsyncSimpleConsumer,
+)
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.runtime.loop_thread import LoopThread
+
+
+class SimpleConsumer:
+    """Hands out messages and takes an acknowledgement for each. Made by `Client.simple_consumer`.
+
+    What is not acknowledged in its handling time is delivered again, as after a handler that
+    failed. Any number of threads may receive and acknowledge. Use it in `with`, or `close` it.
+    """
+
+    def __init__(self, thread: LoopThread, consumer: AsyncSimpleConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def queues(self) -> set[MessageQueue]:
+        """The queues that this consumer reads now, its retry topic's included."""
+        return self._consumer.queues
+
+    def receive(
+        self,
+        max_messages: int = RECEIVE_COUNT,
+        *,
+        timeout: float = RECEIVE_SECONDS,
+        handling: float = HANDLING_SECONDS,
+    ) -> list[ReceivedMessage]:
+        """Return messages to be handled and acknowledged, as soon as there are some.
+
+        With `ordered` in the subscription, of one ordering key there is at most one: the next one
+        comes when it is acknowledged.
+
+        Args:
+            max_messages: not more than so many.
+            timeout: seconds to wait for the first one; then the list is empty.
+            handling: seconds until one that is not acknowledged is delivered again.
+
+        Raises:
+            UsageError: when the handling time is not positive, or the consumer is closed.
+        """
+        receiving = self._consumer.receive(max_messages, timeout=timeout, handling=handling)
+        return self._thread.run(receiving)
+
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """Say that messages are handled: they are not delivered again.
+
+        The acknowledgement is kept here, and told to brokers with the committed offset: a message
+        comes again when this process is killed within about `offset_commit_seconds`.
+
+        Args:
+            messages: as `receive` returned them.
+
+        Raises:
+            LeaseLost: when one was not in your hands any more. All others are acknowledged.
+            UsageError: when the consumer is closed.
+        """
+        self._thread.run(self._consumer.ack(*messages))
+
+    def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
+        """Say that handling has failed: the message is delivered again, as one attempt more.
+
+        Args:
+            message: as `receive` returned it.
+            after: seconds until then, None: the usual ones. Without an ordering key the broker
+                waits, for the next longer of its delay levels.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the consumer is closed.
+        """
+        self._thread.run(self._consumer.retry(message, after))
+
+    def give_up(self, message: ReceivedMessage, reason: str) -> None:
+        """Move a message to the group's dead-letter topic, and go on when it is stored there.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the consumer is closed.
+        """
+        self._thread.run(self._consumer.give_up(message, reason))
+
+    def extend(self, message: ReceivedMessage, seconds: float) -> None:
+        """Give the handling of a message `seconds` from now on.
+
+        Raises:
+            LeaseLost: when it was not in your hands any more.
+            UsageError: when the time is not positive, or the consumer is closed.
+        """
+        self._thread.run(self._consumer.extend(message, seconds))
+
+    def close(self) -> None:
+        """Hand out nothing more, commit, unlock and leave the group.
+
+        What is received and not acknowledged is delivered again, to another member or later.
+        """
+        self._thread.run(self._consumer.close())

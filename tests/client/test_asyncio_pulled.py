@@ -1,0 +1,217 @@
+"""The shells of the consumers that are asked, with a client that plays the world's part."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from tests.client.script import Answer, World, fails, group_of, in_turn, says
+from tests.client.test_pulling import ext, found, record
+
+from reliable_mq.client.consuming.asyncio_pulled import PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.flow import Flow
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import RequestTimeout
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+
+T = TypeVar("T")
+
+QUEUE = MessageQueue("t", "a", 0)
+QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout=0.05)
+NOTHING_NEW = fails(RequestTimeout("nothing new"))
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+class ScriptedClient:
+    """Runs flows over a scripted world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.left: list[str] = []
+
+    async def run(self, flow: Flow[T]) -> T:
+        await asyncio.sleep(0)
+        self.world.seconds = asyncio.get_running_loop().time()
+        return self.world.play(flow)
+
+    async def heartbeat(self) -> None:
+        return None
+
+    async def introduce(self) -> None:
+        return None
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        self.left.append(group.name)
+
+    def reader_closed(self, reader: object) -> None:
+        return None
+
+
+def world_with(pull: Answer) -> World:
+    members = msgspec.json.encode({"consumerIdList": ["client-a"]})
+    return World(
+        {
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: says(body=members),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: says(ResponseCode.SYSTEM_ERROR),
+            RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
+            RequestCode.PULL_MESSAGE: pull,
+            RequestCode.CONSUMER_SEND_MSG_BACK: says(),
+            COMMIT: says(),
+        }
+    )
+
+
+def pulled_from(world: World, *, on_assigned: Told | None = None) -> PulledQueues:
+    wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
+    group = group_of(world, wanted, queues={"a": 1}, settings=QUICK, polled=True)
+    return PulledQueues(ScriptedClient(world), group, auto_commit=True, on_assigned=on_assigned)
+
+
+def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def committed(world: World) -> list[int]:
+    return [int(call.command.ext_fields["commitOffset"]) for call in world.calls_of(COMMIT)]
+
+
+def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> None:
+    async def scene() -> None:
+        world = world_with(NOTHING_NEW)
+        pulled = pulled_from(world)
+        pulled.start()
+        await until(pulled.positions.positions)
+        pulled.reset_offsets({QUEUE: 40, MessageQueue("t", "elsewhere", 0): 9})
+        assert await pulled.position(QUEUE) == 40
+        await pulled.close()
+        assert committed(world) == [40]
+
+    play(scene)
+
+
+def test_polls_go_on_where_the_broker_has_messages() -> None:
+    async def scene() -> None:
+        world = world_with(
+            in_turn(
+                found(2, record(0), record(1)),
+                says(ResponseCode.PULL_OFFSET_MOVED, ext(100)),
+                found(101, record(100)),
+                NOTHING_NEW,
+            )
+        )
+        pulled = pulled_from(world)
+        pulled.start()
+        await until(lambda: pulled.positions.positions() == {QUEUE: 100})
+        messages = await pulled.poll(5.0, 10)
+        assert [message.queue_offset for message in messages] == [100]
+        await pulled.close()
+
+    play(scene)
+
+
+def test_an_application_that_fails_when_it_is_told_of_queues_reads_them_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ends_the_program(_: list[MessageQueue]) -> None:
+        raise SystemExit(1)
+
+    async def scene() -> None:
+        pulled = pulled_from(
+            world_with(in_turn(found(1, record(0)), NOTHING_NEW)), on_assigned=ends_the_program
+        )
+        pulled.start()
+        assert len(await pulled.poll(5.0, 10)) == 1
+        await pulled.close()
+        assert "what is told of queues failed" in caplog.text
+
+    play(scene)
+
+
+def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        world = world_with(in_turn(found(1, record(0)), NOTHING_NEW))
+        world.answers[COMMIT] = says(ResponseCode.SYSTEM_ERROR, remark="on fire")
+        pulled = pulled_from(world)
+        pulled.start()
+        await pulled.poll(5.0, 10)
+        pulled.positions.poll_begins()
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(
+            body=msgspec.json.encode({"consumerIdList": ["a", "client-a"]})
+        )
+        pulled.rebalance_soon()
+        await until(lambda: not pulled.group.all_queues)
+        assert "the last commit failed" in caplog.text
+        await pulled.close()
+
+    play(scene)
+
+
+def simple_from(world: World, *, ordered: bool = False) -> AsyncSimpleConsumer:
+    wanted = Subscription(group="g", topics={"t": "*"}, ordered=ordered)
+    group = group_of(world, wanted, queues={"a": 1}, settings=QUICK)
+    return AsyncSimpleConsumer(ScriptedClient(world), group)
+
+
+def once(answer: Answer) -> Answer:
+    """Answer a pull of the topic so, and nothing more."""
+    of_topic = in_turn(answer, NOTHING_NEW)
+    return lambda call: (
+        of_topic(call) if call.command.ext_fields["topic"] == "t" else NOTHING_NEW(call)
+    )
+
+
+def test_a_queue_that_moves_is_given_back_with_what_nobody_acknowledged_after_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        world = world_with(once(found(3, record(0), record(1), record(2))))
+        simple = simple_from(world)
+        simple.start()
+        first, second, third = await simple.receive(timeout=5.0)
+        await simple.ack(first, third)
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(
+            body=msgspec.json.encode({"consumerIdList": ["a", "client-a"]})
+        )
+        simple.rebalance_soon()
+        await until(lambda: not any(each.queue == QUEUE for each in simple.group.all_queues))
+        assert "1 messages that nobody has acknowledged" in caplog.text
+        assert committed(world)[-1] == 1
+        assert second.queue_offset == 1
+        await simple.close()
+
+    play(scene)
+
+
+def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> Flow[None]:
+        raise TypeError("a bug")
+
+    async def scene() -> None:
+        simple = simple_from(world_with(once(found(1, record(0)))))
+        simple.group.settings = msgspec.structs.replace(QUICK, settle_retry_seconds=0.01)
+        simple.start()
+        (message,) = await simple.receive(timeout=5.0)
+        monkeypatch.setattr("reliable_mq.client.consuming.asyncio_sharing.settle", broken)
+        with caplog.at_level(logging.ERROR):
+            await simple.retry(message)
+        assert "was not settled" in caplog.text
+        (again,) = await simple.receive(timeout=5.0)
+        assert (again.queue_offset, again.reconsume_times) == (0, 0)
+        await simple.close()
+
+    play(scene)
