@@ -13,13 +13,16 @@ import msgspec
 from reliable_mq.app.dead_letter import Letter, LetterFilter, newest
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.thread_browser import Browser
+from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_dead_letters import LetterState, SqlDeadLetters, both
 
 AT_ONCE = 200
 """Letters of one transaction."""
+_OPEN = ("waiting", "unknown")
 
 Outcome = dict[tuple[str, str], str]
 """Why the broker did not hand a letter over, by (consumer group, message id); "": it did."""
@@ -29,13 +32,21 @@ class DeadLetters:
     """Dead letters at a broker, as an application's databases know them.
 
     Args:
-        databases: the application's, by name.
+        databases: the application's, by name; none: what became of letters is unknown, and what is
+            done is noted nowhere.
         name_servers: "host:port", several joined by ";".
+        settings: who we are to a cluster that is closed.
     """
 
-    def __init__(self, databases: Mapping[str, Database], name_servers: str) -> None:
+    def __init__(
+        self,
+        databases: Mapping[str, Database],
+        name_servers: str,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+    ) -> None:
         self._databases = databases
         self._name_servers = name_servers
+        self._settings = settings
         self._books = {name: _book(each) for name, each in databases.items()}
 
     def that_fit(self, wanted: LetterFilter, *, everything: bool = False) -> list[Letter]:
@@ -49,7 +60,7 @@ class DeadLetters:
             ConfigurationError: when the name servers' address does not read.
             RemoteError, Unavailable: when nobody tells.
         """
-        with Browser(self._name_servers) as browser:
+        with Browser(self._name_servers, self._settings) as browser:
             groups = [wanted.group] if wanted.group else browser.dead_letter_groups()
             since_ms = int(wanted.since.timestamp() * 1000) if wanted.since else 0
             letters = [
@@ -62,14 +73,14 @@ class DeadLetters:
                 if wanted.fits(letter)
             ]
         known = self._with_states(letters)
-        return known if everything else [each for each in known if each.standing == "waiting"]
+        return known if everything else [each for each in known if each.standing in _OPEN]
 
     def of_ids(self, message_ids: Sequence[str], group: str = "") -> list[Letter]:
         """Return the newest letter of each message, of one group or of all that have one.
 
         Raises as `that_fit` does.
         """
-        with Browser(self._name_servers) as browser:
+        with Browser(self._name_servers, self._settings) as browser:
             groups = [group] if group else browser.dead_letter_groups()
             found = [
                 Letter(each, message)
@@ -86,7 +97,7 @@ class DeadLetters:
         escalations open; they may be retried again.
         """
         outcome: Outcome = {}
-        with Browser(self._name_servers) as browser:
+        with Browser(self._name_servers, self._settings) as browser:
             for group, some in _parts(letters):
                 ids = [each.message.message_id for each in some]
                 retry_id = os.urandom(16).hex()
@@ -109,6 +120,8 @@ class DeadLetters:
 
     def _with_states(self, letters: Sequence[Letter]) -> list[Letter]:
         """Return letters with what is known of them; in one database at most is their log."""
+        if not self._databases:
+            return list(letters)
         known = []
         for group, some in _parts(letters):
             ids = [each.message.message_id for each in some]

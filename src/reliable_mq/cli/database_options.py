@@ -1,22 +1,17 @@
-"""What the verbs for people share: which database, who asks, and how rows are shown."""
+"""What the verbs for people who look into databases share: which database, and who asks."""
 
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
 from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.sql_types import is_missing_table, missing_table_text
 
@@ -29,11 +24,8 @@ Name = Annotated[
     str, typer.Option("--database", help="With --app: which of its databases; default: the first.")
 ]
 Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; default: you.")]
 Note = Annotated[str, typer.Option(help="Why; kept in the stub and in the audit.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which, change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class Opened(NamedTuple):
@@ -83,35 +75,3 @@ def opened(
     finally:
         for each in databases.values():
             each.close()
-
-
-def moment_of(text: str, option: str) -> datetime | None:
-    """Return the moment that an option says, None: it was not given."""
-    return parse_moment(text, option, datetime.now(UTC)) if text else None
-
-
-def print_rows(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
-) -> None:
-    """Print rows as a table with these columns, or all of each as JSON."""
-    if as_json:
-        typer.echo(json.dumps(rows, default=str))
-        return
-    table = RichTable(box=None)
-    for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(text_of(row[name]) for name in columns))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def text_of(value: object) -> str:
-    """Return a value as a person reads it: nothing for None, a time to the second."""
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat(timespec="seconds"))
-    return "" if value is None else str(value)
-
-
-def agreed(question: str, *, yes: bool) -> bool:
-    """Ask before much is done, when a person sits there who can answer."""
-    return yes or not sys.stdin.isatty() or typer.confirm(question)

@@ -1,7 +1,13 @@
-"""`reliable-mq dlq`: dead letters, and how they come to their consumer group again."""
+"""`reliable-mq dlq`: dead letters, and how they come to their consumer group again.
+
+With an application or a database it is known what became of each, and what is done is audited;
+with name servers alone the letters are there, and nothing else is known.
+"""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +16,11 @@ from reliable_mq.app.dead_letter import Letter, LetterFilter
 from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli.database_options import moment_of, opened, print_rows, text_of
+from reliable_mq.cli import printing
+from reliable_mq.cli.admin_options import BROKER_VARIABLE, settings_of
+from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.filter_options import takes_filter
+from reliable_mq.cli.printing import moment_of, print_rows, text_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
@@ -66,11 +75,10 @@ def list_(
     broker: options.Broker = "",
     everything: Everything = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """List dead letters that wait for a person, the newest first."""
-    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
-        known = DeadLetters(databases, _checked(name_servers))
+    with _known(application, db, prefix, broker) as known:
         found = known.that_fit(wanted, everything=everything)
     letters = sorted(found, key=lambda each: each.time, reverse=True)[:limit]
     print_rows([_row(each) for each in letters], COLUMNS, as_json=as_json)
@@ -84,11 +92,11 @@ def show(
     prefix: options.Prefix = DEFAULT_PREFIX,
     broker: options.Broker = "",
     group: Group = "",
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Show the dead letters of one message, with content and properties."""
-    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
-        letters = DeadLetters(databases, _checked(name_servers)).of_ids([message_id], group)
+    with _known(application, db, prefix, broker) as known:
+        letters = known.of_ids([message_id], group)
     if not letters:
         raise UsageError(f"no consumer group has a dead letter {message_id}; see stub show")
     rows = []
@@ -118,11 +126,11 @@ def retry(
     prefix: options.Prefix = DEFAULT_PREFIX,
     broker: options.Broker = "",
     everything: Everything = False,
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
     note: options.Note = "",
     by: options.By = "",
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Let dead letters come to their consumer group again, and to no other, with new attempts.
 
@@ -131,8 +139,9 @@ def retry(
     is_filtered = everything or wanted != LetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
         raise UsageError("give either MESSAGE_IDs or a filter such as --group or --topic")
-    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
-        known = DeadLetters(databases, _checked(name_servers))
+    if (note or by) and not (application or db):
+        raise UsageError("--note and --by are kept in an audit: give --app or --db, too")
+    with _known(application, db, prefix, broker) as known:
         if message_ids:
             letters = known.of_ids(message_ids, wanted.group)
             missing = set(message_ids) - {each.message.message_id for each in letters}
@@ -145,9 +154,22 @@ def retry(
             _preview(letters, as_json=as_json)
             return
         done: Outcome = {}
-        if letters and options.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
+        if letters and printing.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
             done = known.retry(letters, actor=by or actor(), why=note)
     _tell(done, as_json=as_json)
+
+
+@contextmanager
+def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetters]:
+    """Give the dead letters, as the databases know them that the options name, or none."""
+    if not application and not db:
+        broker = broker or os.environ.get(BROKER_VARIABLE, "")
+        if not broker:
+            raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
+        yield DeadLetters({}, _checked(broker), settings_of(os.environ))
+        return
+    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
+        yield DeadLetters(databases, _checked(name_servers), settings_of(os.environ))
 
 
 def _checked(name_servers: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reliable_mq.cli.database_options import moment_of
+from reliable_mq.cli.printing import moment_of
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.resend.stub_filter import StubFilter
 

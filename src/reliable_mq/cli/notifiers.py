@@ -11,7 +11,8 @@ from msgspec.structs import asdict
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli.database_options import print_rows
+from reliable_mq.cli import printing
+from reliable_mq.cli.printing import print_rows
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
@@ -23,7 +24,7 @@ def command(
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     test: Annotated[bool, typer.Option("--test", help="Let each of them tell a test now.")] = False,
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """List who tells people of escalations and what waits; or see whether they can tell."""
     if bool(application) == bool(db):

@@ -14,8 +14,10 @@ from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli.database_options import opened, print_rows, text_of
+from reliable_mq.cli import printing
+from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.filter_options import stub_filter, takes_filter
+from reliable_mq.cli.printing import print_rows, text_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
@@ -48,7 +50,7 @@ def list_(
     prefix: options.Prefix = DEFAULT_PREFIX,
     database: options.Name = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """List stubs, the newest first."""
     with opened(application, db, prefix, name=database) as (chosen, _, _):
@@ -66,7 +68,7 @@ def show(
     prefix: options.Prefix = DEFAULT_PREFIX,
     database: options.Name = "",
     broker: options.Broker = "",
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Show all that is known of one message: its stub, and its life across all ledgers.
 
@@ -148,11 +150,11 @@ def retry(
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     database: options.Name = "",
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
     note: options.Note = "",
     by: options.By = "",
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Send stubs again, with all their sends and attempts before them.
 
@@ -175,11 +177,11 @@ def void(
     db: options.Db = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     database: options.Name = "",
-    dry_run: options.DryRun = False,
-    yes: options.Yes = False,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
     note: options.Note = "",
     by: options.By = "",
-    as_json: options.AsJson = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
     with opened(application, db, prefix, name=database) as (chosen, _, _):
@@ -221,7 +223,7 @@ class Terminal:
         total = chosen.count()
         if dry_run:
             self._preview(chosen.first(PREVIEW_ROWS), total)
-        elif total and options.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
+        elif total and printing.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
             self._tell(self._done(hands.each_of(chosen), total))
         elif self._as_json:
             typer.echo("{}")

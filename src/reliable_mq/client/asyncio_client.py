@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, Self, TypeVar
 
 from reliable_mq.client.administering import admin
+from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.connecting.membership import Member
@@ -69,6 +70,8 @@ class AsyncClient(AsyncEngine):
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
         self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
+        #: topics, groups, offsets, messages and dead letters looked after
+        self.admin = AsyncAdmin(self)
         #: the messages of `send` that are on their way
         self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Literal, Self
 
+from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, size_of
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
@@ -59,6 +60,8 @@ class Client:
         self._thread: LoopThread | None = None
         self._consumers: list[PushConsumer] = []
         self._checkers: list[Threads] = []
+        #: topics, groups, offsets, messages and dead letters looked after
+        self.admin = Admin(self._started, self._client.admin)
 
     def __enter__(self) -> Self:
         self.start()

@@ -34,11 +34,11 @@ READER = "TOOLS_CONSUMER"
 """A consumer group that every broker knows without being told."""
 SUBSCRIPTION = 0x4
 FOUND_MAX = 64
+TIME_MAX = 2**63 - 1
 AT_ONCE = 1
 """The shortest delay level, 1 s: a message that is sent back always waits."""
 NEVER_DEAD = 2**31 - 1
 
-_TIME_MAX = 2**63 - 1
 _NOTHING_THERE = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
@@ -126,7 +126,7 @@ def read_page(
         raise remote_error(reply.code, reply.remark)
     after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
     body = reply.body if reply.code == ResponseCode.SUCCESS else b""
-    return Page([_read(record, queue) for record in iter_records(body)], after)
+    return Page([shown(record, queue) for record in iter_records(body)], after)
 
 
 def find_by_id(
@@ -138,27 +138,78 @@ def find_by_id(
         RemoteError, Unavailable: when a broker does not tell.
     """
     try:
-        route = yield from routes.of(topic)
+        answers = yield from query(routes, settings, topic, message_id, is_unique=True)
     except NoRoute:
         return []
+    messages: list[ReceivedMessage] = []
+    for answer in answers.values():
+        if isinstance(answer, ReliableMQError):
+            raise answer
+        messages += answer
+    return sorted(messages, key=lambda message: message.store_time_ms)
+
+
+def query(
+    routes: RouteTable,
+    settings: ClientSettings,
+    topic: str,
+    key: str,
+    *,
+    is_unique: bool,
+    begin_ms: int = 0,
+    end_ms: int = TIME_MAX,
+) -> Flow[dict[str, list[ReceivedMessage] | ReliableMQError]]:
+    """Ask the index of each broker for the messages of a topic that bear a key.
+
+    Args:
+        routes: where brokers are.
+        settings: whose time-out counts.
+        topic: the topic.
+        key: a message id, or one of its sender's keys.
+        is_unique: it is a message id.
+        begin_ms: stored at this time or later, milliseconds since the epoch.
+        end_ms: stored at this time or earlier.
+
+    Returns:
+        By broker name, the messages, at most `FOUND_MAX`, or why it did not tell.
+
+    Raises:
+        NoRoute: when the name servers do not know the topic.
+        RemoteError, Unavailable: when none of them tells.
+    """
+    route = yield from routes.of(topic)
     header = QueryMessageHeader(
-        topic=topic, key=message_id, max_num=FOUND_MAX, begin_timestamp=0, end_timestamp=_TIME_MAX
+        topic=topic, key=key, max_num=FOUND_MAX, begin_timestamp=begin_ms, end_timestamp=end_ms
     )
-    command = request(RequestCode.QUERY_MESSAGE, header.to_ext() | {"_UNIQUE_KEY_QUERY": "true"})
-    masters = {name: broker.master for name, broker in route.brokers.items() if broker.master}
+    ext = header.to_ext() | ({"_UNIQUE_KEY_QUERY": "true"} if is_unique else {})
+    command = request(RequestCode.QUERY_MESSAGE, ext)
+    addresses = {name: broker.to_read_from(0) for name, broker in route.brokers.items()}
+    asked = {name: address for name, address in addresses.items() if address}
     answers = yield from call_all(
-        [Call(address, command, settings.request_timeout) for address in masters.values()]
+        [Call(address, command, settings.request_timeout) for address in asked.values()]
     )
-    found: list[ReceivedMessage] = []
-    for name, answer in zip(masters, answers, strict=True):
-        reply = _reply(answer)
-        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+    found: dict[str, list[ReceivedMessage] | ReliableMQError] = {}
+    for name, answer in zip(asked, answers, strict=True):
+        try:
+            messages = _records(_reply(answer), topic, name)
+        except ReliableMQError as error:
+            found[name] = error
             continue
-        for record in iter_records(succeeded(reply).body):
-            message = _read(record, MessageQueue(topic, name, record.queue_id))
-            if message.message_id == message_id:  # the index knows hashes only
-                found.append(message)
-    return sorted(found, key=lambda message: message.store_time_ms)
+        found[name] = [  # the index knows hashes only
+            message
+            for message in messages
+            if (message.message_id == key if is_unique else key in message.keys)
+        ]
+    return found
+
+
+def _records(reply: Command, topic: str, broker: str) -> list[ReceivedMessage]:
+    if reply.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    return [
+        shown(record, MessageQueue(topic, broker, record.queue_id))
+        for record in iter_records(succeeded(reply).body)
+    ]
 
 
 def hand_back(
@@ -196,8 +247,9 @@ def _address(routes: RouteTable, queue: MessageQueue) -> str:
     return address
 
 
-def _read(record: Record, queue: MessageQueue) -> ReceivedMessage:
-    with contextlib.suppress(RecordError):  # then it is shown as it is stored
+def shown(record: Record, queue: MessageQueue) -> ReceivedMessage:
+    """Return a stored message with its body unpacked, or as it is stored when that fails."""
+    with contextlib.suppress(RecordError):
         record.body = unpacked(record)
     return received(record, queue)
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Self
 
 from reliable_mq.client.administering import browsing
-from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.administering.asking import Cluster, first_failure
+from reliable_mq.client.administering.scanning import Scan
+from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
-from reliable_mq.errors import NoRoute
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
 
@@ -16,13 +18,14 @@ class Browser:
 
     Args:
         name_servers: "host:port", several joined by ";".
+        settings: time-outs, and who we are to a cluster that is closed.
 
     Raises:
         ConfigurationError: when `name_servers` does not read.
     """
 
-    def __init__(self, name_servers: str) -> None:
-        self._client = AsyncClient(name_servers)
+    def __init__(self, name_servers: str, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
+        self._client = AsyncClient(name_servers, settings=settings)
         self._settings = self._client.settings
         self._routes = self._client.routes
 
@@ -64,21 +67,14 @@ class Browser:
 
         Raises:
             NoRoute: when the topic is not known, or none of its queues may be read.
-            RemoteError, Unavailable: when a broker does not tell.
+            RemoteError, Unavailable: at the end, when a broker did not tell, or not all.
         """
-        route = self._thread.run(self._client.run(self._routes.of(topic)))
-        if not route.readable:
-            raise NoRoute(f"topic {topic} has no queue that may be read: give it permission 6")
-        for queue in route.readable:
-            ends = browsing.queue_range(self._routes, self._settings, queue, since_ms)
-            offset, end = self._thread.run(self._client.run(ends))
-            while offset < end:
-                flow = browsing.read_page(self._routes, self._settings, queue, offset)
-                page = self._thread.run(self._client.run(flow))
-                yield from (each for each in page.messages if each.queue_offset < end)
-                if page.next_offset <= offset:
-                    break
-                offset = page.next_offset
+        cluster = Cluster(self._client.name_servers, self._routes, self._settings)
+        scan = Scan(cluster, topic, since_ms)
+        while (page := self._thread.run(self._client.run(scan.next_page()))) is not None:
+            yield from page
+        if scan.failures:
+            raise first_failure(scan.failures)
 
     def hand_back(self, group: str, message: ReceivedMessage) -> None:
         """Let a stored message come to one consumer group again; see `browsing.hand_back`."""

@@ -1,0 +1,110 @@
+"""What `topic`, `group` and `message` share: which cluster, what is told of brokers that failed.
+
+The account and the certificates of a cluster that is closed come from the environment, where no
+list of processes shows them.
+"""
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from reliable_mq.cli import printing
+from reliable_mq.client.administering.thread_admin import Admin
+from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.settings import EMBEDDED
+
+BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
+FAILED = 1
+
+Broker = Annotated[
+    str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;….")
+]
+At = Annotated[
+    list[str] | None,
+    typer.Option("--at", metavar="BROKER_NAME", help="Only at this broker; repeatable."),
+]
+Everything = Annotated[bool, typer.Option("--all", help="Also those of the brokers themselves.")]
+
+
+@contextmanager
+def administered(broker: str) -> Iterator[Admin]:
+    """Give the administration of the cluster that `--broker` names.
+
+    Raises:
+        UsageError: when it names none, or the broker inside of an application.
+        ConfigurationError: when it does not read, or the environment's account or certificates.
+    """
+    if not broker:
+        raise UsageError(
+            f"where is the cluster? give --broker HOST:PORT of a name server, or {BROKER_VARIABLE}"
+        )
+    if broker.startswith(EMBEDDED):
+        raise UsageError("the broker runs inside the application's process, which nobody can ask")
+    with Client(broker, settings=settings_of(os.environ)) as client:
+        yield client.admin
+
+
+def settings_of(environment: Mapping[str, str]) -> ClientSettings:
+    """Return the client's settings, with the account and the certificates of the environment.
+
+    RELIABLE_MQ_ACCESS_KEY, _SECRET_KEY and _SECURITY_TOKEN; RELIABLE_MQ_TLS_CA, _TLS_CERT, _TLS_KEY
+    and _TLS_HOSTNAME. One of the latter is enough for TLS.
+
+    Raises:
+        ConfigurationError: when there is half of an account, or a key without its certificate.
+    """
+    account = _given(environment, "RELIABLE_MQ_", Credentials.__struct_fields__)
+    tls = _given(environment, "RELIABLE_MQ_TLS_", ("ca", "cert", "key", "hostname"))
+    if account:
+        account = {"access_key": "", "secret_key": "", **account}
+    return ClientSettings(
+        credentials=Credentials(**account) if account else None, tls=TLS(**tls) if tls else None
+    )
+
+
+def _given(environment: Mapping[str, str], prefix: str, names: Collection[str]) -> dict[str, str]:
+    found = {name: environment.get(prefix + name.upper(), "") for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def end_with(failures: Mapping[str, ReliableMQError]) -> None:
+    """Name on stderr who did not answer, and exit with 1; do nothing when all did."""
+    for name, error in failures.items():
+        print(f"error: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def refuse_unless_agreed(question: str, *, yes: bool) -> None:
+    """Ask a person at a terminal; exit with 1 when the answer is no."""
+    if not printing.agreed(question, yes=yes):
+        typer.echo("nothing was changed")
+        raise typer.Exit(FAILED)
+
+
+def tell_where(
+    what: str, done: str, brokers: Collection[str], *, dry_run: bool, as_json: bool
+) -> None:
+    """Print at which brokers something was done: "topic orders made at a, b".
+
+    Args:
+        what: "topic orders".
+        done: "made".
+        brokers: their names.
+        dry_run: nothing was done, it would be.
+        as_json: print JSON.
+    """
+    if as_json:
+        row = {"what": what, "done": done, "brokers": list(brokers), "dry_run": dry_run}
+        typer.echo(printing.dumps(row))
+    elif not brokers:
+        typer.echo(f"{what} is as it is wanted")
+    else:
+        typer.echo(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(brokers)}")

@@ -1,0 +1,251 @@
+"""`reliable-mq group`: consumer groups, members and progress; made, changed, reset, deleted."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reliable_mq.cli import admin_options as options
+from reliable_mq.cli import group_offsets, printing
+from reliable_mq.cli.admin_options import administered, end_with, tell_where
+from reliable_mq.cli.printing import dumps, print_rows, text_of, time_of
+from reliable_mq.client.administering.groups import GroupChange
+from reliable_mq.client.administering.members import Connection
+from reliable_mq.errors import UsageError
+
+app = typer.Typer(
+    no_args_is_help=True, help="List, show, create, change, reset or delete consumer groups."
+)
+app.command()(group_offsets.progress)
+app.command()(group_offsets.reset)
+app.command()(group_offsets.clone)
+
+Group = Annotated[str, typer.Argument(help="Which consumer group.")]
+Retries = Annotated[
+    int | None,
+    typer.Option(min=0, help="So often a message comes again before it is a dead letter."),
+]
+RetryQueues = Annotated[
+    int | None, typer.Option(min=0, help="Queues of its retry topic; 0 ends retries.")
+]
+Consume = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Whether it gets messages.")
+]
+Broadcast = Annotated[
+    bool | None,
+    typer.Option("--broadcast/--no-broadcast", help="Whether each member may read every queue."),
+]
+Ordered = Annotated[
+    bool | None, typer.Option("--ordered/--unordered", help="For Apache's proxy only.")
+]
+
+SETTINGS = (
+    *("group", "broker", "may_consume", "may_broadcast", "is_ordered"),
+    *("retries_max", "retry_queues"),
+)
+CONNECTIONS = ("client_id", "address", "language", "version", "brokers")
+HELD = ("client_id", "topic", "broker", "queue", "committed", "held", "locked", "last_consumed")
+
+
+@app.command("list")
+def list_(
+    broker: options.Broker = "",
+    everything: options.Everything = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """List the consumer groups with their settings at each broker."""
+    with administered(broker) as admin:
+        told = admin.groups.all_settings(everything=everything)
+    rows = [
+        {"group": group, "broker": name, **msgspec.structs.asdict(settings)}
+        for group, by_broker in told.value.items()
+        for name, settings in by_broker.items()
+    ]
+    print_rows(rows, SETTINGS, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def show(group: Group, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+    """Show a group's settings, as each broker keeps them."""
+    with administered(broker) as admin:
+        told = admin.groups.settings(group)
+    rows = [
+        {"group": group, "broker": name, **msgspec.structs.asdict(each)}
+        for name, each in told.value.items()
+    ]
+    print_rows(rows, SETTINGS, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def create(
+    group: Group,
+    broker: options.Broker = "",
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    ordered: Ordered = None,
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Make a group at the masters of all brokers; where it is so already, nothing is done."""
+    wanted = _change(retries, retry_queues, consume, broadcast, ordered)
+    with administered(broker) as admin:
+        told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
+    tell_where(f"group {group}", "made", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def update(
+    group: Group,
+    broker: options.Broker = "",
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    ordered: Ordered = None,
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Change a group at every broker that has it; what is not given stays as it is there."""
+    change = _change(retries, retry_queues, consume, broadcast, ordered)
+    if change == GroupChange():
+        raise UsageError("what shall be otherwise? give --retries, --consume or another setting")
+    with administered(broker) as admin:
+        told = admin.groups.update(group, change, brokers=at or (), dry_run=True)
+        if told.value and not dry_run:
+            question = f"change group {group} at {', '.join(told.value)}?"
+            options.refuse_unless_agreed(question, yes=yes)
+            told = admin.groups.update(group, change, brokers=at or ())
+    tell_where(f"group {group}", "changed", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+def _change(
+    retries: int | None,
+    retry_queues: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    ordered: bool | None,
+) -> GroupChange:
+    return GroupChange(
+        retries_max=retries,
+        retry_queues=retry_queues,
+        may_consume=consume,
+        may_broadcast=broadcast,
+        is_ordered=ordered,
+    )
+
+
+@app.command()
+def delete(
+    group: Group,
+    broker: options.Broker = "",
+    offsets: Annotated[
+        bool, typer.Option("--offsets", help="Forget how far it has come, too.")
+    ] = False,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Delete a group at all brokers, with its retry topic and its dead letters."""
+    with administered(broker) as admin:
+        told = admin.groups.delete(group, offsets=offsets, dry_run=True)
+        if not dry_run:
+            question = f"delete group {group} with its dead letters at {', '.join(told.value)}?"
+            options.refuse_unless_agreed(question, yes=yes)
+            told = admin.groups.delete(group, offsets=offsets)
+    tell_where(f"group {group}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def connections(
+    group: Group, broker: options.Broker = "", as_json: printing.AsJson = False
+) -> None:
+    """List the members of a group that are connected, and what they subscribe to."""
+    with administered(broker) as admin:
+        told = admin.groups.connections(group)
+    found = told.value
+    if as_json:
+        typer.echo(dumps(msgspec.to_builtins(found)))
+    elif not found.members:
+        typer.echo(f"no member of group {group} is connected")
+    else:
+        print_rows([_connection(member) for member in found.members], CONNECTIONS)
+        typer.echo(f"{found.kind}, {found.model}, {found.from_where}")
+        for topic, expression in found.subscriptions.items():
+            typer.echo(f"  {topic}: {expression}")
+    end_with(told.failures)
+
+
+@app.command()
+def members(
+    group: Group,
+    broker: options.Broker = "",
+    stack: Annotated[
+        bool, typer.Option("--stack", help="Show what their threads are doing, too.")
+    ] = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Show what each connected member of a group says of itself: its queues, how far it is."""
+    with administered(broker) as admin:
+        told = admin.groups.members(group, stack=stack)
+    if as_json:
+        typer.echo(dumps(msgspec.to_builtins(told.value)))
+    else:
+        rows: list[dict[str, Any]] = [
+            {
+                "client_id": state.client_id,
+                "topic": held.queue.topic,
+                "broker": held.queue.broker_name,
+                "queue": held.queue.queue_id,
+                "committed": held.committed,
+                "held": held.held,
+                "locked": held.is_locked,
+                "last_consumed": time_of(held.last_consume_ms or None),
+            }
+            for state in told.value
+            for held in state.queues
+        ]
+        print_rows(rows, HELD)
+        for state in told.value:
+            typer.echo(f"{state.client_id}")
+            for name, value in state.properties.items():
+                typer.echo(f"  {name}: {text_of(value)}")
+            if state.stack:
+                typer.echo(state.stack)
+    end_with(told.failures)
+
+
+@app.command()
+def producers(
+    group: Annotated[
+        str, typer.Argument(metavar="[PRODUCER_GROUP]", help="Of this one; default: of all.")
+    ] = "",
+    broker: options.Broker = "",
+    as_json: printing.AsJson = False,
+) -> None:
+    """List the producers that are connected."""
+    with administered(broker) as admin:
+        told = admin.groups.producers(group)
+    rows = [
+        {"group": name, **_connection(client)}
+        for name, clients in told.value.items()
+        for client in clients
+    ]
+    if as_json:
+        typer.echo(dumps(msgspec.to_builtins(told.value)))
+    else:
+        print_rows(rows, ("group", *CONNECTIONS))
+    end_with(told.failures)
+
+
+def _connection(client: Connection) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(client), "brokers": ", ".join(client.brokers)}

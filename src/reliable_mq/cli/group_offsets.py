@@ -1,0 +1,197 @@
+"""`reliable-mq group progress`, `reset` and `clone`: how far groups have come, and setting that."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from reliable_mq.cli import admin_options as options
+from reliable_mq.cli import printing
+from reliable_mq.cli.admin_options import administered, end_with, refuse_unless_agreed
+from reliable_mq.cli.printing import dumps, print_rows, time_of
+from reliable_mq.client.administering.asking import Told
+from reliable_mq.client.administering.offset_resets import QueueReset
+from reliable_mq.client.administering.progress import GroupProgress
+from reliable_mq.client.administering.thread_admin import Admin
+from reliable_mq.errors import NotFound, ReliableMQError, UsageError
+from reliable_mq.message import MessageQueue
+from reliable_mq.reconcile.moments import parse_moment
+
+Group = Annotated[str, typer.Argument(help="Which consumer group.")]
+OptionalGroup = Annotated[
+    str, typer.Argument(metavar="[GROUP]", help="Which; default: all, a line for each.")
+]
+Topic = Annotated[str, typer.Argument(help="Which topic.")]
+
+QUEUES = (
+    *("topic", "broker", "queue", "end", "committed", "lag", "in_flight"),
+    *("last_consumed", "member"),
+)
+GROUPS = ("group", "members", "version", "kind", "model", "per_second", "lag")
+RESETS = ("topic", "broker", "queue", "before", "after")
+
+
+def progress(
+    group: OptionalGroup = "",
+    broker: options.Broker = "",
+    topic: Annotated[str, typer.Option(help="Only in this topic.")] = "",
+    members: Annotated[
+        bool, typer.Option("--members", help="Ask members which queues they have.")
+    ] = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Show how far a group has come in each queue; without a group, how far all have come."""
+    if not group and (topic or members):
+        raise UsageError("--topic and --members go with a group")
+    with administered(broker) as admin:
+        if not group:
+            _print_all(admin, as_json=as_json)
+            return
+        told = admin.offsets.progress(group, topic)
+        failures = dict(told.failures)
+        owners: dict[MessageQueue, str] = {}
+        if members:
+            states = admin.groups.members(group)
+            owners = {row.queue: each.client_id for each in states.value for row in each.queues}
+            failures |= states.failures
+    rows = _rows(told.value, owners)
+    if as_json:
+        sums = {name: getattr(told.value, name) for name in ("lag", "in_flight", "per_second")}
+        typer.echo(dumps({"queues": rows, **sums}))
+    else:
+        print_rows(rows, QUEUES if members else QUEUES[:-1])
+        typer.echo(
+            f"lag {told.value.lag}, in flight {told.value.in_flight},"
+            f" {told.value.per_second:g} message(s) a second in the last minute"
+        )
+    end_with(failures)
+
+
+def _rows(found: GroupProgress, owners: dict[MessageQueue, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": row.queue.topic,
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "end": row.end,
+            "committed": row.committed,
+            "lag": row.lag,
+            "in_flight": row.in_flight,
+            "last_consumed": time_of(row.last_consumed_ms),
+            "member": owners.get(row.queue, ""),
+        }
+        for row in found.queues
+    ]
+
+
+def _print_all(admin: Admin, *, as_json: bool) -> None:
+    known = admin.groups.all_settings()
+    failures: dict[str, ReliableMQError] = dict(known.failures)
+    rows: list[dict[str, Any]] = []
+    for group in known.value:
+        try:
+            come = admin.offsets.progress(group)
+        except NotFound:  # deleted meanwhile
+            continue
+        online = admin.groups.connections(group)
+        failures |= {**come.failures, **online.failures}
+        versions = sorted({member.version for member in online.value.members})
+        rows.append(
+            {
+                "group": group,
+                "members": len(online.value.members),
+                "version": ", ".join(versions),
+                "kind": online.value.kind,
+                "model": online.value.model,
+                "per_second": come.value.per_second,
+                "lag": come.value.lag,
+            }
+        )
+    print_rows(rows, GROUPS, as_json=as_json)
+    end_with(failures)
+
+
+def reset(
+    group: Group,
+    topic: Topic,
+    broker: options.Broker = "",
+    to_time: Annotated[
+        str, typer.Option(help="What was stored since: ISO time (UTC), or -1h.")
+    ] = "",
+    to_start: Annotated[bool, typer.Option("--to-start", help="All that is there, again.")] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="Nothing of what is there.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option(min=0, help="One queue from this offset; with --at, --queue.")
+    ] = None,
+    at: Annotated[
+        str, typer.Option(metavar="BROKER_NAME", help="The broker, with --to-offset.")
+    ] = "",
+    queue: Annotated[int | None, typer.Option(min=0, help="The queue, with --to-offset.")] = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Let a group read a topic again, or on, from a time, an offset, its start or its end."""
+    if bool(to_time) + to_start + to_end + (to_offset is not None) != 1:
+        raise UsageError("give one of --to-time, --to-start, --to-end and --to-offset")
+    if (to_offset is not None) != bool(at) or bool(at) != (queue is not None):
+        raise UsageError("--to-offset goes with --at BROKER_NAME and --queue, and they with it")
+    moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
+
+    def act(admin: Admin, *, dry_run: bool) -> Told[list[QueueReset]]:
+        offsets = admin.offsets
+        if to_offset is not None and queue is not None:
+            place = MessageQueue(topic, at, queue)
+            return Told([offsets.reset_to_offset(group, place, to_offset, dry_run=dry_run)])
+        if moment is not None:
+            return offsets.reset_to_time(group, topic, moment, dry_run=dry_run)
+        if to_start:
+            return offsets.reset_to_start(group, topic, dry_run=dry_run)
+        return offsets.reset_to_end(group, topic, dry_run=dry_run)
+
+    with administered(broker) as admin:
+        told = act(admin, dry_run=True)
+        if not dry_run:
+            question = f"reset group {group} in {len(told.value)} queue(s) of {topic}?"
+            refuse_unless_agreed(question, yes=yes)
+            told = act(admin, dry_run=False)
+    _tell(told, dry_run=dry_run, as_json=as_json)
+
+
+def clone(
+    source: Annotated[str, typer.Argument(help="The consumer group that is copied.")],
+    target: Annotated[str, typer.Argument(help="The group that gets its offsets.")],
+    broker: options.Broker = "",
+    topic: Annotated[
+        str, typer.Option(help="Only in this topic; default: in all that SOURCE reads.")
+    ] = "",
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Let a group stand where another one stands."""
+    with administered(broker) as admin:
+        told = admin.offsets.clone(source, target, topic, dry_run=True)
+        if not dry_run:
+            question = f"set group {target} in {len(told.value)} queue(s) as {source}?"
+            refuse_unless_agreed(question, yes=yes)
+            told = admin.offsets.clone(source, target, topic)
+    _tell(told, dry_run=dry_run, as_json=as_json)
+
+
+def _tell(told: Told[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None:
+    rows: Sequence[dict[str, Any]] = [
+        {
+            "topic": row.queue.topic,
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "before": row.before,
+            "after": row.after,
+        }
+        for row in told.value
+    ]
+    print_rows(rows, RESETS, as_json=as_json)
+    if not as_json:
+        typer.echo(f"{len(rows)} queue(s) {'would be ' if dry_run else ''}set")
+    end_with(told.failures)

@@ -1,0 +1,186 @@
+"""`reliable-mq message`: messages found by id, key, place or time; nothing is consumed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from reliable_mq.cli import admin_options as options
+from reliable_mq.cli import printing
+from reliable_mq.cli.admin_options import administered, end_with
+from reliable_mq.cli.printing import dumps, moment_of, print_rows, text_of, time_of
+from reliable_mq.client.administering.thread_admin import Admin
+from reliable_mq.errors import NotFound, ReliableMQError, UsageError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+app = typer.Typer(no_args_is_help=True, help="Find and show stored messages.")
+
+Topic = Annotated[str, typer.Argument(help="Which topic.")]
+Since = Annotated[str, typer.Option(help="Only stored since: ISO time (UTC), or -1h.")]
+Until = Annotated[str, typer.Option(help="Only stored before: ISO time (UTC), or -1h.")]
+
+COLUMNS = ("message_id", "broker", "queue", "offset", "time", "tag", "keys", "content")
+_PREVIEW = 40
+
+
+@app.command()
+def show(
+    message_id: Annotated[
+        str, typer.Argument(help="A message id, with --topic, or an offset message id.")
+    ],
+    broker: options.Broker = "",
+    topic: Annotated[str, typer.Option(help="Look the message id up in this topic.")] = "",
+    as_json: printing.AsJson = False,
+) -> None:
+    """Show a message with content, properties, and which consumer groups are done with it.
+
+    Every copy is shown, when it was sent more than once.
+    """
+    with administered(broker) as admin:
+        if topic:
+            copies = admin.messages.by_message_id(topic, message_id)
+            found, failures = copies.value, copies.failures
+            if not found and not failures:
+                found = _by_offset_id(admin, message_id, f"topic {topic} has no message")
+        else:
+            found, failures = _by_offset_id(admin, message_id, "no broker has a message"), {}
+        told = [admin.messages.tracks(message) for message in found]
+    tracks = [{each.group: each.state for each in one.value} for one in told]
+    for one in told:
+        failures = {**failures, **one.failures}
+    _print_whole(found, tracks, as_json=as_json)
+    end_with(failures)
+
+
+def _by_offset_id(admin: Admin, message_id: str, missing: str) -> list[ReceivedMessage]:
+    try:
+        return [admin.messages.by_offset_id(message_id)]
+    except (NotFound, UsageError) as error:
+        why = "" if missing.startswith("topic") else "; a message id is looked up with --topic"
+        raise UsageError(f"{missing} {message_id}{why}") from error
+
+
+@app.command()
+def find(
+    topic: Topic,
+    key: Annotated[str, typer.Option(help="A key that the sender gave it.")],
+    broker: options.Broker = "",
+    since: Since = "",
+    until: Until = "",
+    as_json: printing.AsJson = False,
+) -> None:
+    """Find the messages of a topic that bear a key, the oldest first."""
+    begin, end = moment_of(since, "--since"), moment_of(until, "--until")
+    with administered(broker) as admin:
+        told = admin.messages.by_key(topic, key, since=begin, until=end)
+    _print(told.value, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command("list")
+def list_(
+    topic: Topic,
+    broker: options.Broker = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 50,
+    as_json: printing.AsJson = False,
+) -> None:
+    """List what a topic holds, queue after queue, each in its order."""
+    begin, end = moment_of(since, "--since"), moment_of(until, "--until")
+    failures: dict[str, ReliableMQError] = {}
+    with administered(broker) as admin:
+        messages = _until_failure(admin.messages.between(topic, begin, end), failures)
+        found = list(islice(messages, limit))
+    _print(found, as_json=as_json)
+    end_with(failures)
+
+
+def _until_failure(
+    messages: Iterator[ReceivedMessage], failures: dict[str, ReliableMQError]
+) -> Iterator[ReceivedMessage]:
+    """Yield messages, and note why not all came when some did."""
+    count = 0
+    try:
+        for message in messages:
+            count += 1
+            yield message
+    except ReliableMQError as error:
+        if not count:
+            raise
+        failures["not all"] = error
+
+
+@app.command()
+def at(
+    topic: Topic,
+    broker_name: Annotated[str, typer.Argument(help="The broker's name.")],
+    queue: Annotated[int, typer.Argument(min=0, help="The queue's number.")],
+    offset: Annotated[int, typer.Argument(min=0, help="The first message's offset in it.")],
+    broker: options.Broker = "",
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 1,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Show what a queue holds from an offset on, with content and properties."""
+    place = MessageQueue(topic, broker_name, queue)
+    with administered(broker) as admin:
+        found = admin.messages.at(place, offset, count)
+    if not found:
+        raise UsageError(
+            f"queue {queue} of {topic} at {broker_name} has no message at offset {offset};"
+            " `topic status` says what it holds"
+        )
+    _print_whole(found, as_json=as_json)
+
+
+def _print(messages: Iterable[ReceivedMessage], *, as_json: bool) -> None:
+    rows = [row_of(message) for message in messages]
+    if not as_json:
+        for row in rows:
+            content = row["content"]
+            row["content"] = content if len(content) <= _PREVIEW else f"{content[:_PREVIEW]}…"
+            row["keys"] = " ".join(row["keys"])
+    print_rows(rows, COLUMNS, as_json=as_json)
+
+
+def _print_whole(
+    messages: Sequence[ReceivedMessage],
+    tracks: Sequence[dict[str, str]] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    rows = [row_of(message) for message in messages]
+    for row, groups in zip(rows, tracks or (), strict=False):
+        row["groups"] = groups
+    if as_json:
+        typer.echo(dumps(rows))
+        return
+    for row in rows:
+        row["keys"] = " ".join(row["keys"])
+        for name in ("properties", "groups"):
+            if name in row:
+                row[name] = ", ".join(f"{each}={value}" for each, value in row[name].items())
+        for name, value in row.items():
+            typer.echo(f"{name:18} {text_of(value)}")
+        typer.echo()
+
+
+def row_of(message: ReceivedMessage) -> dict[str, Any]:
+    """Return a message as it is shown."""
+    return {
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "time": time_of(message.store_time_ms),
+        "born": time_of(message.born_time_ms),
+        "tag": message.tag,
+        "keys": message.keys,
+        "ordering_key": message.ordering_key,
+        "reconsumed": message.reconsume_times,
+        "properties": dict(sorted(message.properties.items())),
+        "content": message.body.decode("utf-8", "backslashreplace"),
+    }

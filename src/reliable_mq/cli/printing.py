@@ -1,0 +1,73 @@
+"""What the verbs for people share: how rows and values are shown, and how one is asked.
+
+Imports no database library: who only asks a cluster must not wait for one.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from reliable_mq.reconcile.moments import parse_moment
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which, change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def moment_of(text: str, option: str) -> datetime | None:
+    """Return the moment that an option says, None: it was not given."""
+    return parse_moment(text, option, datetime.now(UTC)) if text else None
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool = False
+) -> None:
+    """Print rows as a table with these columns, or all of each as JSON."""
+    if as_json:
+        typer.echo(dumps(rows))
+        return
+    table = RichTable(box=None)
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(text_of(row[name]) for name in columns))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def print_names(names: Sequence[str], *, as_json: bool) -> None:
+    """Print names, one a line, or as a JSON list."""
+    if as_json:
+        typer.echo(dumps(names))
+    else:
+        for name in names:
+            typer.echo(name)
+
+
+def dumps(value: object) -> str:
+    """Return a value as JSON; what JSON has no form for, as text."""
+    return json.dumps(value, default=str)
+
+
+def time_of(milliseconds: int | None) -> datetime | None:
+    """Return the time that so many milliseconds since the epoch say; None for None."""
+    return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def text_of(value: object) -> str:
+    """Return a value as a person reads it: nothing for None, a time to the second."""
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat(timespec="seconds"))
+    return "" if value is None else str(value)
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Ask before much is done, when a person sits there who can answer."""
+    return yes or not sys.stdin.isatty() or typer.confirm(question)

@@ -1,0 +1,197 @@
+"""`reliable-mq topic`: which topics there are, where, how full; made, changed, deleted."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reliable_mq.cli import admin_options as options
+from reliable_mq.cli import printing
+from reliable_mq.cli.admin_options import administered, end_with, tell_where
+from reliable_mq.cli.printing import dumps, print_names, print_rows, time_of
+from reliable_mq.client.administering.topic_settings import PERMISSIONS, QUEUES, TopicChange
+from reliable_mq.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="List, show, create, change or delete topics.")
+
+Topic = Annotated[str, typer.Argument(help="Which topic.")]
+Permission = Annotated[str, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="NAME=VALUE", help="As message.type=FIFO; repeatable."),
+]
+SETTINGS = ("broker", "read_queues", "write_queues", "permission", "is_ordered", "attributes")
+PLACES = ("broker", "cluster", "addresses", "read_queues", "write_queues", "permission")
+QUEUE_COLUMNS = ("broker", "queue", "first", "end", "last_stored")
+
+
+@app.command("list")
+def list_(
+    broker: options.Broker = "",
+    everything: options.Everything = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """List the topics of applications; with --all also those of brokers and consumer groups."""
+    with administered(broker) as admin:
+        told = admin.topics.names(everything=everything)
+    print_names(told.value, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def show(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+    """Show a topic's settings, as each broker keeps them."""
+    with administered(broker) as admin:
+        told = admin.topics.settings(topic)
+    rows = [{"broker": name, **msgspec.structs.asdict(each)} for name, each in told.value.items()]
+    if not as_json:
+        for row in rows:
+            pairs = row["attributes"].items()
+            row["attributes"] = ", ".join(f"{name}={value}" for name, value in pairs)
+    print_rows(rows, SETTINGS, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def route(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+    """Show at which brokers a topic is, as name servers tell clients."""
+    with administered(broker) as admin:
+        places = admin.topics.route(topic)
+    rows = [msgspec.structs.asdict(place) for place in places]
+    if not as_json:
+        for row in rows:
+            row["addresses"] = ", ".join(f"{at}={row['addresses'][at]}" for at in row["addresses"])
+    print_rows(rows, PLACES, as_json=as_json)
+
+
+@app.command()
+def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+    """Show what the queues of a topic hold, and when each last grew."""
+    with administered(broker) as admin:
+        told = admin.topics.status(topic)
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "first": each.first,
+            "end": each.end,
+            "last_stored": time_of(each.last_stored_ms),
+        }
+        for each in told.value.queues
+    ]
+    if as_json:
+        typer.echo(dumps({"queues": rows, "per_second": told.value.per_second}))
+    else:
+        print_rows(rows, QUEUE_COLUMNS)
+        typer.echo(f"{told.value.per_second:g} message(s) a second were put in the last minute")
+    end_with(told.failures)
+
+
+@app.command()
+def consumers(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson = False) -> None:
+    """List the consumer groups that subscribe to a topic, or have offsets in it."""
+    with administered(broker) as admin:
+        told = admin.topics.consumers(topic)
+    print_names(told.value, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def create(
+    topic: Topic,
+    broker: options.Broker = "",
+    queues: Annotated[int, typer.Option(min=1, help="Queues at each broker.")] = QUEUES,
+    permission: Permission = "rw",
+    ordered: Annotated[bool, typer.Option("--ordered", help="A mark for Apache's tools.")] = False,
+    attributes: Attributes = None,
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Make a topic at the masters of all brokers; where it is so already, nothing is done."""
+    with administered(broker) as admin:
+        told = admin.topics.create(
+            topic,
+            queues,
+            permission=permission,
+            is_ordered=ordered,
+            attributes=_pairs(attributes),
+            brokers=at or (),
+            dry_run=dry_run,
+        )
+    tell_where(f"topic {topic}", "made", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def update(
+    topic: Topic,
+    broker: options.Broker = "",
+    queues: Annotated[
+        int | None, typer.Option(min=1, help="Queues at each broker, to read and to write.")
+    ] = None,
+    read_queues: Annotated[int | None, typer.Option(min=0, help="Only those to read.")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=0, help="Only those to write.")] = None,
+    permission: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(PERMISSIONS)}.")
+    ] = None,
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered/--unordered", help="A mark for Apache's tools.")
+    ] = None,
+    attributes: Attributes = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without-attribute", metavar="NAME", help="Take it away; repeatable."),
+    ] = None,
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Change a topic at every broker that has it; what is not given stays as it is there."""
+    change = TopicChange(
+        read_queues=queues if read_queues is None else read_queues,
+        write_queues=queues if write_queues is None else write_queues,
+        permission=permission,
+        is_ordered=ordered,
+        attributes={**_pairs(attributes), **dict.fromkeys(without or ())},
+    )
+    if change == TopicChange():
+        raise UsageError("what shall be otherwise? give --queues, --permission or another setting")
+    with administered(broker) as admin:
+        told = admin.topics.update(topic, change, brokers=at or (), dry_run=True)
+        if told.value and not dry_run:
+            question = f"change topic {topic} at {', '.join(told.value)}?"
+            options.refuse_unless_agreed(question, yes=yes)
+            told = admin.topics.update(topic, change, brokers=at or ())
+    tell_where(f"topic {topic}", "changed", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    broker: options.Broker = "",
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Delete a topic at all brokers and name servers: nobody can read its messages any more."""
+    with administered(broker) as admin:
+        told = admin.topics.delete(topic, dry_run=True)
+        if not dry_run:
+            question = f"delete topic {topic} with its messages at {', '.join(told.value)}?"
+            options.refuse_unless_agreed(question, yes=yes)
+            told = admin.topics.delete(topic)
+    tell_where(f"topic {topic}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise UsageError(f"--attribute takes NAME=VALUE, not {text!r}")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,155 @@
+"""`client.admin.messages` and `.dead_letters` on an event loop; nothing here consumes."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from reliable_mq.client.administering import browsing, messages, tracking
+from reliable_mq.client.administering.asking import Cluster, Told, first_failure
+from reliable_mq.client.administering.scanning import Scan
+from reliable_mq.client.administering.tracking import Track
+from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.message import MessageQueue, ReceivedMessage
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+class AsyncMessages:
+    """Messages found by their names, keys, places and times."""
+
+    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+        self._engine = engine
+        self._cluster = cluster
+
+    async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
+        """Return the message that a broker calls so: `SendResult.offset_message_id`.
+
+        Raises:
+            UsageError: when the id is none.
+            NotFound: when no broker has it.
+            RemoteError, Unavailable, ProtocolError: when a broker that may have it does not tell.
+        """
+        return await self._engine.run(messages.by_offset_id(self._cluster, offset_message_id))
+
+    async def by_message_id(self, topic: str, message_id: str) -> Told[list[ReceivedMessage]]:
+        """Return what a topic holds under a message id (the unique key), the oldest first.
+
+        Raises:
+            NoRoute: when the name servers do not know the topic.
+            RemoteError, Unavailable, ProtocolError: when nobody tells.
+        """
+        return await self._engine.run(messages.by_message_id(self._cluster, topic, message_id))
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Told[list[ReceivedMessage]]:
+        """Return the messages of a topic that bear a key, oldest first; 64 of each broker at most.
+
+        Args:
+            topic: the topic.
+            key: one of the keys that the sender gave them.
+            since: stored at this moment or later; aware of its time zone.
+            until: stored at this moment or earlier.
+
+        Raises:
+            NoRoute: when the name servers do not know the topic.
+            RemoteError, Unavailable, ProtocolError: when nobody tells.
+        """
+        begin_ms = max(0, _ms(since)) if since is not None else 0
+        end_ms = _ms(until) if until is not None else browsing.TIME_MAX
+        return await self._engine.run(messages.by_key(self._cluster, topic, key, begin_ms, end_ms))
+
+    async def at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[ReceivedMessage]:
+        """Return the messages of a queue from an offset on; fewer than `count` when it ends.
+
+        Raises:
+            UsageError: when a number is negative.
+            NoRoute: when the name servers do not know the topic, or no such broker of it.
+            RemoteError, Unavailable, ProtocolError: when the broker does not tell.
+        """
+        return await self._engine.run(messages.at(self._cluster, queue, offset, count))
+
+    async def tracks(self, message: ReceivedMessage) -> Told[list[Track]]:
+        """Return what each consumer group of a message's topic has made of it, by its name.
+
+        Raises:
+            UsageError: when the name servers know no such broker.
+            RemoteError, Unavailable, ProtocolError: when nobody tells which groups there are.
+        """
+        return await self._engine.run(tracking.tracks(self._cluster, message))
+
+    def scan(self, topic: str, since: datetime | None, until: datetime | None) -> Scan:
+        """Return the reading of a topic that `between` does, for `next_page`."""
+        since_ms = max(0, _ms(since)) if since is not None else 0
+        return Scan(self._cluster, topic, since_ms, _ms(until) if until is not None else None)
+
+    async def next_page(self, scan: Scan) -> list[ReceivedMessage] | None:
+        """Return the next messages of a reading, perhaps none; None: there are no more."""
+        return await self._engine.run(scan.next_page())
+
+    async def between(
+        self, topic: str, since: datetime | None = None, until: datetime | None = None
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield what a topic holds, queue after queue, up to what it held when a queue was begun.
+
+        Args:
+            topic: the topic.
+            since: only what was stored at this moment or later; aware of its time zone.
+            until: only what was stored before.
+
+        Raises:
+            NoRoute: when the topic is not known, or none of its queues may be read.
+            RemoteError, Unavailable, ProtocolError: at the end, when a broker did not tell, or not
+                all; what others told has come.
+        """
+        scan = self.scan(topic, since, until)
+        while (page := await self.next_page(scan)) is not None:
+            for message in page:
+                yield message
+        if scan.failures:
+            raise first_failure(scan.failures)
+
+
+class AsyncDeadLetters:
+    """Messages that consumer groups gave up: listed, and sent again."""
+
+    def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._messages = AsyncMessages(engine, cluster)
+
+    async def groups(self) -> list[str]:
+        """Return the consumer groups that have a dead-letter topic, sorted.
+
+        Raises:
+            RemoteError, Unavailable, ProtocolError: when no name server tells.
+        """
+        names = await self._engine.run(browsing.topic_names(self._cluster.name_servers))
+        prefix = DEAD_LETTER_PREFIX
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    def of_group(
+        self, group: str, since: datetime | None = None, until: datetime | None = None
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield the dead letters of a consumer group, as `AsyncMessages.between` does.
+
+        A letter that was sent again, or consumed since, is still there: no broker knows of that.
+        """
+        return self._messages.between(DEAD_LETTER_PREFIX + group, since, until)
+
+    async def send_again(self, group: str, letter: ReceivedMessage) -> None:
+        """Let a dead letter come to its consumer group again, and to no other, in about a second.
+
+        Raises:
+            NoRoute: when the dead-letter topic or its broker is not known.
+            RemoteError, Unavailable: when the broker does not.
+        """
+        flow = browsing.hand_back(self._cluster.routes, self._cluster.settings, group, letter)
+        await self._engine.run(flow)

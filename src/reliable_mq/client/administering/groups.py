@@ -1,0 +1,295 @@
+"""Consumer groups: which there are, with which settings; made, changed, deleted, at all brokers.
+
+What a broker keeps of a group is read from its whole table: Apache's broker makes a group that it
+is asked for by name. Source: Apache RocketMQ `SubscriptionGroupConfig`, `MixAll`,
+`DeleteSubscriptionGroupCommand`.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.administering import topic_changes
+from reliable_mq.client.administering.asking import (
+    Brokers,
+    Cluster,
+    Told,
+    all_brokers,
+    ask_all,
+    ask_each,
+    decoded,
+    first_failure,
+    found,
+    nothing,
+)
+from reliable_mq.client.administering.members import connections
+from reliable_mq.client.consuming.subscription import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    check_name,
+)
+from reliable_mq.client.flow import Flow
+from reliable_mq.errors import ConfigurationError, NotFound, ProtocolError, UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import DeleteGroupHeader
+
+_SYSTEM_GROUPS = frozenset(
+    {"DEFAULT_CONSUMER", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER", "FILTERSRV_CONSUMER"}
+    | {"__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL"}
+    | {"CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
+)
+_SYSTEM_PREFIX = "CID_RMQ_SYS_"
+
+_Row = dict[
+    str, Any
+]  # a group's settings as a broker writes them, with all that we know nothing of
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's settings at one broker, with the values of a new one.
+
+    `may_consume`: it gets messages. `may_broadcast`: every member may read every queue.
+    `is_ordered`: for the proxy of Apache's only. `retries_max`: so often a message comes again
+    before it is a dead letter, if the consumer does not say. `retry_queues`: 0 ends retries.
+    `handling_minutes_max`: for pop consumers. `tells_members`: of each other's coming and going.
+    """
+
+    may_consume: bool = msgspec.field(name="consumeEnable", default=True)
+    may_broadcast: bool = msgspec.field(name="consumeBroadcastEnable", default=True)
+    is_ordered: bool = msgspec.field(name="consumeMessageOrderly", default=False)
+    retries_max: int = msgspec.field(name="retryMaxTimes", default=16)
+    retry_queues: int = msgspec.field(name="retryQueueNums", default=1)
+    handling_minutes_max: int = msgspec.field(name="consumeTimeoutMinute", default=15)
+    tells_members: bool = msgspec.field(name="notifyConsumerIdsChangedEnable", default=True)
+
+
+class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall be otherwise; None leaves a setting as it is. See `GroupSettings`.
+
+    Raises:
+        ConfigurationError: when a number is negative.
+    """
+
+    may_consume: bool | None = None
+    may_broadcast: bool | None = None
+    is_ordered: bool | None = None
+    retries_max: int | None = None
+    retry_queues: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("retries_max", "retry_queues"):
+            number = getattr(self, name)
+            if number is not None and number < 0:
+                raise ConfigurationError(f"{name} is {number}: it must not be negative")
+
+    def row(self) -> _Row:
+        """Return what is given, by the names that brokers use."""
+        wire = dict(
+            zip(
+                GroupSettings.__struct_fields__, GroupSettings.__struct_encode_fields__, strict=True
+            )
+        )
+        given = msgspec.structs.asdict(self)
+        return {wire[name]: value for name, value in given.items() if value is not None}
+
+
+class _Table(msgspec.Struct):
+    rows: dict[str, _Row] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
+
+
+def groups(
+    cluster: Cluster, *, everything: bool
+) -> Flow[Told[dict[str, dict[str, GroupSettings]]]]:
+    """Return the settings of all groups, by their names, sorted, and by broker.
+
+    Without `everything` those are left out that belong to the brokers.
+
+    Raises:
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from all_brokers(cluster)
+    told = yield from _tables(cluster, brokers)
+    if not told.value:
+        raise first_failure(told.failures)
+    by_group: dict[str, dict[str, GroupSettings]] = {}
+    for name, table in told.value.items():
+        for group, row in table.items():
+            if everything or not is_system(group):
+                by_group.setdefault(group, {})[name] = _settings(row)
+    return Told(dict(sorted(by_group.items())), told.failures)
+
+
+def is_system(group: str) -> bool:
+    """Say whether brokers have this group for themselves."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+
+
+def settings(cluster: Cluster, group: str) -> Flow[Told[dict[str, GroupSettings]]]:
+    """Return what every broker keeps of a group, by broker name; those without it are left out.
+
+    Raises:
+        NotFound: when no broker has it.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from all_brokers(cluster)
+    rows = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    return Told({name: _settings(row) for name, row in rows.value.items()}, rows.failures)
+
+
+def _tables(cluster: Cluster, brokers: Brokers) -> Flow[Told[dict[str, dict[str, _Row]]]]:
+    asked = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return (yield from ask_all(cluster, brokers, asked, _read_table))
+
+
+def _read_table(reply: Command) -> dict[str, _Row]:
+    rows = decoded(reply, _Table, "the table of groups").rows
+    for row in rows.values():
+        _settings(row)
+    return rows
+
+
+def _rows(cluster: Cluster, brokers: Brokers, group: str) -> Flow[Told[dict[str, _Row]]]:
+    told = yield from _tables(cluster, brokers)
+    rows = {name: table[group] for name, table in told.value.items() if group in table}
+    return Told(rows, told.failures)
+
+
+def _settings(row: _Row) -> GroupSettings:
+    try:
+        return msgspec.convert(row, GroupSettings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the settings of a group do not read: {error}") from error
+
+
+def create(
+    cluster: Cluster,
+    group: str,
+    wanted: GroupChange,
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[Told[list[str]]]:
+    """Make a group at the masters of all brokers, and return where, by broker name.
+
+    Args:
+        cluster: whose.
+        group: its name.
+        wanted: its settings; what is None is as in a new `GroupSettings`.
+        only: names of brokers, when not all are meant.
+        dry_run: say where it would be made, and make nothing.
+
+    Raises:
+        ConfigurationError: when the name is illegal, or a setting.
+        UsageError: when a broker has it with other settings; nothing was done.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when nobody makes it.
+    """
+    check_name("group", group, GROUP_LENGTH_MAX)
+    brokers = yield from all_brokers(cluster, only)
+    known = yield from _rows(cluster, brokers, group)
+    row = wanted.row()
+    for name, has in known.value.items():
+        if has | row != has:
+            raise UsageError(
+                f"broker {name} has group {group} with other settings: change it by update"
+            )
+    rows = {
+        name: {"groupName": group, **row}
+        for name in brokers
+        if name not in known.value and name not in known.failures
+    }
+    return (yield from _put(cluster, brokers, rows, known, dry_run=dry_run))
+
+
+def update(
+    cluster: Cluster,
+    group: str,
+    change: GroupChange,
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[Told[list[str]]]:
+    """Change a group at every broker that has it, and return where, by broker name.
+
+    Each keeps of its own settings what the change does not name. Otherwise as `create`.
+
+    Raises:
+        NotFound: when no broker has it.
+        ConfigurationError, UsageError, NoRoute, RemoteError, Unavailable, ProtocolError: as
+            `create`.
+    """
+    brokers = yield from all_brokers(cluster, only)
+    known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    row = change.row()
+    # Attributes that are sent are changes of attributes; none is meant here.
+    rows = {
+        name: {**has, **row, "attributes": {}}
+        for name, has in known.value.items()
+        if has | row != has
+    }
+    return (yield from _put(cluster, brokers, rows, known, dry_run=dry_run))
+
+
+def _put(
+    cluster: Cluster,
+    brokers: Brokers,
+    rows: dict[str, _Row],
+    known: Told[dict[str, _Row]],
+    *,
+    dry_run: bool,
+) -> Flow[Told[list[str]]]:
+    names, failures = sorted(rows), known.failures
+    if rows and not dry_run:
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        commands = {name: request(code, body=fastjson.dumps(row)) for name, row in rows.items()}
+        put = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
+        names, failures = sorted(put.value), {**known.failures, **put.failures}
+    if failures and not (known.value or names):
+        raise first_failure(failures)
+    return Told(names, failures)
+
+
+def delete(
+    cluster: Cluster, group: str, *, offsets: bool, dry_run: bool = False
+) -> Flow[Told[list[str]]]:
+    """Delete a group at all brokers, with its retry topic and its dead letters.
+
+    Args:
+        cluster: whose.
+        group: its name.
+        offsets: forget how far it has come, too; a group that is made again begins anew then.
+        dry_run: say where it would be deleted, and delete nothing.
+
+    Returns:
+        Where it was, by broker name.
+
+    Raises:
+        UsageError: when members of it are connected: they would make it again.
+        NotFound: when no broker has it.
+        RemoteError, Unavailable, ProtocolError: when nobody does it.
+    """
+    brokers = yield from all_brokers(cluster)
+    known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
+    online = yield from connections(cluster, group)
+    if online.value.members:
+        ids = ", ".join(member.client_id for member in online.value.members)
+        raise UsageError(f"group {group} has members that are connected; stop them first: {ids}")
+    if dry_run:
+        return Told(sorted(known.value), known.failures)
+    header = DeleteGroupHeader(group_name=group, clean_offset=offsets)
+    asked = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
+    deleted = yield from ask_all(cluster, brokers, asked, nothing, masters_only=True)
+    failures = dict(deleted.failures)
+    for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
+        try:
+            failures |= (yield from topic_changes.delete(cluster, topic)).failures
+        except NotFound:
+            continue
+    if not deleted.value:
+        raise first_failure(failures)
+    return Told([name for name in deleted.value if name in known.value], failures)

@@ -1,0 +1,146 @@
+"""How far consumer groups have come, by queue, over all brokers; retries are a topic of their own.
+
+Source: Apache RocketMQ `ConsumeStats`, `ConsumerProgressSubCommand`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.administering.asking import (
+    Brokers,
+    Cluster,
+    Told,
+    all_brokers,
+    ask_all,
+    decoded,
+    merged,
+    queue_of,
+)
+from reliable_mq.client.administering.groups import settings
+from reliable_mq.client.flow import Flow
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+
+class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group has come in a queue.
+
+    `end`: the offset behind the newest message. `committed`: everything before this offset is done;
+    0 also when the group has committed nothing. `pulled`: everything before it was handed out.
+    `last_consumed_ms`: when the newest message that is done was stored, ms since the epoch; None:
+    it is not there any more, or there is none.
+    """
+
+    queue: MessageQueue
+    end: int
+    committed: int
+    pulled: int
+    last_consumed_ms: int | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done."""
+        return self.end - self.committed
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were handed out and are not done."""
+        return self.pulled - self.committed
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """The queues in order, and the messages a second that the group got in the last minute."""
+
+    queues: list[QueueProgress]
+    per_second: float
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not done, in all queues."""
+        return sum(row.lag for row in self.queues)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were handed out and are not done, in all queues."""
+        return sum(row.in_flight for row in self.queues)
+
+
+class _Offsets(msgspec.Struct, rename="camel"):
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int = 0
+    last_timestamp: int = 0
+
+
+class _ConsumeStats(msgspec.Struct, rename="camel"):
+    offset_table: dict[Any, _Offsets]
+    consume_tps: float = 0.0
+
+
+def progress(cluster: Cluster, group: str, topic: str = "") -> Flow[Told[GroupProgress]]:
+    """Return how far a consumer group has come in its topics, its retry topic among them.
+
+    While it is online, topics that it does not subscribe to any more are left out, as brokers do.
+    No queue at all: it is there, and has committed nothing.
+
+    Args:
+        cluster: whose.
+        group: the consumer group.
+        topic: of this topic alone.
+
+    Raises:
+        NotFound: when no broker has offsets of the group, nor settings.
+        NoRoute: when the name servers know no broker.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from all_brokers(cluster)
+    ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+    asked = request(RequestCode.GET_CONSUME_STATS, ext)
+    told = merged((yield from ask_all(cluster, brokers, asked, read_progress)), _one)
+    if not told.value.queues and not told.failures:
+        yield from settings(cluster, group)
+    return told
+
+
+def offsets_in(
+    cluster: Cluster, brokers: Brokers, group: str, topic: str
+) -> Flow[Told[dict[str, list[QueueProgress]]]]:
+    """Return how far a group has come in one topic, subscribed to or not, by broker name."""
+    ext = {"consumerGroup": group, "topic": topic, "topicList": topic}
+    asked = request(RequestCode.GET_CONSUME_STATS, ext)
+    told = yield from ask_all(cluster, brokers, asked, read_progress)
+    queues = {
+        name: [row for row in part.queues if row.queue.topic == topic]
+        for name, part in told.value.items()
+    }
+    return Told(queues, told.failures)
+
+
+def read_progress(reply: Command) -> GroupProgress:
+    """Return what one broker tells of a group in a reply to GET_CONSUME_STATS.
+
+    Raises:
+        ProtocolError: when it does not read.
+    """
+    what = "the progress of a group"
+    stats = decoded(reply, _ConsumeStats, what)
+    queues = [
+        QueueProgress(
+            queue=queue_of(key, what),
+            end=row.broker_offset,
+            committed=row.consumer_offset,
+            pulled=max(row.pull_offset, row.consumer_offset),
+            last_consumed_ms=row.last_timestamp or None,
+        )
+        for key, row in stats.offset_table.items()
+    ]
+    return GroupProgress(queues, stats.consume_tps)
+
+
+def _one(parts: Sequence[GroupProgress]) -> GroupProgress:
+    queues = [row for part in parts for row in part.queues]
+    queues.sort(key=lambda row: row.queue)
+    return GroupProgress(queues, sum(part.per_second for part in parts))

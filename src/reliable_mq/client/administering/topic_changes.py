@@ -1,0 +1,244 @@
+"""Topics made, changed and deleted, at all brokers of a cluster.
+
+What is done is done again without harm: what is as it is wanted is left alone, so that whoever was
+told of a broker that did not answer says the same once more.
+Source: Apache RocketMQ `UpdateTopicSubCommand`, `DeleteTopicSubCommand`, `DefaultMQAdminExtImpl`.
+"""
+
+from collections.abc import Collection
+
+from reliable_mq.client.administering.asking import (
+    Brokers,
+    Cluster,
+    Told,
+    all_brokers,
+    ask_all,
+    ask_each,
+    first_failure,
+    found,
+    nothing,
+    reply_of,
+)
+from reliable_mq.client.administering.topic_settings import (
+    TopicChange,
+    TopicSettings,
+    permission_text,
+    to_put,
+)
+from reliable_mq.client.administering.topics import route, settings_at
+from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, succeeded
+from reliable_mq.errors import NoRoute, NotFound, ReliableMQError, UsageError
+from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, request
+
+LOOK_AGAIN_SECONDS = 0.02
+_ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+
+def create(
+    cluster: Cluster,
+    topic: str,
+    wanted: TopicSettings,
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[Told[list[str]]]:
+    """Make a topic at the masters of all brokers, and return where, by broker name.
+
+    Where it is as it is wanted, nothing is done. Returns when the name servers tell of it, so that
+    the next send uses it.
+
+    Args:
+        cluster: whose.
+        topic: its name.
+        wanted: its settings.
+        only: names of brokers, when not all are meant.
+        dry_run: say where it would be made, and make nothing.
+
+    Raises:
+        ConfigurationError: when the name is illegal, or a setting.
+        UsageError: when a broker has it with other settings; nothing was done.
+        NoRoute: when the name servers know no broker, or do not hear of the topic in time.
+        RemoteError, Unavailable, ProtocolError: when nobody makes it.
+    """
+    check_name("topic", topic, TOPIC_LENGTH_MAX)
+    put = to_put(topic, wanted, {})
+    brokers = yield from all_brokers(cluster, only)
+    known = yield from settings_at(cluster, brokers, topic)
+    for name, has in known.value.items():
+        if has != wanted:
+            raise UsageError(
+                f"broker {name} has topic {topic} with other settings"
+                f" ({differences(has, wanted)}): change it by update"
+            )
+    commands = {
+        name: put for name in brokers if name not in known.value and name not in known.failures
+    }
+    return (yield from _put(cluster, brokers, topic, commands, known, dry_run=dry_run))
+
+
+def update(
+    cluster: Cluster,
+    topic: str,
+    change: TopicChange,
+    *,
+    only: Collection[str] = (),
+    dry_run: bool = False,
+) -> Flow[Told[list[str]]]:
+    """Change a topic at every broker that has it, and return where, by broker name.
+
+    Each keeps of its own settings what the change does not name. Otherwise as `create`.
+
+    Raises:
+        NotFound: when no broker has it.
+        ConfigurationError, UsageError, NoRoute, RemoteError, Unavailable, ProtocolError: as
+            `create`.
+    """
+    brokers = yield from all_brokers(cluster, only)
+    known = found((yield from settings_at(cluster, brokers, topic)), f"no broker has topic {topic}")
+    commands: dict[str, Command] = {}
+    for name, has in known.value.items():
+        wanted = change.applied(has)
+        if wanted != has:
+            commands[name] = to_put(topic, wanted, has.attributes)
+    return (yield from _put(cluster, brokers, topic, commands, known, dry_run=dry_run))
+
+
+def _put(
+    cluster: Cluster,
+    brokers: Brokers,
+    topic: str,
+    commands: dict[str, Command],
+    known: Told[dict[str, TopicSettings]],
+    *,
+    dry_run: bool,
+) -> Flow[Told[list[str]]]:
+    names, failures = sorted(commands), known.failures
+    if commands and not dry_run:
+        put = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
+        names, failures = sorted(put.value), {**known.failures, **put.failures}
+        yield from _await_route(cluster, topic, {name: commands[name] for name in names})
+    if failures and not (known.value or names):
+        raise first_failure(failures)
+    return Told(names, failures)
+
+
+def _await_route(cluster: Cluster, topic: str, commands: dict[str, Command]) -> Flow[None]:
+    """Return when a name server tells of the topic what its brokers were told."""
+    wanted = {
+        (name, ext["readQueueNums"], ext["writeQueueNums"], permission_text(int(ext["perm"])))
+        for name, ext in ((name, command.ext_fields) for name, command in commands.items())
+    }
+    if not wanted:
+        return
+    instant = yield from now()
+    deadline = instant.seconds + cluster.settings.request_timeout
+    while True:
+        try:
+            places = yield from route(cluster, topic)
+        except NoRoute:
+            places = []
+        told = {
+            (place.broker, str(place.read_queues), str(place.write_queues), place.permission)
+            for place in places
+        }
+        if wanted <= told:
+            cluster.routes.doubt(topic)
+            return
+        instant = yield from now()
+        if instant.seconds >= deadline:
+            raise NoRoute(f"topic {topic} is made, but its brokers do not tell the name server")
+        yield Wait(LOOK_AGAIN_SECONDS)
+
+
+def differences(has: TopicSettings, wanted: TopicSettings) -> str:
+    """Return what is otherwise, as a person reads it: "write_queues 4, not 8"."""
+    return ", ".join(
+        f"{name} {getattr(has, name)}, not {getattr(wanted, name)}"
+        for name in TopicSettings.__struct_fields__
+        if getattr(has, name) != getattr(wanted, name)
+    )
+
+
+def delete(cluster: Cluster, topic: str, *, dry_run: bool = False) -> Flow[Told[list[str]]]:
+    """Delete a topic at all brokers, then at all name servers, and return where it was.
+
+    Its messages are not readable any more. A name server is told only when every broker has done
+    it: one that was away would be a topic that nobody finds. Then the same again deletes the rest.
+
+    Args:
+        cluster: whose.
+        topic: its name.
+        dry_run: say where it would be deleted, and delete nothing.
+
+    Raises:
+        NotFound: when no broker has it.
+        RemoteError, Unavailable, ProtocolError: when nobody does it; a topic of the brokers
+            themselves is refused.
+    """
+    check_name("topic", topic, RETRY_TOPIC_LENGTH_MAX)
+    brokers = yield from all_brokers(cluster)
+    known = yield from settings_at(cluster, brokers, topic)
+    if not known.value and not (yield from _is_routed(cluster, topic)):
+        found(known, f"no broker has topic {topic}")
+    if dry_run:
+        return Told(sorted(known.value), known.failures)
+    asked = request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    deleted = yield from ask_all(cluster, brokers, asked, nothing, masters_only=True)
+    failures = deleted.failures | (yield from _delete_at_slaves(cluster, brokers, asked))
+    if not failures:
+        failures = yield from _forget(cluster, topic)
+    cluster.routes.doubt(topic)
+    if not deleted.value:
+        raise first_failure(failures)
+    return Told([name for name in deleted.value if name in known.value], failures)
+
+
+def _is_routed(cluster: Cluster, topic: str) -> Flow[bool]:
+    try:
+        yield from route(cluster, topic)
+    except NoRoute:
+        return False
+    return True
+
+
+def _delete_at_slaves(
+    cluster: Cluster, brokers: Brokers, command: Command
+) -> Flow[dict[str, ReliableMQError]]:
+    addresses = {
+        f"{name}:{number}": address
+        for name, broker in brokers.items()
+        for number, address in broker.addresses.items()
+        if address != broker.master
+    }
+    return (yield from _failures_at(cluster, addresses, [command]))
+
+
+def _forget(cluster: Cluster, topic: str) -> Flow[dict[str, ReliableMQError]]:
+    """Delete a topic, and its order, at every name server."""
+    order = {"namespace": _ORDER_NAMESPACE, "key": topic}
+    commands = [
+        request(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}),
+        request(RequestCode.DELETE_KV_CONFIG, order),
+    ]
+    addresses = {f"name server {address}": address for address in cluster.name_servers.addresses}
+    return (yield from _failures_at(cluster, addresses, commands))
+
+
+def _failures_at(
+    cluster: Cluster, addresses: dict[str, str], commands: list[Command]
+) -> Flow[dict[str, ReliableMQError]]:
+    timeout = cluster.settings.request_timeout
+    asked = [(name, command) for name in addresses for command in commands]
+    calls = [Call(addresses[name], command, timeout) for name, command in asked]
+    failures: dict[str, ReliableMQError] = {}
+    for (name, _), answer in zip(asked, (yield from call_all(calls)), strict=True):
+        try:
+            succeeded(reply_of(answer))
+        except NotFound:
+            continue
+        except ReliableMQError as error:
+            failures[name] = error
+    return failures

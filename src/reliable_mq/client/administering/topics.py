@@ -1,0 +1,250 @@
+"""Topics: which there are, where they are, with which settings, how full, and who consumes them.
+
+Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `TopicRouteData`, `TopicStatsTable`.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.administering.asking import (
+    Brokers,
+    Cluster,
+    Told,
+    all_brokers,
+    ask_all,
+    decoded,
+    found,
+    merged,
+    queue_of,
+)
+from reliable_mq.client.administering.browsing import topic_names
+from reliable_mq.client.administering.topic_settings import (
+    TopicSettings,
+    permission_text,
+    read_settings,
+)
+from reliable_mq.client.connecting.routes import Broker
+from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.flow import Flow, succeeded
+from reliable_mq.errors import NoRoute, ProtocolError
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+
+SYSTEM_PREFIX = "rmq_sys_"
+_NO_TOPIC = frozenset({ResponseCode.TOPIC_NOT_EXIST})
+
+
+class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic at one broker, as name servers tell it. `addresses`: by broker id, 0 the master."""
+
+    broker: str
+    cluster: str
+    addresses: dict[int, str]
+    read_queues: int
+    write_queues: int
+    permission: str
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue holds: the offsets from `first` to before `end`.
+
+    `last_stored_ms`: when its newest message was stored, ms since the epoch; None: it has none.
+    """
+
+    queue: MessageQueue
+    first: int
+    end: int
+    last_stored_ms: int | None
+
+
+class TopicStatus(msgspec.Struct, frozen=True):
+    """The queues of a topic in order, and the messages a second of the last minute."""
+
+    queues: list[QueueStatus]
+    per_second: float
+
+
+class _Names(msgspec.Struct):
+    topics: list[str] | None = msgspec.field(name="topicList", default=None)
+
+
+def names(cluster: Cluster, *, everything: bool) -> Flow[Told[list[str]]]:
+    """Return the topics that the name servers know, sorted.
+
+    Without `everything` those are left out that belong to brokers and consumer groups. Failures are
+    of brokers that did not say which topics are theirs.
+
+    Raises:
+        RemoteError, Unavailable, ProtocolError: when no name server tells.
+    """
+    known = yield from topic_names(cluster.name_servers)
+    if everything or not known:
+        return Told(known)
+    brokers = yield from all_brokers(cluster)
+    system = request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    told = yield from ask_all(cluster, brokers, system, _read_names)
+    theirs = {name for own in told.value.values() for name in own}
+    theirs |= brokers.keys() | {broker.cluster for broker in brokers.values()}
+    prefixes = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
+    applications = [each for each in known if each not in theirs and not each.startswith(prefixes)]
+    return Told(applications, told.failures)
+
+
+def _read_names(reply: Command) -> list[str]:
+    return decoded(reply, _Names, "the list of a broker's own topics").topics or []
+
+
+class _BrokerData(msgspec.Struct, rename="camel"):
+    broker_name: str
+    broker_addrs: dict[int, str]
+    cluster: str | None = None
+
+
+class _QueueData(msgspec.Struct, rename="camel"):
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+class _RouteData(msgspec.Struct, rename="camel"):
+    broker_datas: list[_BrokerData] | None = None
+    queue_datas: list[_QueueData] | None = None
+
+
+def route(cluster: Cluster, topic: str) -> Flow[list[TopicPlace]]:
+    """Return at which brokers a topic is, by their names.
+
+    Raises:
+        NoRoute: when the name servers do not know it.
+        RemoteError, Unavailable, ProtocolError: when none of them tells.
+    """
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    asked = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+    reply = yield from cluster.name_servers.ask(asked)
+    if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise NoRoute(f"no name server knows topic {topic}")
+    told = decoded(succeeded(reply), _RouteData, f"the route of topic {topic}")
+    brokers = {data.broker_name: data for data in told.broker_datas or ()}
+    places: list[TopicPlace] = []
+    for queues in told.queue_datas or ():
+        if queues.broker_name not in brokers:
+            raise ProtocolError(
+                f"the route of topic {topic} names no address of {queues.broker_name}"
+            )
+        broker = brokers[queues.broker_name]
+        places.append(
+            TopicPlace(
+                broker=broker.broker_name,
+                cluster=broker.cluster or "",
+                addresses=broker.broker_addrs,
+                read_queues=queues.read_queue_nums,
+                write_queues=queues.write_queue_nums,
+                permission=permission_text(queues.perm),
+            )
+        )
+    return sorted(places, key=lambda place: place.broker)
+
+
+def brokers_of(cluster: Cluster, topic: str) -> Flow[dict[str, Broker]]:
+    """Return the brokers that have a topic, by name.
+
+    Raises:
+        NoRoute: when the name servers do not know it.
+        RemoteError, Unavailable, ProtocolError: when none of them tells.
+    """
+    known = yield from cluster.routes.look_up(topic)
+    return dict(sorted(known.brokers.items()))
+
+
+def settings(
+    cluster: Cluster, topic: str, only: Collection[str] = ()
+) -> Flow[Told[dict[str, TopicSettings]]]:
+    """Return what every broker keeps of a topic, by broker name; those without it are left out.
+
+    Raises:
+        NotFound: when no broker has it.
+        UsageError: when there is no broker that `only` names.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from all_brokers(cluster, only)
+    told = yield from settings_at(cluster, brokers, topic)
+    return found(told, f"no broker has topic {topic}")
+
+
+def settings_at(
+    cluster: Cluster, brokers: Brokers, topic: str
+) -> Flow[Told[dict[str, TopicSettings]]]:
+    """Return what these brokers keep of a topic; those without it are left out."""
+    asked = request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+    return (yield from ask_all(cluster, brokers, asked, read_settings, lacking=_NO_TOPIC))
+
+
+class _QueueStats(msgspec.Struct, rename="camel"):
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int = 0
+
+
+class _TopicStats(msgspec.Struct, rename="camel"):
+    offset_table: dict[Any, _QueueStats]
+    topic_put_tps: float = 0.0
+
+
+def status(cluster: Cluster, topic: str) -> Flow[Told[TopicStatus]]:
+    """Return what the queues of a topic hold.
+
+    Raises:
+        NoRoute: when the name servers do not know the topic.
+        NotFound: when no broker does.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from brokers_of(cluster, topic)
+    asked = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+    told = yield from ask_all(cluster, brokers, asked, _read_status, lacking=_NO_TOPIC)
+    return merged(found(told, f"no broker has topic {topic}"), _one_status)
+
+
+def _read_status(reply: Command) -> TopicStatus:
+    what = "the status of a topic"
+    stats = decoded(reply, _TopicStats, what)
+    queues = [
+        QueueStatus(
+            queue=queue_of(key, what),
+            first=row.min_offset,
+            end=row.max_offset,
+            last_stored_ms=row.last_update_timestamp or None,
+        )
+        for key, row in stats.offset_table.items()
+    ]
+    return TopicStatus(queues, stats.topic_put_tps)
+
+
+def _one_status(parts: Collection[TopicStatus]) -> TopicStatus:
+    queues = [queue for part in parts for queue in part.queues]
+    queues.sort(key=lambda row: row.queue)
+    return TopicStatus(queues, sum(part.per_second for part in parts))
+
+
+class _Groups(msgspec.Struct):
+    groups: list[str] | None = msgspec.field(name="groupList", default=None)
+
+
+def consumers(cluster: Cluster, topic: str) -> Flow[Told[list[str]]]:
+    """Return the consumer groups that subscribe to a topic or have offsets in it, sorted.
+
+    Raises:
+        NoRoute: when the name servers do not know the topic.
+        RemoteError, Unavailable, ProtocolError: when nobody tells.
+    """
+    brokers = yield from brokers_of(cluster, topic)
+    asked = request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+    told = yield from ask_all(cluster, brokers, asked, _read_groups)
+    return merged(told, lambda parts: sorted({group for part in parts for group in part}))
+
+
+def _read_groups(reply: Command) -> list[str]:
+    return decoded(reply, _Groups, "the list of a topic's groups").groups or []
