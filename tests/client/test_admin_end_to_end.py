@@ -217,7 +217,7 @@ def test_the_synchronous_face_does_the_same_and_sends_a_dead_letter_again(
                 return []
             return [each.body for each in listed]
 
-        asyncio.run(until(letters, lambda bodies: bodies == [b"poison"]))  # type: ignore[arg-type]
+        asyncio.run(until(letters, lambda bodies: bodies == [b"poison"]))
         assert group in admin.dead_letters.groups()
         (letter,) = admin.dead_letters.of_group(group)
         admin.dead_letters.send_again(group, letter)

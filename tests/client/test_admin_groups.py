@@ -90,7 +90,7 @@ def test_a_group_is_not_asked_for_by_name_because_that_makes_it_at_apaches_broke
 
 
 def test_groups_of_the_brokers_are_left_out_unless_all_are_wanted() -> None:
-    rows = {"g": {}, "TOOLS_CONSUMER": {}, "CID_RMQ_SYS_TRANS": {}}
+    rows: dict[str, object] = {"g": {}, "TOOLS_CONSUMER": {}, "CID_RMQ_SYS_TRANS": {}}
     playing = two({ALL: by_broker({"a": has(**rows), "b": AWAY})})  # type: ignore[dict-item]
 
     applications = playing.play(groups.groups(cluster(), everything=False))

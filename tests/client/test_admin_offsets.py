@@ -111,7 +111,7 @@ def test_one_queue_is_set_by_a_broker_that_keeps_resets_itself() -> None:
 
 def test_one_queue_is_never_asked_of_a_broker_that_would_reset_all_of_them() -> None:
     # With useServerSideResetOffset=false, or before 5.0, the queue of the request is not read.
-    old = {RequestCode.GET_BROKER_CONFIG: says(body=b"brokerName=a\n")}
+    old: dict[int, Any] = {RequestCode.GET_BROKER_CONFIG: says(body=b"brokerName=a\n")}
     offline = two(old)
 
     offline.play(offset_resets.to_offset(cluster(), "g", queue("a"), 7))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
+import msgspec
 import typer
 
 from reliable_mq.cli import printing
@@ -22,6 +23,8 @@ from reliable_mq.settings import EMBEDDED
 
 BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 FAILED = 1
+_ACCOUNT = ("access_key", "secret_key", "security_token")
+_TLS = ("ca", "cert", "key", "hostname")
 
 Broker = Annotated[
     str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;….")
@@ -60,18 +63,12 @@ def settings_of(environment: Mapping[str, str]) -> ClientSettings:
     Raises:
         ConfigurationError: when there is half of an account, or a key without its certificate.
     """
-    account = _given(environment, "RELIABLE_MQ_", Credentials.__struct_fields__)
-    tls = _given(environment, "RELIABLE_MQ_TLS_", ("ca", "cert", "key", "hostname"))
-    if account:
-        account = {"access_key": "", "secret_key": "", **account}
+    account = {name: environment.get(f"RELIABLE_MQ_{name.upper()}", "") for name in _ACCOUNT}
+    tls = {name: environment.get(f"RELIABLE_MQ_TLS_{name.upper()}", "") for name in _TLS}
     return ClientSettings(
-        credentials=Credentials(**account) if account else None, tls=TLS(**tls) if tls else None
+        credentials=Credentials(**account) if any(account.values()) else None,
+        tls=msgspec.convert(tls, TLS) if any(tls.values()) else None,
     )
-
-
-def _given(environment: Mapping[str, str], prefix: str, names: Collection[str]) -> dict[str, str]:
-    found = {name: environment.get(prefix + name.upper(), "") for name in names}
-    return {name: value for name, value in found.items() if value}
 
 
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:
