@@ -63,7 +63,7 @@ def progress(
         print_rows(rows, QUEUES if members else QUEUES[:-1])
         typer.echo(
             f"lag {told.value.lag}, in flight {told.value.in_flight},"
-            f" {told.value.per_second:g} message(s) a second in the last minute"
+            f" {told.value.per_second:.2f} message(s) a second in the last minute"
         )
     end_with(failures)
 

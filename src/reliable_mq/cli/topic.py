@@ -83,7 +83,7 @@ def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson =
         typer.echo(dumps({"queues": rows, "per_second": told.value.per_second}))
     else:
         print_rows(rows, QUEUE_COLUMNS)
-        typer.echo(f"{told.value.per_second:g} message(s) a second were put in the last minute")
+        typer.echo(f"{told.value.per_second:.2f} message(s) a second were put in the last minute")
     end_with(told.failures)
 
 
