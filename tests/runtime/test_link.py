@@ -228,6 +228,20 @@ def test_an_address_that_cannot_be_reached_fails_at_once_for_a_while() -> None:
     play(silent, scene)
 
 
+def test_clients_that_lost_a_peer_together_do_not_come_back_together() -> None:
+    async def scene(it: World) -> None:
+        nobody, pauses = "127.0.0.1:1", []
+        for _ in range(20):
+            it.links._failures.clear()
+            with pytest.raises(ConnectionLost):
+                await it.links.call(nobody, request(1), 1.0)
+            pauses.append(it.links._failures[nobody][1] - asyncio.get_running_loop().time())
+        assert len({round(pause, 4) for pause in pauses}) > 10
+        assert 0 < max(pauses) <= it.links.BACKOFF_SECONDS
+
+    play(silent, scene)
+
+
 def test_a_closed_client_calls_nobody() -> None:
     async def scene(it: World) -> None:
         pending = asyncio.ensure_future(it.links.call(it.address, request(1), 5.0))

@@ -1,7 +1,7 @@
 """A connection to one broker or name server, shared by everything that talks to it.
 
-Requests of both sides cross on it. A reply finds its waiter by `opaque`, the sender's counter.
-C1: one opaque, one waiter; a waiter ends with its reply, its time-out, or the connection.
+Requests of both sides cross on it. A reply finds its waiter by `opaque`, the sender's counter; see
+`waiters`.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from reliable_mq.errors import (
     RequestTimeout,
     Unavailable,
 )
+from reliable_mq.runtime.waiters import Waiters
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import FrameReader
 
@@ -56,7 +57,7 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._waiters: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
+        self._waiters = Waiters(address, self._loop)
         self._opaque = 0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -83,15 +84,12 @@ class Link(asyncio.Protocol):
         if self._sign is not None:
             self._sign(command)
         frame = encode_command(command)
-        waiter: asyncio.Future[Command] = self._loop.create_future()
-        timer = self._loop.call_later(timeout, self._time_out, opaque, command.code, timeout)
-        self._waiters[opaque] = (waiter, timer)
+        future = self._waiters.add(opaque, command.code, timeout)
         try:
             transport.write(frame)
-            return await waiter
+            return await future
         finally:
-            timer.cancel()
-            self._waiters.pop(opaque, None)
+            self._waiters.remove(opaque)
 
     async def post(self, command: Command, timeout: float) -> None:
         """Send a request that wants no reply.
@@ -162,25 +160,17 @@ class Link(asyncio.Protocol):
 
     def invariants(self) -> None:
         """Hold C1: nobody waits on a connection that is gone."""
-        if not self.is_open and any(not waiter.done() for waiter, _ in self._waiters.values()):
+        self._waiters.invariants()
+        if not self.is_open and self._waiters.waiting:
             raise InvariantBroken(f"C1: a call waits on the lost connection to {self.address}")
 
     def _take(self, command: Command) -> None:
         if command.is_reply:
-            entry = self._waiters.get(command.opaque)
-            if entry is not None and not entry[0].done():
-                entry[0].set_result(command)
+            self._waiters.answer(command)
             return
         answer = self._on_request(self.address, command)
         if answer is not None and not command.is_oneway and self._transport is not None:
             self._transport.write(encode_command(answer))
-
-    def _time_out(self, opaque: int, code: int, timeout: float) -> None:
-        waiter, _ = self._waiters[opaque]
-        if not waiter.done():
-            waiter.set_exception(
-                RequestTimeout(f"{self.address} did not answer request {code} in {timeout:.3g} s")
-            )
 
     def _lose(self, why: str) -> None:
         transport, self._transport = self._transport, None
@@ -189,10 +179,7 @@ class Link(asyncio.Protocol):
         self._why_lost = why
         transport.close()
         self._writable.set()
-        for waiter, timer in self._waiters.values():
-            timer.cancel()
-            if not waiter.done():
-                waiter.set_exception(ConnectionLost(why))
+        self._waiters.fail(lambda: ConnectionLost(why))
         self._on_lost(self)
 
     def _open_transport(self) -> asyncio.Transport:
