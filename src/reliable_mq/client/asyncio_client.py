@@ -65,7 +65,9 @@ class AsyncClient(AsyncEngine):
         self._producer = Producer(settings, self._routes, os.urandom)
         flows = TransactionFlows(settings, self._routes, self._producer, os.urandom)
         #: half messages: sent, ended, and answered for
-        self.transactions = AsyncTransactions(flows, self.run, self.membership.produce_everywhere)
+        self.transactions = AsyncTransactions(
+            flows, self.run, self.membership.produce_everywhere, self.namespace
+        )
         self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
@@ -130,7 +132,11 @@ class AsyncClient(AsyncEngine):
     ) -> SendResult:
         """Send a message whose caller has a place in `in_flight`, and gives it back."""
         self._sends()
-        return await self.run(self._producer.send(message, timeout=timeout, queue=queue))
+        names = self.namespace
+        message, queue = names.whole_message(message), names.whole_queue(queue)
+        return names.own_result(
+            await self.run(self._producer.send(message, timeout=timeout, queue=queue))
+        )
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.
@@ -140,7 +146,7 @@ class AsyncClient(AsyncEngine):
             Unavailable: when no broker can be reached.
         """
         self._sends()
-        await self.run(self._producer.send_oneway(message))
+        await self.run(self._producer.send_oneway(self.namespace.whole_message(message)))
 
     async def send_batch(
         self,
@@ -164,7 +170,11 @@ class AsyncClient(AsyncEngine):
             Unavailable: when no broker takes them in time. They may be stored all the same.
         """
         self._sends()
-        return await self.run(self._producer.send_batch(messages, timeout=timeout, queue=queue))
+        names = self.namespace
+        messages, queue = names.whole_messages(messages), names.whole_queue(queue)
+        return names.own_result(
+            await self.run(self._producer.send_batch(messages, timeout=timeout, queue=queue))
+        )
 
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests, several on their way at once.
@@ -174,6 +184,7 @@ class AsyncClient(AsyncEngine):
         place in the result holds the error.
         """
         self._sends()
+        messages = self.namespace.whole_messages(messages)
         plan = await self.run(plan_many(self._producer, self._routes, self.settings, messages))
         outcomes: dict[int, SendResult | Exception] = dict(plan.failures)
         for group, results in zip(
@@ -202,10 +213,10 @@ class AsyncClient(AsyncEngine):
         """
         group = await self._checked_group(subscription)
         if subscription.broadcasting:
-            group.local_offsets = await asyncio.to_thread(self._offsets_of, subscription.group)
-        consumer = AsyncPushConsumer(self, group, handler)
+            group.local_offsets = await asyncio.to_thread(self._offsets_of, group.name)
+        consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(handler))
         self.membership.join(consumer)
-        self._consumers[subscription.group] = consumer
+        self._consumers[group.name] = consumer
         await consumer.start()
         return consumer
 
@@ -274,6 +285,7 @@ class AsyncClient(AsyncEngine):
             NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
             RemoteError, Unavailable: when a broker refuses or is away; others may have it.
         """
+        topic = self.namespace.whole(topic)
         flow = admin.create_topic(self._name_servers, self._routes, self.settings, topic, queues)
         await self.run(flow)
 
@@ -288,7 +300,11 @@ class AsyncClient(AsyncEngine):
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable: when a broker does not tell.
         """
-        return await self.run(admin.consumer_progress(self._routes, self.settings, group, topic))
+        names = self.namespace
+        flow = admin.consumer_progress(
+            self._routes, self.settings, names.whole(group), names.whole(topic)
+        )
+        return names.by_own_queue(await self.run(flow))
 
     async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
         """Return what name servers and brokers say of themselves; see `cluster_facts`."""
@@ -301,7 +317,8 @@ class AsyncClient(AsyncEngine):
             NoRoute: when they know none.
             RemoteError, Unavailable: when none tells.
         """
-        return await self.run(self._routes.look_up(topic))
+        route = await self.run(self._routes.look_up(self.namespace.whole(topic)))
+        return self.namespace.own_route(route)
 
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group at every broker it is connected to."""
@@ -326,20 +343,21 @@ class AsyncClient(AsyncEngine):
         self, subscription: Subscription, *, polled: bool = False, is_member: bool = True
     ) -> ConsumerGroup:
         return ConsumerGroup(
-            subscription,
+            self.namespace.whole_subscription(subscription),
             int(time.time() * 1000),
             self.client_id,
             settings=self.settings,
             routes=self._routes,
             producer=self._producer,
+            namespace=self.namespace,
             polled=polled,
             is_member=is_member,
         )
 
     async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:
         self._started()
-        self.membership.check_free(subscription.group)
         group = self._group(subscription)
+        self.membership.check_free(group.name)
         await self.run(check_filters(group))
         return group
 
@@ -349,7 +367,8 @@ class AsyncClient(AsyncEngine):
 
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
         async with self._groups_in_flight:
-            return await self.run(self._producer.send_in_order(group.batches, group.queue))
+            results = await self.run(self._producer.send_in_order(group.batches, group.queue))
+        return self.namespace.own_results(results)
 
     def _sends(self) -> None:
         self.membership.produce(self.settings.producer_group)

@@ -13,15 +13,19 @@ import time
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
 from reliable_mq.client.connecting.file_tls import ssl_context
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
+from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.connecting.signature import sign
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
+from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.link import Links, OnRequest
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -46,6 +50,11 @@ class AsyncEngine:
     """
 
     def __init__(self, name_servers: str, settings: ClientSettings) -> None:
+        #: how topics and groups are called here, and by brokers
+        self.namespace = Namespace(settings.namespace)
+        settings = msgspec.structs.replace(
+            settings, producer_group=self.namespace.whole(settings.producer_group)
+        )
         self.settings = settings
         unique = settings.instance_name or f"{os.getpid()}#{os.urandom(6).hex()}"
         self.client_id = f"{platform.node() or 'client'}@{unique}"

@@ -29,6 +29,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     #: how the broker knows this application when it sends
     producer_group: str = "reliable_mq_producer"
+    #: leads the names of topics and groups where several share a cluster: orders is shop%orders
+    namespace: str = ""
 
     #: this client's own name on its machine, the same after a restart; brokers know it as
     #: HOST@instance_name. "": a new one each time
@@ -105,6 +107,9 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             if name == "producer_group":
                 if not value:
                     raise ConfigurationError("producer_group is empty: give the group a name")
+            elif name == "namespace":
+                if not re.fullmatch("[0-9A-Za-z_-]*", value):
+                    raise ConfigurationError(f"namespace {value!r}: use a-z A-Z 0-9 _ -")
             elif isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             elif value < 0 or (value == 0 and name != "retries"):

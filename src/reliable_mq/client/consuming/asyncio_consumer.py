@@ -87,7 +87,8 @@ class AsyncPushConsumer:
     @property
     def queues(self) -> set[MessageQueue]:
         """The queues that this consumer reads now, its retry topic's included."""
-        return {assigned.queue for assigned in self.group.assigned if assigned.is_started}
+        started = (assigned.queue for assigned in self.group.assigned if assigned.is_started)
+        return self.group.namespace.own_queues(started)
 
     @property
     def group_name(self) -> str:

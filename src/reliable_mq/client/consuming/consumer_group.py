@@ -7,6 +7,7 @@ The flows that read, lock, commit and settle (`pulling`, `queue_locks`, `offsets
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.allocation import Allocation, Configured, MachineRoom, average
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
@@ -31,6 +32,7 @@ class ConsumerGroup:
         polled: whether the application takes messages itself and says what is committed: nothing
             is, by the way, and there are no retries.
         is_member: whether brokers know this client as a member, and what its group wants.
+        namespace: how topics and groups are called outside; all names in here are whole.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ConsumerGroup:
         producer: Producer,
         polled: bool = False,
         is_member: bool = True,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         self.subscription = subscription
+        self.namespace = namespace
         self.version = version
         self.client_id = client_id
         self.settings = settings

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
 from reliable_mq.client.consuming.thread_handling import ExitInside
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.sending.transaction import (
@@ -48,11 +49,17 @@ class AsyncTransactions:
         flows: what to do.
         run: does it.
         tell_group: tells all brokers of a group that was joined.
+        namespace: how topics and groups are called here. A `Half` names them as brokers do.
     """
 
     def __init__(
-        self, flows: TransactionFlows, run: Run, tell_group: Callable[[str], Awaitable[None]]
+        self,
+        flows: TransactionFlows,
+        run: Run,
+        tell_group: Callable[[str], Awaitable[None]],
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
+        self._namespace = namespace
         self._flows = flows
         self._run = run
         self._tell_group = tell_group
@@ -62,7 +69,7 @@ class AsyncTransactions:
     @property
     def groups(self) -> list[str]:
         """The producer groups that this client answers for."""
-        return sorted(self._answerers)
+        return sorted(map(self._namespace.own, self._answerers))
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
@@ -74,6 +81,7 @@ class AsyncTransactions:
 
         Brokers that cannot be told now are told by a later heartbeat.
         """
+        group = self._namespace.whole(group)
         is_known = group in self._answerers
         self._answerers[group] = answerer
         if not is_known:
@@ -85,6 +93,7 @@ class AsyncTransactions:
         Raises:
             UsageError: when nobody here answers for the group: the half would hang.
         """
+        message, group = self._namespace.whole_message(message), self._namespace.whole(group)
         if group not in self._answerers:
             raise UsageError(f"join producer group {group} before it sends a half")
         return await self._run(self._flows.send(message, group, timeout=timeout))
@@ -109,6 +118,7 @@ class AsyncTransactions:
             log.warning("%s asks for a half message that does not read: %s", address, error)
             return
         half = check.half
+        check = CheckBack(half, self._namespace.own_message(check.message))
         answerer = self._answerers.get(half.group)
         if answerer is None:
             log.warning("%s asks for a half of group %s, not of ours", address, half.group)

@@ -1,0 +1,169 @@
+"""Namespaces: the names of one tenant of a cluster that several share.
+
+An application says `orders`; brokers hear `shop%orders`, and `%RETRY%shop%payments` for the retries
+of its group `payments`. Faces make whole names of what goes in and own names of what comes out.
+Flows, logs, errors and brokers know whole names only.
+Source: Apache RocketMQ `NamespaceUtil`, `TopicValidator`, `MixAll.isSysConsumerGroup`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC, Route
+from reliable_mq.client.consuming.allocation import Configured
+from reliable_mq.client.consuming.subscription import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    Outcome,
+    Subscription,
+)
+from reliable_mq.client.consuming.thread_handling import AnyHandler, is_asynchronous
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+
+T = TypeVar("T")
+
+SEPARATOR = "%"
+
+_SYSTEM_TOPICS = frozenset(
+    {TEMPLATE_TOPIC, "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "SELF_TEST_TOPIC"}
+    | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+    | {"RMQ_SYS_TRACE_TOPIC", "OFFSET_MOVED_EVENT"}
+)
+_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
+
+
+class Namespace:
+    """Names with and without the namespace; without one, all names stay as they are.
+
+    A whole name stays whole, and names of the brokers' own belong to nobody.
+
+    Args:
+        name: the namespace, "" for none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lead = name + SEPARATOR
+
+    def whole(self, name: str) -> str:
+        """Return the name of a topic or group as brokers know it."""
+        # What is no name is refused later, with a reason.
+        if not self.name or not isinstance(name, str) or not name or is_of_system(name):
+            return name
+        prefix, bare = _apart(name)
+        return name if bare.startswith(self._lead) else f"{prefix}{self._lead}{bare}"
+
+    def own(self, name: str) -> str:
+        """Return the name of a topic or group as the application knows it."""
+        if not self.name:
+            return name
+        prefix, bare = _apart(name)
+        return prefix + bare.removeprefix(self._lead)
+
+    def whole_message(self, message: Message) -> Message:
+        """Return what is sent instead of `message`."""
+        if not self.name:
+            return message
+        return msgspec.structs.replace(message, topic=self.whole(message.topic))
+
+    def whole_messages(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return what is sent instead of `messages`."""
+        return [self.whole_message(each) for each in messages] if self.name else messages
+
+    def whole_queue(self, queue: MessageQueue | None) -> MessageQueue | None:
+        """Return a queue as brokers know it."""
+        if queue is None or not self.name:
+            return queue
+        return msgspec.structs.replace(queue, topic=self.whole(queue.topic))
+
+    def whole_subscription(self, subscription: Subscription) -> Subscription:
+        """Return a subscription as brokers know it; other allocations see whole names, too."""
+        if not self.name:
+            return subscription
+        allocation = subscription.allocation
+        if isinstance(allocation, Configured):
+            queues = tuple(cast("MessageQueue", self.whole_queue(q)) for q in allocation.queues)
+            allocation = Configured(queues)
+        return msgspec.structs.replace(
+            subscription,
+            group=self.whole(subscription.group),
+            topics={self.whole(topic): wanted for topic, wanted in subscription.topics.items()},
+            allocation=allocation,
+        )
+
+    def own_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue as the application knows it."""
+        if not self.name:
+            return queue
+        return msgspec.structs.replace(queue, topic=self.own(queue.topic))
+
+    def own_queues(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Return queues as the application knows them."""
+        return set(map(self.own_queue, queues))
+
+    def by_own_queue(self, table: Mapping[MessageQueue, T]) -> dict[MessageQueue, T]:
+        """Return a table by queues as the application knows them."""
+        return {self.own_queue(queue): value for queue, value in table.items()}
+
+    def own_result(self, result: SendResult) -> SendResult:
+        """Return where a message was stored, as the application knows it."""
+        if not self.name:
+            return result
+        return msgspec.structs.replace(result, queue=self.own_queue(result.queue))
+
+    def own_results(self, results: list[SendResult | Exception]) -> list[SendResult | Exception]:
+        """Return where messages were stored, as the application knows it; errors as they are."""
+        if not self.name:
+            return results
+        return [r if isinstance(r, Exception) else self.own_result(r) for r in results]
+
+    def own_message(self, message: ReceivedMessage) -> ReceivedMessage:
+        """Return a delivery as the application knows it."""
+        if not self.name:
+            return message
+        return msgspec.structs.replace(
+            message, topic=self.own(message.topic), queue=self.own_queue(message.queue)
+        )
+
+    def own_route(self, route: Route) -> Route:
+        """Return a route as the application knows it."""
+        if not self.name:
+            return route
+        return msgspec.structs.replace(
+            route,
+            topic=self.own(route.topic),
+            writable=tuple(map(self.own_queue, route.writable)),
+            readable=tuple(map(self.own_queue, route.readable)),
+        )
+
+    def own_handler(self, handler: AnyHandler) -> AnyHandler:
+        """Return a handler that lets `handler` see deliveries as the application knows them."""
+        if not self.name:
+            return handler
+        if not is_asynchronous(handler):
+            return lambda messages: handler([self.own_message(each) for each in messages])
+        awaited = handler
+
+        async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            outcomes = awaited([self.own_message(each) for each in messages])
+            return await outcomes  # type: ignore[misc] - it is asynchronous
+
+        return handle
+
+
+NO_NAMESPACE = Namespace("")
+
+
+def is_of_system(name: str) -> bool:
+    """Say whether a topic or group is the brokers' own, which no namespace has."""
+    return name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
+
+
+def _apart(name: str) -> tuple[str, str]:
+    """Return the prefix of a topic of retries or dead letters, and the rest."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name

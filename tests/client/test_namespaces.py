@@ -1,0 +1,173 @@
+"""Namespaces: an application's own names inside, whole names at brokers."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from tests.client.cluster import QUICK, Cluster, Seen, eventually, play
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
+from reliable_mq.client.consuming.allocation import Configured
+from reliable_mq.client.consuming.subscription import (
+    CONSUMED,
+    Dead,
+    Later,
+    Outcome,
+    Subscription,
+)
+from reliable_mq.client.sending.transaction import CheckBack
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
+
+SHOP = Namespace("shop")
+
+
+@pytest.mark.parametrize(
+    ("own", "whole"),
+    [
+        ("orders", "shop%orders"),
+        ("%RETRY%payments", "%RETRY%shop%payments"),
+        ("%DLQ%payments", "%DLQ%shop%payments"),
+        ("other%orders", "shop%other%orders"),
+        ("shopping", "shop%shopping"),
+    ],
+)
+def test_names_get_the_namespace_and_lose_it_as_javas_do(own: str, whole: str) -> None:
+    assert SHOP.whole(own) == whole
+    assert SHOP.whole(whole) == whole, "a whole name stays whole"
+    assert SHOP.own(whole) == own
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "CID_RMQ_SYS_TRANS", ""],
+)
+def test_names_of_the_brokers_belong_to_nobody(name: str) -> None:
+    assert SHOP.whole(name) == name
+    assert SHOP.own(name) == name
+
+
+def test_without_a_namespace_nothing_is_copied() -> None:
+    message = Message(topic="shop%orders", body=b"x")
+    subscription = Subscription(group="g", topics={"t": "*"})
+    assert NO_NAMESPACE.whole_message(message) is message
+    assert NO_NAMESPACE.whole_subscription(subscription) is subscription
+    assert NO_NAMESPACE.own("shop%orders") == "shop%orders"
+
+
+def test_queues_that_are_given_by_hand_are_those_of_the_namespace() -> None:
+    given = Configured((MessageQueue("orders", "a", 0),))
+    subscription = Subscription(group="g", topics={"orders": "paid"}, allocation=given)
+    whole = SHOP.whole_subscription(subscription)
+    assert (whole.group, whole.topics) == ("shop%g", {"shop%orders": "paid"})
+    assert whole.allocation == Configured((MessageQueue("shop%orders", "a", 0),))
+    assert whole.retry_topic == "%RETRY%shop%g"
+
+
+@pytest.mark.parametrize("name", ["a%b", "a b", "ü"])
+def test_a_namespace_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="namespace"):
+        ClientSettings(namespace=name)
+
+
+def client_in(cluster: Cluster, namespace: str) -> AsyncClient:
+    settings = msgspec.structs.replace(QUICK, namespace=namespace)
+    return AsyncClient(cluster.name_server_address, settings=settings)
+
+
+@pytest.mark.processes
+def test_two_tenants_of_one_cluster_never_meet(cluster: Cluster, topic: str, group: str) -> None:
+    async def scene() -> None:
+        async with (
+            client_in(cluster, "shop") as shop,
+            client_in(cluster, "bank") as bank,
+            client_in(cluster, "") as anybody,
+        ):
+            for client in (shop, bank):
+                await client.create_topic(topic, 2)
+            at_shop, at_bank = Seen(), Seen()
+            subscription = Subscription(group=group, topics={topic: "*"})
+            consumer = await shop.consume(subscription, at_shop)
+            await bank.consume(subscription, at_bank)
+            sent = await shop.send(Message(topic=topic, body=b"shop's"))
+            (many,) = await bank.send_many([Message(topic=topic, body=b"bank's")])
+            assert isinstance(many, SendResult)
+            await eventually(
+                lambda: at_shop.bodies == [b"shop's"] and at_bank.bodies == [b"bank's"]
+            )
+
+            (message,) = at_shop.messages
+            assert message.topic == message.queue.topic == sent.queue.topic == many.queue.topic
+            assert message.topic == topic
+            assert topic in {queue.topic for queue in consumer.queues}
+            assert (await shop.topic_route(topic)).topic == topic
+            progress = await shop.consumer_progress(group, topic)
+            assert sum(maximum for _, maximum in progress.values()) == 1
+            assert set(progress) == set((await shop.topic_route(topic)).readable)
+            with pytest.raises(NoRoute):
+                await anybody.topic_route(topic)
+            assert (await anybody.topic_route(f"shop%{topic}")).writable
+
+    play(scene())
+
+
+@pytest.mark.processes
+def test_what_fails_stays_in_the_namespace_until_its_dead_letter(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with client_in(cluster, "shop") as shop, client_in(cluster, "") as anybody:
+            await shop.create_topic(topic, 1)
+            seen = Seen(Later(after_seconds=1), Dead("for good"))
+            await shop.consume(Subscription(group=group, topics={topic: "*"}, ordered=False), seen)
+            await shop.send(Message(topic=topic, body=b"x"))
+            await eventually(lambda: len(seen.messages) == 2)
+            assert [message.topic for message in seen.messages] == [topic, topic]
+            assert seen.messages[1].queue.topic == f"%RETRY%{group}"
+            letters = Seen()
+            dead = f"%DLQ%shop%{group}"
+            await anybody.consume(Subscription(group=f"{group}-dlq", topics={dead: "*"}), letters)
+            await eventually(lambda: letters.bodies == [b"x"])
+
+    play(scene())
+
+
+@pytest.mark.processes
+def test_a_half_message_is_of_the_namespace_and_so_is_the_question_for_it(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with client_in(cluster, "shop") as shop:
+            await shop.create_topic(topic, 1)
+
+            async def unknown(check: CheckBack) -> Decision:
+                return Decision.UNKNOWN
+
+            await shop.transactions.join("makers", unknown)
+            assert shop.transactions.groups == ["makers"]
+            half = await shop.transactions.send(Message(topic=topic, body=b"half"), "makers")
+            assert half.group == "shop%makers"
+            await shop.transactions.end(half, Decision.COMMIT)
+            seen = Seen()
+            await shop.consume(Subscription(group=group, topics={topic: "*"}), seen)
+            await eventually(lambda: seen.bodies == [b"half"])
+
+    play(scene())
+
+
+def test_a_plain_function_sees_own_names_too() -> None:
+    seen: list[ReceivedMessage] = []
+
+    def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        seen.extend(messages)
+        return [CONSUMED] * len(messages)
+
+    message = ReceivedMessage(
+        topic="shop%t", body=b"x", queue=MessageQueue("%RETRY%shop%g", "a", 0), queue_offset=0
+    )
+    outcomes = SHOP.own_handler(handle)([message])
+    assert not asyncio.iscoroutine(outcomes)
+    assert (seen[0].topic, seen[0].queue.topic) == ("t", "%RETRY%g")
