@@ -87,8 +87,11 @@ class AsyncClient(AsyncEngine):
     async def close(self) -> None:
         """Close the consumers gracefully, leave the producer groups, end the connections.
 
-        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`.
+        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. In a
+        forked process this does nothing: all of it is the parent's.
         """
+        if self.is_foreign:
+            return
         links = self._started()
         readers = [*self._consumers.values(), *self._readers]
         await asyncio.gather(*(reader.close() for reader in readers))

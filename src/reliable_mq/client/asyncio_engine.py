@@ -108,6 +108,7 @@ class AsyncEngine:
             ),
             asyncio.create_task(repeat(settings.heartbeat_seconds, self.heartbeat, "a heartbeat")),
         ]
+        call_in_child(self._leave_to_parent)
 
     async def stop_daemons(self) -> None:
         """Refresh no route and send no heartbeat any more."""
@@ -216,8 +217,17 @@ class AsyncEngine:
             raise UsageError("this client is not started: use it in `async with`, or call start()")
         return self._links
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that made the client."""
+        return self._process != os.getpid()
+
+    def _leave_to_parent(self) -> None:
+        """Keep the connections from being closed by a forked child that collects its garbage."""
+        leave_to_parent(self)
+
     def _refuse_in_fork(self) -> None:
-        if self._process != os.getpid():
+        if self.is_foreign:
             raise ForkedClient(
                 f"this client was made in process {self._process} and is used in {os.getpid()}:"
                 " make a client there, after the fork"

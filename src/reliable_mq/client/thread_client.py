@@ -15,9 +15,8 @@ from reliable_mq.client.consuming.thread_pulling import PullConsumer
 from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import Decision, Message, MessageQueue, SendResult
-from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread
 
 Check = Callable[[CheckBack], Decision]
@@ -79,12 +78,17 @@ class Client:
         """Start the background thread.
 
         Raises:
+            ForkedClient: when it was made before a fork: every member of a group has its own name.
             UsageError: when the client was started before.
         """
         thread = self._thread or LoopThread()
-        thread.run(self._client.start())
+        try:
+            thread.run(self._client.start())
+        except ReliableMQError:
+            if thread is not self._thread:
+                thread.close()
+            raise
         self._thread = thread
-        call_in_child(self._leave_to_parent)
 
     def close(self) -> None:
         """Close the consumers gracefully, end the connections and the background thread.
@@ -337,10 +341,6 @@ class Client:
             RemoteError, Unavailable: when none tells.
         """
         return self._started().run(self._client.topic_route(topic))
-
-    def _leave_to_parent(self) -> None:
-        """Keep the connections from being closed by a forked child that collects its garbage."""
-        leave_to_parent(self._client)
 
     def _started(self) -> LoopThread:
         if self._thread is None:
