@@ -180,10 +180,28 @@ def reconcile_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def idle_table(results: dict[str, Any]) -> str:
+    """One line for each client that idled."""
+    rows = [("idle", "queues", "of a core, %", "wake-ups/s", "MiB", "MiB over bare")]
+    rows += [
+        (
+            each["kind"],
+            str(each["queues"]),
+            f"{each['cpu_percent']:.3f}",
+            f"{each['wake_ups_per_second']:.1f}",
+            f"{each['resident_mib']:.1f}",
+            f"{each['over_bare_mib']:.1f}",
+        )
+        for each in results["rounds"]
+    ]
+    return _markdown(rows) + _origin(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "send": send_table,
     "consume": consume_table,
     "kills": kill_table,
+    "idle": idle_table,
     "scale": scale_table,
     "orders": orders_table,
     "resend": figures_table,

@@ -1,0 +1,61 @@
+"""Nothing that the client does keeps the event loop, which is the application's, from others."""
+
+import asyncio
+import time
+import zlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.client.servers import Servers
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.message import Message
+
+STEP_SECONDS_MAX = 0.04
+"""Of processor time: another process that is busy makes no step longer."""
+
+LARGE = bytes(MESSAGE_BODY_SIZE_MAX)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Coroutine[Any, Any, None]], float]:
+    """Run a coroutine on asyncio's own loop, and return how long its longest step took."""
+    steps: list[float] = []
+    run = asyncio.events.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        begun = time.thread_time()
+        run(handle)
+        steps.append(time.thread_time() - begun)
+
+    def watch(scene: Coroutine[Any, Any, None]) -> float:
+        monkeypatch.setattr(asyncio.events.Handle, "_run", timed)
+        asyncio.run(asyncio.wait_for(scene, 60))
+        return max(steps)
+
+    return watch
+
+
+def test_the_watch_sees_what_holds_the_loop_up(
+    watched: Callable[[Coroutine[Any, Any, None]], float],
+) -> None:
+    async def holds_up() -> None:
+        for _ in range(8):
+            zlib.compress(LARGE)
+
+    assert watched(holds_up()) > STEP_SECONDS_MAX
+
+
+def test_large_messages_are_sent_in_short_steps(
+    watched: Callable[[Coroutine[Any, Any, None]], float],
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(servers.address) as client:
+            await asyncio.gather(
+                *(client.send(Message(topic="t", body=LARGE), timeout=30) for _ in range(4))
+            )
+
+    with Servers() as servers:
+        assert watched(scene()) < STEP_SECONDS_MAX
