@@ -9,6 +9,7 @@ import pytest
 from tests.client.script import route_body
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.asyncio_engine import REFRESHES_AT_ONCE
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
@@ -51,12 +52,15 @@ class Peer:
                 for frame in frames.feed(data):
                     command = decode_command(frame)
                     asked.append(command.code)
-                    if command.code not in self.silent:
-                        writer.write(encode_command(self._answer(command)))
+                    if command.code in self.silent:
+                        continue
+                    answer = self._answer(command)
+                    if answer is not None:
+                        writer.write(encode_command(answer))
         finally:
             writer.close()
 
-    def _answer(self, command: Command) -> Command:
+    def _answer(self, command: Command) -> Command | None:
         if command.code == ROUTE:
             return reply(command, body=route_body({"a": 1}, addresses={"a": self.broker}))
         if command.code == SEND:
@@ -138,6 +142,24 @@ def test_many_first_sends_ask_for_the_route_once() -> None:
         assert name_server.asked[0].count(ROUTE) == 1
 
     play(scene)
+
+
+def test_the_routes_of_many_topics_are_refreshed_side_by_side() -> None:
+    """One after the other, silent name servers would keep the last one for an hour."""
+
+    async def scene() -> None:
+        settings = ClientSettings(request_timeout=60.0, route_refresh_seconds=0.05)
+        name_server = Peer("127.0.0.1:1")
+        async with (
+            name_server.listening() as address,
+            AsyncClient(address, settings=settings) as client,
+        ):
+            await asyncio.gather(*(client.topic_route(f"t-{at}") for at in range(200)))
+            name_server.silent.add(ROUTE)
+            before = name_server.asked[0].count(ROUTE)
+            await until(lambda: name_server.asked[0].count(ROUTE) >= before + REFRESHES_AT_ONCE)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
 
 
 def test_a_client_that_did_nothing_bothers_nobody() -> None:

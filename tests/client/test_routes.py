@@ -123,6 +123,28 @@ def test_a_new_topic_without_a_broker_that_creates_topics_has_no_route() -> None
         world.play(route_table().to_send("new"))
 
 
+def test_a_template_that_no_broker_has_is_asked_for_once_a_second() -> None:
+    world = World({ROUTE: routes_answer({})})
+    routes = route_table()
+    for _ in range(3):
+        with pytest.raises(NoRoute, match="create it first"):
+            world.play(routes.to_send("new"))
+    assert [call.command.ext_fields["topic"] for call in world.calls].count("TBW102") == 1
+    world.answers[ROUTE] = routes_answer({"TBW102": {"a": 8}})
+    world.seconds += 1.0
+    assert world.play(routes.to_send("new")).writable
+
+
+def test_a_known_route_serves_while_a_name_server_answers_nonsense() -> None:
+    world = World({ROUTE: in_turn(says(body=route_body({"a": 1})), says(body=b"nonsense"))})
+    routes = route_table()
+    known = world.play(routes.of("t"))
+    world.seconds += 31
+    assert world.play(routes.of("t")) == known
+    with pytest.raises(ProtocolError, match="topic other"):
+        world.play(routes.of("other"))
+
+
 def test_a_topic_that_nobody_may_write_to_has_no_route_to_send() -> None:
     world = World({ROUTE: says(body=route_body({"a": 1}, permission=4))})
     with pytest.raises(NoRoute, match="may be written"):

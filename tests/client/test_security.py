@@ -67,7 +67,7 @@ class Listener(Peer):
         super().__init__(broker)
         self.commands: list[Command] = []
 
-    def _answer(self, command: Command) -> Command:
+    def _answer(self, command: Command) -> Command | None:
         self.commands.append(command)
         return super()._answer(command)
 

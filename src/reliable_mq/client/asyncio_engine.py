@@ -206,7 +206,11 @@ class AsyncEngine:
         """Answer what a peer asks of this client."""
         serve = self.requests.get(command.code)
         if serve is not None:
-            return serve(address, command)
+            try:
+                return serve(address, command)
+            except Exception:  # what a peer asks must not end its connection, which others use
+                log.exception("%s asked for %d in a way that does not read", address, command.code)
+                return reply(command, ResponseCode.SYSTEM_ERROR, "the request does not read")
         log.debug("%s asked for %d, which this client does not do", address, command.code)
         remark = f" request type {command.code} not supported"
         return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -69,6 +69,7 @@ class AsyncMembership:
         self._producers: dict[str, None] = {}  # an ordered set
         self._is_everywhere = False
         self._all_masters: set[str] = set()
+        self._refusing: set[str] = set()
 
     @property
     def members(self) -> Collection[Member]:
@@ -182,7 +183,10 @@ class AsyncMembership:
 
     def _note(self, address: str, answer: Command) -> None:
         self.heartbeats.answered(address, answer)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code == ResponseCode.SUCCESS:
+            self._refusing.discard(address)
+        elif address not in self._refusing:  # told once: it will go on like that
+            self._refusing.add(address)
             log.warning("%s refused a heartbeat: %d %s", address, answer.code, answer.remark)
 
     async def _look_for_masters(self) -> None:

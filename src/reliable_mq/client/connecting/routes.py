@@ -20,6 +20,9 @@ from reliable_mq.wire.command import request
 from reliable_mq.wire.remote_faults import remote_error
 
 TEMPLATE_TOPIC = "TBW102"
+NO_TEMPLATE_SECONDS = 1.0
+"""So long it is not asked again for a template topic that no broker has."""
+
 MASTER_ID = 0
 
 _READABLE = 4
@@ -120,6 +123,7 @@ class RouteTable:
         self._brokers: dict[str, Broker] = {}
         self._named_by: Counter[str] = Counter()  # how many routes name each
         self._denied: list[Route] = []  # routes that ended, and still count there
+        self._no_template_until = 0.0
 
     def find(self, topic: str) -> Route | None:
         """Return the known route of `topic`, without asking."""
@@ -147,6 +151,7 @@ class RouteTable:
         Raises:
             NoRoute: when the name servers know none.
             Unavailable: when none is known and no name server answers.
+            ProtocolError: when none is known and what a name server answers does not read.
         """
         known = self._routes.get(topic)
         if known is not None:
@@ -159,7 +164,7 @@ class RouteTable:
             return (yield from self.look_up(topic))
         except NoRoute:
             raise
-        except (Unavailable, RemoteError):
+        except (Unavailable, RemoteError, ProtocolError):
             if known is None:
                 raise
             return known
@@ -221,13 +226,18 @@ class RouteTable:
         return route
 
     def _route_to_create(self, topic: str) -> Flow[Route]:
-        try:
-            template = yield from self.of(TEMPLATE_TOPIC)
-        except NoRoute:
+        instant = yield from now()
+        template: Route | None = None
+        if instant.seconds >= self._no_template_until:
+            try:
+                template = yield from self.of(TEMPLATE_TOPIC)
+            except NoRoute:
+                self._no_template_until = instant.seconds + NO_TEMPLATE_SECONDS
+        if template is None:
             raise NoRoute(
                 f"no name server knows topic {topic}, and no broker that creates topics:"
                 " create it first, or see whether its broker runs"
-            ) from None
+            )
         queues = tuple(
             MessageQueue(topic, queue.broker_name, queue.queue_id)
             for queue in template.writable

@@ -57,6 +57,9 @@ def rebalance(group: ConsumerGroup) -> Flow[Changes]:
             settled = False
             obstacles.add(f"topic {topic} cannot be read: {error}")
             continue
+        if not route.readable:
+            settled = False
+            obstacles.add(f"topic {topic} has no queue that may be read: give it permission 6")
         settled = settled and group.client_id in members
         left += [group.leave(queue) for queue in group.assigned_of(topic) - share]
         for queue in sorted(share - group.assigned_of(topic)):

@@ -30,6 +30,7 @@ SUBSCRIPTION = 0x4
 
 _FLOW_CONTROL_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
+_FAILURES_TOLD = 60  # the first of so many in a row: about one a minute
 
 
 def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
@@ -52,7 +53,8 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
         assigned.read_from = MASTER_ID  # a slave that was suggested may be gone for good
         group.routes.doubt(queue.topic)
     except (RemoteError, ProtocolError) as error:
-        log.warning("group %s: a pull of %s failed: %s", group.name, queue, error)
+        level = logging.DEBUG if assigned.failures % _FAILURES_TOLD else logging.WARNING
+        log.log(level, "group %s: a pull of %s failed: %s", group.name, queue, error)
     else:
         assigned.failures = 0
         return pause
