@@ -2,9 +2,10 @@
 
 import asyncio
 
-import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 from tests.client.servers import Servers
 from tests.client.test_asyncio_client import QUICK, message
 
@@ -26,12 +27,18 @@ async with AsyncClient(ADDRESS) as own:
 )
 
 
+def written(*cells: str) -> NotebookNode:
+    """Return a notebook with these cells."""
+    codes = [new_code_cell(cell) for cell in cells]  # type: ignore[no-untyped-call]
+    notebook: NotebookNode = new_notebook(cells=codes)  # type: ignore[no-untyped-call]
+    return notebook
+
+
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_both_faces_work_in_the_cells_of_a_notebook() -> None:
     with Servers() as servers:
-        cells = (f"ADDRESS = {servers.address!r}", *CELLS)
-        notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+        notebook = written(f"ADDRESS = {servers.address!r}", *CELLS)
         NotebookClient(notebook, timeout=60).execute()
         printed = [output["text"] for cell in notebook.cells for output in cell.outputs]
         assert printed == ["t\n", "t\n"]

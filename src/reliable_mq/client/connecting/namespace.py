@@ -16,10 +16,11 @@ from reliable_mq.client.consuming.allocation import Configured
 from reliable_mq.client.consuming.subscription import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
+    Handler,
     Outcome,
     Subscription,
 )
-from reliable_mq.client.consuming.thread_handling import AnyHandler, is_asynchronous
+from reliable_mq.client.consuming.thread_handling import AnyHandler, SyncHandler, is_asynchronous
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 T = TypeVar("T")
@@ -142,15 +143,15 @@ class Namespace:
         """Return a handler that lets `handler` see deliveries as the application knows them."""
         if not self.name:
             return handler
-        if not is_asynchronous(handler):
-            return lambda messages: handler([self.own_message(each) for each in messages])
-        awaited = handler
+        if is_asynchronous(handler):
+            awaited = cast("Handler", handler)
 
-        async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            outcomes = awaited([self.own_message(each) for each in messages])
-            return await outcomes  # type: ignore[misc] - it is asynchronous
+            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+                return await awaited([self.own_message(each) for each in messages])
 
-        return handle
+            return handle
+        called = cast("SyncHandler", handler)
+        return lambda messages: called([self.own_message(each) for each in messages])
 
 
 NO_NAMESPACE = Namespace("")
