@@ -17,6 +17,7 @@ BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
 """What is left of a frame for a body, whatever its header says."""
 INSTANCE_NAME_LENGTH_MAX = 100
 
+_NAMESPACE = re.compile(r"[0-9A-Za-z_-]*")
 _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}})?", re.ASCII)
 
 
@@ -102,23 +103,13 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        self._check_names()
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if name == "producer_group":
-                if not value:
-                    raise ConfigurationError("producer_group is empty: give the group a name")
-            elif name == "namespace":
-                if not re.fullmatch("[0-9A-Za-z_-]*", value):
-                    raise ConfigurationError(f"namespace {value!r}: use a-z A-Z 0-9 _ -")
-            elif isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            elif value < 0 or (value == 0 and name != "retries"):
+            if value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")
-        if not _INSTANCE_NAME.fullmatch(self.instance_name):
-            raise ConfigurationError(
-                f"instance_name is {self.instance_name!r}: use 0..{INSTANCE_NAME_LENGTH_MAX} of"
-                " a-z A-Z 0-9 _ - . #, the first no dot"
-            )
         if self.body_size_max > BODY_SIZE_LIMIT:
             raise ConfigurationError(
                 f"body_size_max is {self.body_size_max}: a frame holds {BODY_SIZE_LIMIT} at most"
@@ -137,4 +128,15 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"pull_suspend_seconds ({self.pull_suspend_seconds}) must be less than"
                 f" pull_timeout ({self.pull_timeout}), or every idle pull times out"
+            )
+
+    def _check_names(self) -> None:
+        if not self.producer_group:
+            raise ConfigurationError("producer_group is empty: give the group a name")
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ConfigurationError(f"namespace is {self.namespace!r}: use a-z A-Z 0-9 _ -")
+        if not _INSTANCE_NAME.fullmatch(self.instance_name):
+            raise ConfigurationError(
+                f"instance_name is {self.instance_name!r}: use 0..{INSTANCE_NAME_LENGTH_MAX} of"
+                " a-z A-Z 0-9 _ - . #, the first no dot"
             )
