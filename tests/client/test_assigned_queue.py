@@ -7,7 +7,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assigned_queue import MESSAGE_OVERHEAD, AssignedQueue
+from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -189,12 +190,53 @@ def test_a_queue_with_unfinished_messages_leaves_and_commits_what_the_broker_wan
     assert queue.take(1, NOW) == []
 
 
+def test_a_paused_queue_starts_nothing_and_goes_on_where_it_was() -> None:
+    queue = filled("a", "")
+    queue.take(1, NOW)
+    queue.paused = True
+    assert queue.take(10, NOW) == []
+    assert (queue.ready, queue.has_ready) == (0, False)
+    queue.finish(0)
+    queue.paused = False
+    assert offsets(queue.take(10, NOW)) == [1]
+
+
+def test_the_lag_counts_from_the_lowest_unfinished_message_to_the_end_that_was_told() -> None:
+    queue = filled("", "", "")
+    assert queue.lag == 0, "nobody has told an end"
+    queue.note_end(10, NOW)
+    queue.take(3, NOW)
+    queue.finish(1)
+    assert queue.lag == 10
+    queue.finish(0)
+    assert queue.lag == 8
+
+
+def test_a_message_takes_room_of_the_budget_until_it_is_finished_or_its_queue_given_back() -> None:
+    budget = FlowBudget(1024 * 1024)
+    queues = [
+        AssignedQueue(
+            QUEUE, ordered=False, needs_lock=False, settings=ClientSettings(), budget=budget
+        )
+        for _ in range(2)
+    ]
+    for queue in queues:
+        queue.start_at(0)
+        queue.put([message(0, size=5000), message(1, size=7000)], 2)
+    assert budget.held == 2 * (12_000 + 2 * MESSAGE_OVERHEAD)
+    queues[0].take(1, NOW)
+    queues[0].finish(0)
+    queues[1].release()
+    assert budget.held == queues[0].cost == 7000 + MESSAGE_OVERHEAD
+
+
 @pytest.mark.parametrize(
     "illegal",
     [
         lambda queue: queue.finish(0),
         lambda queue: queue.finish(99),
         lambda queue: queue.hold(0, NOW, counts=True),
+        lambda queue: queue.may_run_twice(0),
     ],
 )
 def test_what_does_not_run_can_neither_finish_nor_be_held(
@@ -252,6 +294,29 @@ class QueueMachine(RuleBasedStateMachine):
         del self.running[offset]
         self.queue.hold(offset, self.now + delay, counts=True)
 
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), is_sent_back=st.booleans())
+    def overrun(self, data: st.DataObject, is_sent_back: bool) -> None:
+        """A handler hangs: what has no ordering key goes on without it, what has one waits."""
+        offset = data.draw(st.sampled_from(sorted(self.running)))
+        key = self.running[offset].ordering_key
+        assert self.queue.may_run_twice(offset) == (not key)
+        if key:
+            return
+        del self.running[offset]
+        if is_sent_back:
+            self.queue.finish(offset)
+            self.finished.add(offset)
+        else:
+            self.queue.hold(offset, self.now, counts=False)
+
+    @rule(is_paused=st.booleans())
+    def pause(self, is_paused: bool) -> None:
+        self.queue.paused = is_paused
+        if is_paused:
+            assert not self.queue.has_ready
+            assert self.queue.take(1, self.now) == []
+
     @rule(seconds=st.floats(0, 5))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -271,6 +336,8 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def promises_hold(self) -> None:
         self.queue.invariants()
+        self.queue.budget.invariants()
+        assert self.queue.budget.held == self.queue.cost
         assert all(offset >= self.queue.commit_offset for offset in self.running)
 
 

@@ -8,6 +8,7 @@ from reliable_mq.client.consuming.assignment import give_all_back, give_back, ke
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit, read_reset
 from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.subscription_version import be_newest
 from reliable_mq.client.flow import Call
 from reliable_mq.errors import ConnectionLost, ProtocolError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -296,6 +297,10 @@ def test_a_group_without_offsets_begins_where_it_wants(
         {"batch": 0},
         {"max_attempts": 0},
         {"from_where": "middle"},
+        {"retry_waits": (1.0, 0.0)},
+        {"retry_waits": (float("inf"),)},
+        {"handling_seconds": 0.0},
+        {"handling_seconds": float("nan")},
     ],
 )
 def test_a_subscription_that_cannot_work_is_refused(wishes: dict[str, object]) -> None:
@@ -328,3 +333,57 @@ def test_a_topic_that_nobody_has_sent_to_yet_is_missing_and_no_obstacle() -> Non
     changes = world.play(rebalance(group))
     assert (changes.settled, changes.obstacles) == (False, frozenset())
     assert changes.missing == {"t", "%RETRY%g"}
+
+
+def only_a_slave(group: ConsumerGroup) -> None:
+    """Let the broker have lost its master."""
+    addresses = group.routes.broker("a").addresses  # type: ignore[union-attr]
+    addresses[1] = "slave:10911"
+    del addresses[0]
+
+
+def test_without_a_master_a_slave_tells_where_to_read_on() -> None:
+    world, group = world_and_group(ordered=False)
+    world.play(rebalance(group))
+    only_a_slave(group)
+    assert world.play(keep_ready(group))
+    assert {call.address for call in world.calls_of(COMMITTED)} == {"slave:10911"}
+    assert {assigned.next_offset for assigned in group.assigned} == {5}
+    world.play(commit(group, group.assigned))
+    assert world.posts == [], "commits wait for the master"
+
+
+def test_a_slave_that_knows_no_offset_makes_nobody_begin_anew() -> None:
+    """The group may have offsets at the master that the slave has not heard of."""
+    world, group = world_and_group(ordered=False, from_where="last")
+    world.play(rebalance(group))
+    only_a_slave(group)
+    world.answers[COMMITTED] = says(ResponseCode.QUERY_NOT_FOUND)
+    assert not world.play(keep_ready(group))
+    assert not any(assigned.is_started for assigned in group.assigned)
+
+
+def connections(*versions: int) -> Answer:
+    table = {f"t{at}": {"subVersion": version} for at, version in enumerate(versions)}
+    return says(body=msgspec.json.encode({"subscriptionTable": table, "connectionSet": []}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "ahead"),
+    [
+        (connections(1, 2_000_000_000_000, 3), 2_000_000_000_001),
+        (connections(5), None),
+        (connections(), None),
+        (says(ResponseCode.CONSUMER_NOT_ONLINE), None),
+        (says(body=b"no list"), None),
+        (fails(ConnectionLost("gone")), None),
+    ],
+)
+def test_a_subscription_is_made_newer_than_what_brokers_know_after_the_clock_was_set_back(
+    answer: Answer, ahead: int | None
+) -> None:
+    world, group = world_and_group()
+    before = group.version
+    world.answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = answer
+    assert world.play(be_newest(group)) == (ahead is not None)
+    assert group.version == (ahead or before)

@@ -6,19 +6,24 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import pytest
-from tests.client.script import Answer, World, group_of, says
+from tests.client.script import World, group_of, says
+from tests.client.scripted_consumer import (
+    QUICK,
+    ScriptedClient,
+    consumed,
+    grant_all,
+    members,
+    reading,
+)
 
-from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.received import received
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
-from reliable_mq.client.flow import Call, Flow
+from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -29,33 +34,6 @@ from reliable_mq.wire.record import (
     Record,
 )
 from reliable_mq.wire.record_encode import encode_record
-
-T = TypeVar("T")
-
-QUICK = ClientSettings(rebalance_retry_seconds=0.001)
-
-
-class ScriptedClient:
-    """Runs flows over a scripted world."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.left: list[str] = []
-
-    async def run(self, flow: Flow[T]) -> T:
-        await asyncio.sleep(0)
-        self.world.seconds = asyncio.get_running_loop().time()
-        return self.world.play(flow)
-
-    async def heartbeat(self) -> None:
-        return None
-
-    async def leave_group(self, group: ConsumerGroup) -> None:
-        self.left.append(group.name)
-
-
-async def consumed(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-    return [CONSUMED] * len(messages)
 
 
 def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
@@ -98,15 +76,6 @@ def one_message_in_queue_1(call: Call) -> Command:
     }
     record = Record(topic="t", body=b"x", queue_id=1)
     return reply(call.command, ext=ext, body=encode_record(record))
-
-
-def grant_all(call: Call) -> Command:
-    asked = msgspec.json.decode(call.command.body)["mqSet"]
-    return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
-
-
-def members(*client_ids: str) -> Answer:
-    return says(body=msgspec.json.encode({"consumerIdList": client_ids}))
 
 
 def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more() -> None:
@@ -188,10 +157,10 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
 
         consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
         for _ in range(100):
-            consumer._hands.note(0.001, 1)
+            consumer.hands.choice.note(0.001, 1)
         records = [Record(topic="t", body=b"x", queue_offset=offset) for offset in range(12)]
         assigned.put([received(record, assigned.queue) for record in records], 12)
-        consumer._pump()
+        consumer.hands.pump()
         await asyncio.sleep(0)
         assert calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
         while sum(map(len, calls)) < 12:
@@ -201,24 +170,6 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(scene(), 10))
-
-
-def reading_one_queue(
-    client: ScriptedClient, handler: AnyHandler, settings: ClientSettings, *, ordered: bool
-) -> tuple[AsyncPushConsumer, AssignedQueue]:
-    """Return a consumer with one message of a queue, which is not started by itself."""
-    subscription = Subscription(group="g", topics={"t": "*"}, ordered=ordered)
-    group = group_of(client.world, subscription, queues={"a": 1}, settings=settings)
-    assigned = group.assign(MessageQueue("t", "a", 0))
-    assigned.start_at(0)
-    assigned.lock_until(float("inf"))
-    assigned.put([received(Record(topic="t", body=b"x", queue_offset=0), assigned.queue)], 1)
-    client.world.answers |= {
-        RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-        RequestCode.UNLOCK_BATCH_MQ: says(),
-        RequestCode.CONSUMER_SEND_MSG_BACK: says(),
-    }
-    return AsyncPushConsumer(client, group, handler), assigned
 
 
 async def exits(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -239,8 +190,8 @@ def test_a_handler_that_exits_has_failed_and_ends_nothing_else(
 ) -> None:
     async def scene() -> None:
         client = ScriptedClient(World())
-        consumer, assigned = reading_one_queue(client, handler, QUICK, ordered=False)
-        consumer._pump()
+        consumer, assigned = reading(client, handler)
+        consumer.hands.pump()
         while assigned.unfinished:
             await asyncio.sleep(0)
         assert client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK), "it comes again"
@@ -264,10 +215,8 @@ def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
         __call__ = staticmethod(tasked)
 
     async def scene(handler: AnyHandler) -> None:
-        consumer, assigned = reading_one_queue(
-            ScriptedClient(World()), handler, QUICK, ordered=False
-        )
-        consumer._pump()
+        consumer, assigned = reading(ScriptedClient(World()), handler)
+        consumer.hands.pump()
         while assigned.unfinished:
             await asyncio.sleep(0)
 
@@ -292,9 +241,9 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
             return [CONSUMED] * len(messages)
 
         client = ScriptedClient(World())
-        consumer, assigned = reading_one_queue(client, hangs, IMPATIENT, ordered=False)
+        consumer, assigned = reading(client, hangs, IMPATIENT)
         group = consumer.group
-        consumer._pump()
+        consumer.hands.pump()
         await asyncio.sleep(0)
         group.leave(assigned.queue)
         consumer._leave(assigned)
@@ -307,10 +256,11 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
         again.start_at(0)
         again.put([received(Record(topic="t", body=b"x", queue_offset=0), again.queue)], 1)
         may_end.set()
-        await asyncio.gather(*consumer._handlers)
+        consumer.hands.handled.clear()
+        await consumer.hands.handled.wait()
         assert again.unfinished == 1
         group.invariants()
-        for task in consumer._handlers:
+        for task in consumer.hands.tasks:
             task.cancel()
 
     asyncio.run(asyncio.wait_for(scene(), 10))
@@ -327,8 +277,8 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
             return [CONSUMED] * len(messages)
 
         client = ScriptedClient(World())
-        consumer, assigned = reading_one_queue(client, hangs, IMPATIENT, ordered=True)
-        consumer._pump()
+        consumer, assigned = reading(client, hangs, IMPATIENT, ordered=True)
+        consumer.hands.pump()
         await asyncio.sleep(0)
         consumer.group.leave(assigned.queue)
         consumer._leave(assigned)
@@ -355,10 +305,10 @@ def test_closing_tells_of_handlers_that_run_on_in_their_threads(
 
     async def scene() -> None:
         client = ScriptedClient(World())
-        consumer, _ = reading_one_queue(client, hangs, IMPATIENT, ordered=False)
+        consumer, _ = reading(client, hangs, IMPATIENT)
         client.world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a")
         await consumer.start()
-        consumer._pump()
+        consumer.hands.pump()
         await asyncio.sleep(0)
         await consumer.close()
         may_end.set()
@@ -366,3 +316,52 @@ def test_closing_tells_of_handlers_that_run_on_in_their_threads(
     asyncio.run(asyncio.wait_for(scene(), 10))
     assert "1 handler calls did not end within 0.02 s" in caplog.text
     assert "threads cannot be stopped" in caplog.text
+
+
+def test_a_broker_that_does_not_know_the_subscription_is_told_it_in_full() -> None:
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading(client, consumed)
+        client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SUBSCRIPTION_NOT_LATEST)
+        await consumer._pull_once(assigned)
+        assert client.introductions == 1
+        client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SYSTEM_ERROR)
+        await consumer._pull_once(assigned)
+        assert client.introductions == 1
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_queue_that_is_paused_is_not_pulled_and_stays_where_it_is() -> None:
+    async def scene() -> None:
+        world = World(
+            {
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
+                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
+                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
+                RequestCode.PULL_MESSAGE: one_message_in_queue_1,
+            }
+        )
+        subscription = Subscription(group="g", topics={"t": "*"}, ordered=False)
+        group = group_of(world, subscription, queues={"a": 2}, settings=QUICK)
+        seen: list[int] = []
+
+        async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            seen.extend(message.queue.queue_id for message in messages)
+            return [CONSUMED]
+
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
+        consumer.pause()
+        await consumer.start()
+        while len(consumer.queues) < 3:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert world.calls_of(RequestCode.PULL_MESSAGE) == []
+        consumer.resume()
+        while not seen:
+            await asyncio.sleep(0)
+        assert seen == [1]
+        await consumer.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))

@@ -10,6 +10,7 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, RecordError, RequestTimeout
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -51,13 +52,17 @@ def found(next_offset: int, *records: Record) -> Answer:
 
 
 def reading(
-    expression: str = "*", *, ordered: bool = False, takes_faulty: bool = False
+    expression: str = "*",
+    *,
+    ordered: bool = False,
+    takes_faulty: bool = False,
+    settings: ClientSettings | None = None,
 ) -> tuple[World, ConsumerGroup, AssignedQueue]:
     world = World()
     subscription = Subscription(
         group="g", topics={"t": expression}, ordered=ordered, takes_faulty=takes_faulty
     )
-    group = group_of(world, subscription, queues={"a": 1})
+    group = group_of(world, subscription, queues={"a": 1}, settings=settings)
     assigned = group.assign(QUEUE)
     assigned.start_at(3)
     return world, group, assigned
@@ -308,3 +313,53 @@ def test_a_slave_that_cannot_be_reached_is_left_for_the_master_and_its_route_is_
     world.calls.clear()
     world.play(group.routes.of("t"))
     assert world.calls_of(RequestCode.GET_ROUTEINFO_BY_TOPIC), "the route was doubted"
+
+
+@pytest.mark.parametrize(("from_slave", "end"), [(False, 100), (True, 200)])
+def test_the_end_of_the_queue_is_noted_and_a_slave_that_lags_takes_none_of_it_away(
+    from_slave: bool, end: int
+) -> None:
+    world, group, assigned = reading()
+    assigned.note_end(200, world.seconds)
+    world.seconds += 5
+    if from_slave:
+        with_slave(group)
+        assigned.read_from = 1
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    assert (assigned.end_offset, assigned.told_at) == (end, world.seconds)
+
+
+@pytest.mark.parametrize(
+    "code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST]
+)
+def test_a_broker_that_knows_the_group_otherwise_has_to_be_told(code: int) -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = says(code)
+    assert world.play(pull_once(group, assigned)) == 0.1
+    assert group.is_unheard
+
+
+def test_a_pull_asks_for_no_more_bytes_than_the_client_has_room_for() -> None:
+    settings = ClientSettings(held_total_size_max=100_000)
+    world, group, assigned = reading(settings=settings)
+    world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
+    world.play(pull_once(group, assigned))
+    assert asked(world).max_msg_bytes == 50_000
+    assigned.note_end(3, world.seconds)
+    world.play(pull_once(group, assigned))
+    assert asked(world).max_msg_bytes == settings.pull_size, "at the end nothing may come for long"
+    assigned.budget.invariants()
+    assert assigned.budget.ask(0, 100_000) == 50_000, "nothing is on its way any more"
+
+
+def test_what_unpacks_to_more_than_was_asked_for_is_left_for_another_pull() -> None:
+    world, group, assigned = reading(settings=ClientSettings(pull_size=1000))
+    packed = [record(at, sys_flag=0x301, body=zlib.compress(bytes(600))) for at in (3, 4, 5)]
+    world.answers[PULL] = found(6, *packed)
+    world.play(pull_once(group, assigned))
+    assert (assigned.unfinished, assigned.next_offset) == (2, 5)
+    world.answers[PULL] = found(6, packed[2])
+    world.play(pull_once(group, assigned))
+    assert asked(world).queue_offset == 5
+    assert (assigned.unfinished, assigned.next_offset) == (3, 6)

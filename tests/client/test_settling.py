@@ -32,11 +32,21 @@ class Scene:
     """One running message of a group, and what becomes of it."""
 
     def __init__(
-        self, *, key: str = "", ordered: bool = True, attempts: int = 3, failed: int = 0
+        self,
+        *,
+        key: str = "",
+        ordered: bool = True,
+        attempts: int = 3,
+        failed: int = 0,
+        waits: tuple[float, ...] = (),
     ) -> None:
         self.world = World({SEND: STORED, BACK: says()})
         subscription = Subscription(
-            group="g", topics={"t": "*"}, ordered=ordered, max_attempts=attempts
+            group="g",
+            topics={"t": "*"},
+            ordered=ordered,
+            max_attempts=attempts,
+            retry_waits=waits,
         )
         self.group: ConsumerGroup = group_of(self.world, subscription, queues={"a": 1})
         self.queue: AssignedQueue = self.group.assign(QUEUE)
@@ -115,6 +125,33 @@ def test_the_usual_delay_of_a_held_message_doubles() -> None:
         scene.settle(Later())
         delays.append((scene.queue.next_due() or 0) - scene.world.seconds)
     assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_groups_own_waits_are_exact_for_what_is_held_and_the_last_goes_on() -> None:
+    delays = []
+    for failed in range(4):
+        scene = Scene(key="k", attempts=16, failed=failed, waits=(0.5, 7.0))
+        scene.settle(Later())
+        delays.append((scene.queue.next_due() or 0) - scene.world.seconds)
+    assert delays == [0.5, 7, 7, 7]
+
+
+def test_a_groups_own_waits_become_delay_levels_for_what_is_sent_back() -> None:
+    levels = []
+    for failed in range(3):
+        scene = Scene(failed=failed, attempts=16, waits=(4.0, 60.0))
+        scene.settle(Later())
+        levels.append(scene.back().delay_level)
+    assert levels == [2, 5, 5]
+
+
+def test_a_time_that_the_handler_says_counts_more_than_the_groups() -> None:
+    scene = Scene(key="k", waits=(7.0,))
+    scene.settle(Later(2.0))
+    assert scene.queue.next_due() == scene.world.seconds + 2
+    scene = Scene(key="k", waits=(7.0,))
+    scene.settle(Later(counts=False))
+    assert scene.queue.next_due() == scene.world.seconds + 1, "it was no attempt"
 
 
 def test_what_does_not_count_is_held_without_a_key_too_and_never_runs_out_of_attempts() -> None:

@@ -1,6 +1,7 @@
 """What an application says about a consumer, and what its handler may raise. Values only."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
@@ -186,6 +187,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
             # A receipt says that a handler was begun: it is written directly before each.
             series=1 if self.batch > 1 or self.plan.is_async or self.log_receipt else SERIES_MAX,
             takes_faulty=True,  # or nobody would be told of its dead letter
+            handling_seconds=math.inf,  # the lease is renewed as long as the handler runs
         )
 
 

@@ -16,12 +16,14 @@ from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
+from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer, PullOptions
 from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.file_offsets import FileOffsets
 from reliable_mq.client.consuming.filters import check_filters
+from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
@@ -71,6 +73,8 @@ class AsyncClient(AsyncEngine):
         self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
+        self.requests |= ConsumerAnswers(self, self._consumers.get).requests()
+        self._budget = FlowBudget(settings.held_total_size_max)
         self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
         #: topics, groups, offsets, messages and dead letters looked after
         self.admin = AsyncAdmin(self)
@@ -355,6 +359,7 @@ class AsyncClient(AsyncEngine):
             namespace=self.namespace,
             polled=polled,
             is_member=is_member,
+            budget=self._budget,
         )
 
     async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:

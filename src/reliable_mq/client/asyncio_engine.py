@@ -138,6 +138,14 @@ class AsyncEngine:
         """Tell every broker that any route names which groups this client belongs to."""
         await self.membership.heartbeat()
 
+    async def introduce(self) -> None:
+        """Tell every broker the same in full, also what it seems to know already."""
+        await self.membership.introduce()
+
+    def answer(self, address: str, command: Command) -> None:
+        """Send a reply on the connection to `address`, if it is still there."""
+        self._started().answer(address, command)
+
     def open_addresses(self) -> set[str]:
         """Return the addresses with a connection."""
         return {link.address for link in self._started().open_links()}

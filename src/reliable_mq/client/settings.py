@@ -93,6 +93,9 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     held_count_max: int = 1000
     held_size_max: int = 100 * 1024 * 1024
     held_span_max: int = 2000
+    #: what all queues of a client hold together, of all its consumers: bodies as they are unpacked,
+    #: properties, and 1 KiB for each message
+    held_total_size_max: int = 256 * 1024 * 1024
 
     #: the first local delay of a message that failed and is held; it doubles up to the second
     hold_seconds: float = 1.0

@@ -1,6 +1,6 @@
 """The synchronous face: the same verbs as `AsyncClient`, over a loop in a background thread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Literal, Self
 
@@ -9,6 +9,7 @@ from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, siz
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.consumer_group import QueueLag
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
 from reliable_mq.client.consuming.thread_pulling import PullConsumer
@@ -17,7 +18,7 @@ from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import Decision, Message, MessageQueue, SendResult
-from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 
 Check = Callable[[CheckBack], Decision]
 """Says what became of a half message that a broker asks for."""
@@ -34,6 +35,35 @@ class PushConsumer:
     def queues(self) -> set[MessageQueue]:
         """The queues that this consumer reads now."""
         return self._consumer.queues
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Start nothing more and pull nothing more, until `resume`.
+
+        What runs finishes; what was pulled is kept. Membership, queues and locks stay, so nobody
+        else reads them meanwhile.
+
+        Args:
+            queues: these only; they stay paused also when they move to another member and come
+                back, but are not for that other one. None: all there are and all that come.
+        """
+        self._thread.run(on_loop(lambda: self._consumer.pause(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on where `pause` stopped.
+
+        Args:
+            queues: these only; a consumer that was paused as a whole stays so. None: all, in
+                whatever way they were paused.
+        """
+        self._thread.run(on_loop(lambda: self._consumer.resume(queues)))
+
+    def lag(self) -> dict[MessageQueue, QueueLag]:
+        """Return how far the group is behind in each queue that this member reads.
+
+        Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
+        not pulled yet is left out.
+        """
+        return self._thread.run(on_loop(self._consumer.lag))
 
     def close(self) -> None:
         """Start nothing more, let what runs finish, commit, unlock and leave the group."""

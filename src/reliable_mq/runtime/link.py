@@ -105,6 +105,14 @@ class Link(asyncio.Protocol):
             self._sign(command)
         self._open_transport().write(encode_command(command))
 
+    def answer(self, command: Command) -> None:
+        """Send a reply to what the peer asked; when the connection has ended, nobody waits for it.
+
+        The few replies of a client wait for no peer that reads too slowly.
+        """
+        if self._transport is not None:
+            self._transport.write(encode_command(command))
+
     async def _room(self, command: Command, timeout: float) -> float:
         """Wait until the peer reads again, and return what is left of `timeout`.
 
@@ -169,8 +177,8 @@ class Link(asyncio.Protocol):
             self._waiters.answer(command)
             return
         answer = self._on_request(self.address, command)
-        if answer is not None and not command.is_oneway and self._transport is not None:
-            self._transport.write(encode_command(answer))
+        if answer is not None and not command.is_oneway:
+            self.answer(answer)
 
     def _lose(self, why: str) -> None:
         transport, self._transport = self._transport, None
@@ -265,6 +273,12 @@ class Links:
         if link is None:
             link, timeout = await self._opened_within(address, timeout)
         await link.post(command, timeout)
+
+    def answer(self, address: str, command: Command) -> None:
+        """Send a reply to what the peer at `address` asked, if it is still connected."""
+        link = self._links.get(address)
+        if link is not None:
+            link.answer(command)
 
     def drop(self, address: str) -> None:
         """End the link to `address`, which does not answer: the next call opens a new one.

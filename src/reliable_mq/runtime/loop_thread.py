@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -17,6 +17,11 @@ from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+async def on_loop(function: Callable[[], T]) -> T:
+    """Call a function that must not run beside the loop; for `LoopThread.run`."""
+    return function()
 
 
 class LoopThread:

@@ -141,6 +141,12 @@ class AsyncMembership:
             else:
                 self._note(call.address, answer)
 
+    async def introduce(self) -> None:
+        """Tell every broker in full, whatever it seems to know: one has shown that it does not."""
+        for address in self._broker_addresses():
+            self.heartbeats.forget(address)
+        await self.heartbeat()
+
     async def greet(self, address: str, link: Link) -> None:
         """Register with a broker on a new connection, before anything else goes over it."""
         self.heartbeats.forget(address)

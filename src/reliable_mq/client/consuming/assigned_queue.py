@@ -12,17 +12,20 @@ starts nothing.
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import msgspec
 
+from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 NEVER = float("-inf")
 OFFSET_UNKNOWN = -1
+MESSAGE_OVERHEAD = 1024
+"""Bytes that Python keeps of a message beside its body and the text of its properties."""
 
 
 class Stage(Enum):
@@ -38,6 +41,7 @@ class _Entry(msgspec.Struct):
     message: ReceivedMessage
     key: str
     stage: Stage
+    cost: int
 
 
 class AssignedQueue:
@@ -48,14 +52,29 @@ class AssignedQueue:
         ordered: whether ordering keys count; without, every message is ready at once.
         needs_lock: whether messages may start only under a queue lock.
         settings: the flow limits.
+        budget: what it shares with the other queues of its client; None: it has all for itself.
     """
 
     def __init__(
-        self, queue: MessageQueue, *, ordered: bool, needs_lock: bool, settings: ClientSettings
+        self,
+        queue: MessageQueue,
+        *,
+        ordered: bool,
+        needs_lock: bool,
+        settings: ClientSettings,
+        budget: FlowBudget | None = None,
     ) -> None:
         self.queue = queue
         self.needs_lock = needs_lock
         self.leaving = False  # taken away by a rebalance, or closing: starts nothing more
+        self.paused = False  # starts nothing more for now, and keeps what it has
+        self.is_given_back = False  # somebody else may read it: what still runs here is nobody's
+        self.wake_reader: Callable[[], None] | None = None  # a pull waits for room
+        self.budget = budget or FlowBudget(settings.held_total_size_max)
+        self.budget.join()
+        self.end_offset = OFFSET_UNKNOWN  # the offset of the next message, as a broker told last
+        self.told_at = NEVER  # when it told that
+        self.taken_at = NEVER  # when a message was started last
         self.next_offset = OFFSET_UNKNOWN
         self.committed_offset = OFFSET_UNKNOWN
         self.read_from = 0  # the broker id that the broker suggests
@@ -71,6 +90,7 @@ class AssignedQueue:
         self._held: list[tuple[float, int]] = []
         self._running = 0
         self._size = 0
+        self._cost = 0
 
     @property
     def is_started(self) -> bool:
@@ -85,12 +105,12 @@ class AssignedQueue:
     @property
     def has_ready(self) -> bool:
         """Whether a message could be taken, the lock aside."""
-        return bool(self._ready)
+        return bool(self._ready) and not self.paused
 
     @property
     def ready(self) -> int:
         """How many messages could be taken, the lock aside."""
-        return len(self._ready)
+        return 0 if self.paused else len(self._ready)
 
     @property
     def unfinished(self) -> int:
@@ -98,8 +118,23 @@ class AssignedQueue:
         return len(self._entries)
 
     @property
+    def size(self) -> int:
+        """How many bytes the bodies of the unfinished messages have."""
+        return self._size
+
+    @property
+    def cost(self) -> int:
+        """How many bytes of the client's budget the unfinished messages take."""
+        return self._cost
+
+    @property
+    def lag(self) -> int:
+        """How many offsets the group is behind the end of the queue that a broker told last."""
+        return max(self.end_offset - self.commit_offset, 0) if self.is_started else 0
+
+    @property
     def has_room(self) -> bool:
-        """Whether the flow limits allow another pull."""
+        """Whether the queue's own flow limits allow another pull."""
         span = self.next_offset - self.commit_offset
         return (
             len(self._entries) < self._settings.held_count_max
@@ -120,6 +155,11 @@ class AssignedQueue:
         """Whether messages may start, as far as locks go (K3)."""
         return not self.needs_lock or now < self._lock_expires
 
+    @property
+    def lock_expires(self) -> float:
+        """Until when the queue lock is trusted; NEVER without one."""
+        return self._lock_expires
+
     def lock_until(self, expires: float) -> None:
         """Trust the queue lock until `expires`."""
         self._lock_expires = expires
@@ -128,6 +168,11 @@ class AssignedQueue:
         """Start nothing more until the queue is locked again."""
         self._lock_expires = NEVER
 
+    def note_end(self, offset: int, now: float) -> None:
+        """Note where the queue ends, as a broker says."""
+        self.end_offset = offset
+        self.told_at = now
+
     def start_at(self, offset: int) -> None:
         """Read from `offset` on; a queue that has started is left as it is."""
         if not self.is_started:
@@ -135,15 +180,17 @@ class AssignedQueue:
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Take what a pull brought, in the order of offsets, and read on at `next_offset`."""
+        size = cost = 0
         for message in messages:
             offset = message.queue_offset
             if offset < self.next_offset:  # asked for before `forget_below`
                 continue
             key = message.ordering_key if self._ordered else ""
-            entry = _Entry(message, key, Stage.READY)
+            entry = _Entry(message, key, Stage.READY, _cost_of(message))
             self._entries[offset] = entry
             self._offsets.append(offset)
-            self._size += len(message.body)
+            size += len(message.body)
+            cost += entry.cost
             if key:
                 lane = self._lanes.setdefault(key, deque())
                 lane.append(offset)
@@ -151,6 +198,9 @@ class AssignedQueue:
                     entry.stage = Stage.WAITING
                     continue
             self._ready.append(offset)
+        self._size += size
+        self._cost += cost
+        self.budget.take(cost)
         self.next_offset = max(next_offset, self.next_offset)
 
     def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
@@ -159,7 +209,7 @@ class AssignedQueue:
         All are of one topic: `topic`, or else that of the first one that is ready.
         """
         taken: list[ReceivedMessage] = []
-        if self.leaving or not self.holds_lock(now):
+        if self.leaving or self.paused or not self.holds_lock(now):
             return taken
         while self._ready and len(taken) < count:
             entry = self._entries[self._ready[0]]
@@ -170,6 +220,7 @@ class AssignedQueue:
             entry.stage = Stage.RUNNING
             taken.append(entry.message)
         self._running += len(taken)
+        self.taken_at = now
         return taken
 
     def is_running(self, offset: int) -> bool:
@@ -177,12 +228,19 @@ class AssignedQueue:
         entry = self._entries.get(offset)
         return entry is not None and entry.stage is Stage.RUNNING
 
+    def may_run_twice(self, offset: int) -> bool:
+        """Whether a running message may be handed out again although its handler has not ended.
+
+        One with an ordering key that counts may not: the handler would run beside itself (K2).
+        """
+        return not self._running_entry(offset).key
+
     def finish(self, offset: int) -> None:
         """Let a running message go: it is handled, sent back or a dead letter."""
         entry = self._running_entry(offset)
         del self._entries[offset]
         self._running -= 1
-        self._size -= len(entry.message.body)
+        self._shrink(entry)
         if entry.key:
             lane = self._lanes[entry.key]
             lane.popleft()
@@ -221,7 +279,7 @@ class AssignedQueue:
         ]
         for at in gone:
             entry = self._entries.pop(at)
-            self._size -= len(entry.message.body)
+            self._shrink(entry)
             if entry.key:
                 self._lanes[entry.key].remove(at)
         self._lanes = {key: lane for key, lane in self._lanes.items() if lane}
@@ -252,6 +310,11 @@ class AssignedQueue:
         self._frozen_offset = offset
         self.leaving = True
 
+    def release(self) -> None:
+        """Leave what is unfinished to the queue's next reader, and its room to other queues."""
+        self.is_given_back = True
+        self.budget.leave(self._cost)
+
     def invariants(self) -> None:
         """Hold K1, K2 and the sums.
 
@@ -269,7 +332,8 @@ class AssignedQueue:
                 active.add(entry.key)
         running = sum(entry.stage is Stage.RUNNING for entry in self._entries.values())
         size = sum(len(entry.message.body) for entry in self._entries.values())
-        if (running, size) != (self._running, self._size):
+        cost = sum(entry.cost for entry in self._entries.values())
+        if (running, size, cost) != (self._running, self._size, self._cost):
             raise InvariantBroken("the sums of running messages and held bytes are wrong")
 
     def _running_entry(self, offset: int) -> _Entry:
@@ -281,3 +345,12 @@ class AssignedQueue:
     def _make_ready(self, offset: int) -> None:
         self._entries[offset].stage = Stage.READY
         self._ready.append(offset)
+
+    def _shrink(self, entry: _Entry) -> None:
+        self._size -= len(entry.message.body)
+        self._cost -= entry.cost
+        self.budget.give(entry.cost)
+
+
+def _cost_of(message: ReceivedMessage) -> int:
+    return MESSAGE_OVERHEAD + len(message.body) + sum(map(len, message.properties.values()))

@@ -5,11 +5,11 @@ Source: Apache RocketMQ `RebalanceImpl.rebalanceByTopic`.
 
 from typing import NamedTuple
 
-from reliable_mq.client.connecting.routes import Route
+from reliable_mq.client.connecting.routes import MASTER_ID, Route
 from reliable_mq.client.consuming.allocation import allocate
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offsets import commit_at_last, first_offset
+from reliable_mq.client.consuming.offsets import commit_at_last, first_offset, offset_at_slave
 from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock_calls
 from reliable_mq.client.flow import Flow, call, call_all, now, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
@@ -129,12 +129,18 @@ def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: Grant) -> F
 
 
 def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
-    address = group.master_of(assigned.queue.broker_name)
-    if address is None:
+    broker = group.routes.broker(assigned.queue.broker_name)
+    address = broker.to_read_from(MASTER_ID) if broker is not None else None
+    if broker is None or address is None:
         return False
+    knows = address == broker.master or group.local_offsets is not None
+    asks = first_offset if knows else offset_at_slave
     try:
-        offset = yield from first_offset(group, assigned.queue, address)
-    except (Unavailable, RemoteError, ProtocolError):
+        offset = yield from asks(group, assigned.queue, address)
+    except Unavailable:
+        group.routes.doubt(assigned.queue.topic)
+        return False
+    except (RemoteError, ProtocolError):
         return False
     if assigned.is_started:
         assigned.forget_below(offset)

@@ -1,50 +1,41 @@
-"""The push consumer on asyncio: one task per queue that pulls, one per handler call that runs.
+"""The push consumer on asyncio: it shares queues with the other members and pulls them.
 
-Which messages may run, what becomes of them and what is committed is decided by the flows and by
-`ConsumerGroup`; here is when they are asked.
+Which queues are read, from where, and what is committed is decided by the flows and by
+`ConsumerGroup`; here is when they are asked. What was pulled is the hands' (`asyncio_hands`).
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar, cast
+import math
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.hands import PATIENCE_SECONDS, Hands
+from reliable_mq.client.consuming.asyncio_hands import AsyncHands, RunsFlows
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.offsets import commit, status_of
 from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.settling import settle
-from reliable_mq.client.consuming.subscription import (
-    Consumed,
-    Handler,
-    Later,
-    Outcome,
-    checked_outcomes,
-)
-from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads, is_asynchronous
-from reliable_mq.client.flow import Flow
+from reliable_mq.client.consuming.subscription_version import be_newest
+from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.errors import ReliableMQError
-from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.message import MessageQueue
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-
-class FlowRunner(Protocol):
+class FlowRunner(RunsFlows, Protocol):
     """What the consumer needs of its client."""
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end."""
 
     async def heartbeat(self) -> None:
         """Tell the brokers which groups this client belongs to."""
+
+    async def introduce(self) -> None:
+        """Tell the brokers the same, and every subscription in full, whatever they know."""
 
     async def leave_group(self, group: ConsumerGroup) -> None:
         """Take a consumer that has ended out of its group."""
@@ -63,25 +54,13 @@ class AsyncPushConsumer:
     def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
         self.group = group
         self._client = client
-        self._threads: Threads | None = None
-        if is_asynchronous(handler):
-            self._handler = cast("Handler", handler)
-        else:
-            self._threads = Threads(group.subscription.concurrency, f"rmq-{group.name}")
-            self._handler = self._threads.wrapped(handler)
-        self._hands = Hands(group.subscription)
+        self.hands = AsyncHands(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._handlers: set[asyncio.Task[None]] = set()
         self._givers: set[asyncio.Task[None]] = set()
-        self._room: dict[MessageQueue, asyncio.Event] = {}
         self._rebalance = asyncio.Event()
-        self._handled = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
         self._is_settled = False
         self._obstacles = Obstacles(group.name)
-        self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -116,6 +95,42 @@ class AsyncPushConsumer:
                 repeat(settings.offset_commit_seconds, self._commit, f"{name}: a commit")
             ),
         ]
+        if self.group.subscription.handling_seconds < math.inf:
+            looking = repeat(self.hands.check_seconds, self.hands.check, f"{name}: a look at calls")
+            self._daemons.append(asyncio.create_task(looking))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Start nothing more and pull nothing more, until `resume`.
+
+        What runs finishes; what was pulled is kept. Membership, queues and locks stay, so nobody
+        else reads them meanwhile.
+
+        Args:
+            queues: these only; they stay paused also when they move to another member and come
+                back, but are not for that other one. None: all there are and all that come.
+        """
+        self.group.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on where `pause` stopped.
+
+        Args:
+            queues: these only; a consumer that was paused as a whole stays so. None: all, in
+                whatever way they were paused.
+        """
+        self.group.resume(queues)
+        for assigned in self.group.assigned:
+            if assigned.wake_reader is not None:
+                assigned.wake_reader()
+        self.hands.wake()
+
+    def lag(self) -> dict[MessageQueue, QueueLag]:
+        """Return how far the group is behind in each queue that this member reads.
+
+        Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
+        not pulled yet is left out.
+        """
+        return self.group.lag(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
         """Start nothing more, let what runs finish, commit, unlock and leave the group.
@@ -128,40 +143,22 @@ class AsyncPushConsumer:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        self._closed = True
         coordinator, *others = self._daemons
         coordinator.cancel()
         for puller in self._pullers.values():
             puller.cancel()
         for assigned in self.group.assigned:
             self.group.leave(assigned.queue)
-        await self._wait_for_handlers()
-        for task in (*self._handlers, *self._givers, *others):
+        await self.hands.finish()
+        for task in (*self._givers, *others):
             task.cancel()
-        for timer in (self._timer, self._patience):
-            if timer is not None:
-                timer.cancel()
-        ended = [coordinator, *others, *self._pullers.values(), *self._handlers, *self._givers]
+        await self.hands.close()
+        ended = [coordinator, *others, *self._pullers.values(), *self._givers]
         await asyncio.gather(*ended, return_exceptions=True)
         try:
             await self._client.run(give_all_back(self.group))
         finally:
-            if self._threads is not None:
-                self._threads.close()
             await self._client.leave_group(self.group)
-
-    async def _wait_for_handlers(self) -> None:
-        if not self._handlers:
-            return
-        timeout = self.group.settings.close_timeout
-        _, late = await asyncio.wait(self._handlers, timeout=timeout)
-        if late:
-            log.warning(
-                "group %s: %d handler calls did not end within %g s; their messages are delivered"
-                " again%s",
-                *(self.group.name, len(late), timeout),
-                "" if self._threads is None else ", though their threads cannot be stopped",
-            )
 
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
@@ -207,32 +204,44 @@ class AsyncPushConsumer:
         self._is_settled = await self._keep_ready() and changes.settled
 
     async def _introduce(self) -> None:
-        """Register with the brokers, so that the first rebalance counts this member."""
+        """Register with the brokers, so that the first rebalance counts this member.
+
+        With a subscription that none of them takes for older than what it knows of the group.
+        """
         for topic in self.group.subscription.topics:
             try:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
                 log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
-        await self._client.heartbeat()
+        if await self._client.run(be_newest(self.group)):
+            await self._client.introduce()
+        else:
+            await self._client.heartbeat()
 
     async def _keep_ready(self) -> bool:
         well = await self._client.run(keep_ready(self.group))
         for assigned in self.group.assigned:
             if assigned.is_started and assigned.queue not in self._pullers:
-                self._room[assigned.queue] = asyncio.Event()
                 self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
-        self._pump()
+        self.hands.pump()
         return well
 
     async def _commit(self) -> None:
         await self._client.run(commit(self.group, self.group.all_queues))
 
     async def _pull(self, assigned: AssignedQueue) -> None:
-        room = self._room[assigned.queue]
+        room = asyncio.Event()
+        wanted = self.group.settings.pull_size
         while not assigned.leaving:
-            if not assigned.has_room:
+            if (
+                assigned.paused
+                or not assigned.has_room
+                or not assigned.budget.has_room(assigned.cost, wanted, room.set)
+            ):
                 room.clear()
+                assigned.wake_reader = room.set
                 await room.wait()
+                assigned.wake_reader = None
                 continue
             if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
@@ -242,12 +251,14 @@ class AsyncPushConsumer:
 
     async def _pull_once(self, assigned: AssignedQueue) -> None:
         pause = await self._client.run(pull_once(self.group, assigned))
-        self._pump()
+        self.hands.pump()
+        if self.group.is_unheard:
+            self.group.is_unheard = False
+            await self._client.introduce()
         if pause:
             await asyncio.sleep(pause)
 
     def _leave(self, assigned: AssignedQueue) -> None:
-        self._room.pop(assigned.queue, None)
         puller = self._pullers.pop(assigned.queue, None)
         if puller is not None and puller is not asyncio.current_task():
             puller.cancel()
@@ -264,11 +275,12 @@ class AsyncPushConsumer:
         """
         timeout = self.group.settings.close_timeout
         deadline = asyncio.get_running_loop().time() + timeout
+        handled = self.hands.handled
         while assigned.running:
-            self._handled.clear()
+            handled.clear()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._handled.wait()
+                    await handled.wait()
             except TimeoutError:
                 deadline += timeout
                 goes_on = self.group.subscription.ordered
@@ -282,117 +294,3 @@ class AsyncPushConsumer:
                     break
         await self._client.run(give_back(self.group, assigned))
         self.rebalance_soon()
-
-    def _pump(self, running: int | None = None, *, is_late: bool = False) -> None:
-        """Start handler calls while there are messages and hands for them.
-
-        Args:
-            running: how many calls ran a moment ago; None: as many as now.
-            is_late: messages waited for a hand long enough.
-        """
-        now = asyncio.get_running_loop().time()
-        wanted = self._hands.wanted(running or len(self._handlers), is_late=is_late)
-        while (free := wanted - len(self._handlers)) > 0:
-            messages = self.group.take(now, self._hands.share(self.group.ready, free))
-            if not messages:
-                return
-            task = asyncio.create_task(self._handle(messages))
-            self._handlers.add(task)
-            task.add_done_callback(self._handler_ended)
-        if wanted < self.group.subscription.concurrency and self.group.ready:
-            self._be_patient()
-
-    def _be_patient(self) -> None:
-        """Use the other hands, too, when none of these is free in a moment."""
-        if self._patience is None:
-            loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(PATIENCE_SECONDS, self._lose_patience)
-
-    def _lose_patience(self) -> None:
-        self._patience = None
-        if not self._closed:
-            self._pump(is_late=True)
-
-    def _handler_ended(self, task: asyncio.Task[None]) -> None:
-        running = len(self._handlers)
-        self._handlers.discard(task)
-        self._handled.set()
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("group %s: a delivery ended badly", self.group.name, exc_info=bug)
-        if not self._closed:
-            self._pump(running)
-
-    async def _handle(self, messages: Sequence[ReceivedMessage]) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        homes = {message.queue: self.group.find(message.queue) for message in messages}
-        outcomes = await self._outcomes(messages)
-        self._hands.note(loop.time() - begun, len(messages))
-        rest: list[tuple[ReceivedMessage, Outcome]] = []
-        for message, outcome in zip(messages, outcomes, strict=True):
-            assigned = self._still(homes, message)
-            if assigned is not None and isinstance(outcome, Consumed):
-                assigned.finish(message.queue_offset)
-            else:
-                rest.append((message, outcome))
-        for queue in homes:
-            self._make_room(queue)
-        for message, outcome in rest:  # last, because a broker may keep us waiting
-            assigned = self._still(homes, message)
-            if assigned is not None:
-                await self._settle(assigned, message, outcome)
-                self._make_room(message.queue)
-                self._wake()
-
-    def _still(
-        self, homes: Mapping[MessageQueue, AssignedQueue | None], message: ReceivedMessage
-    ) -> AssignedQueue | None:
-        """Return the queue a message was taken from; None when it was given back meanwhile.
-
-        It may have come again since: then it holds the message once more, and the old call's word
-        counts for nothing.
-        """
-        assigned = homes[message.queue]
-        return assigned if self.group.find(message.queue) is assigned else None
-
-    def _make_room(self, queue: MessageQueue) -> None:
-        """Let a pull go on that waits for the flow limits."""
-        room = self._room.get(queue)
-        if room is not None and not room.is_set():
-            room.set()
-
-    async def _outcomes(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-        try:
-            return checked_outcomes(await self._handler(messages), len(messages))
-        except asyncio.CancelledError:
-            if self._closed:
-                raise
-            reason = "the handler was cancelled from within"
-            log.warning("group %s: %s", self.group.name, reason)
-        except (Exception, SystemExit) as error:  # `sys.exit` of a handler is no end of the loop
-            reason = f"{type(error).__name__}: {error}"
-            log.exception("group %s: the handler failed", self.group.name)
-        return [Later(reason=reason)] * len(messages)
-
-    async def _settle(
-        self, assigned: AssignedQueue, message: ReceivedMessage, outcome: Outcome
-    ) -> None:
-        try:
-            await self._client.run(settle(self.group, assigned, message, outcome))
-        except Exception:  # a bug must not leave the message running for ever
-            log.exception("group %s: %s was not settled", self.group.name, message.message_id)
-            if assigned.is_running(message.queue_offset):
-                until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
-                assigned.hold(message.queue_offset, until, counts=False)
-
-    def _wake(self) -> None:
-        """Make held messages ready that are due, and come back when the next one is."""
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self.group.wake(loop.time())
-        if due is not None and not self._closed:
-            self._timer = loop.call_at(due, self._wake)
-        if not self._closed:
-            self._pump()

@@ -187,8 +187,12 @@ class QueueReader:
 
     async def _pull(self, assigned: AssignedQueue) -> None:
         room = self._room[assigned.queue]
+        wanted = self.group.settings.pull_size
         while not assigned.leaving:
-            if not self._owner.may_pull(assigned):
+            if not (
+                self._owner.may_pull(assigned)
+                and assigned.budget.has_room(assigned.cost, wanted, room.set)
+            ):
                 room.clear()
                 await room.wait()
                 continue

@@ -6,17 +6,35 @@ The flows that read, lock, commit and settle (`pulling`, `queue_locks`, `offsets
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.allocation import Allocation, Configured, MachineRoom, average
-from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, AssignedQueue
+from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.consuming.subscription import Sql, Subscription, tags_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.message import MessageQueue, ReceivedMessage
+
+
+class QueueLag(NamedTuple):
+    """How far a group is behind in one queue, as the member knows that reads it.
+
+    Attributes:
+        behind: messages between the offset up to which everything is finished and the end; those
+            count, too, that tags or an expression pass over.
+        end_offset: the end of the queue, as a broker told with the last pull.
+        age: seconds since it told that. A pull that finds nothing takes up to 15 s; while a queue
+            is paused, or full, nobody asks.
+    """
+
+    behind: int
+    end_offset: int
+    age: float
 
 
 class ConsumerGroup:
@@ -29,6 +47,10 @@ class ConsumerGroup:
         version: milliseconds since the epoch when the subscription was made; brokers keep the
             newest.
         client_id: this member's name in the group.
+        settings: limits and intervals.
+        routes: where the topics are.
+        producer: sends back, and dead letters.
+        budget: the memory that all queues of the client share; None: the group has its own.
         polled: whether the application takes messages itself and says what is committed: nothing
             is, by the way, and there are no retries.
         is_member: whether brokers know this client as a member, and what its group wants.
@@ -44,6 +66,7 @@ class ConsumerGroup:
         settings: ClientSettings,
         routes: RouteTable,
         producer: Producer,
+        budget: FlowBudget | None = None,
         polled: bool = False,
         is_member: bool = True,
         namespace: Namespace = NO_NAMESPACE,
@@ -51,6 +74,7 @@ class ConsumerGroup:
         self.subscription = subscription
         self.namespace = namespace
         self.version = version
+        self.started_ms = version
         self.client_id = client_id
         self.settings = settings
         self.routes = routes
@@ -62,9 +86,14 @@ class ConsumerGroup:
         self.local_offsets: LocalOffsets | None = None
         self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
         self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
+        self.is_unheard = False  # a broker does not know the subscription, or an older one
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
-        self._turns: deque[AssignedQueue] = deque()
+        self._busy: deque[AssignedQueue] = deque()  # those with ready messages, at the last look
+        self._takes = 0  # since that
+        self._budget = budget or FlowBudget(settings.held_total_size_max)
+        self._all_paused = False
+        self._paused: set[MessageQueue] = set()
 
     @property
     def assigned(self) -> list[AssignedQueue]:
@@ -121,9 +150,10 @@ class ConsumerGroup:
             ordered=ordered,
             needs_lock=ordered and shared,
             settings=self.settings,
+            budget=self._budget,
         )
+        assigned.paused = self._all_paused or queue in self._paused
         self._assigned[queue] = assigned
-        self._turns.append(assigned)
         return assigned
 
     def leave(self, queue: MessageQueue) -> AssignedQueue:
@@ -131,12 +161,37 @@ class ConsumerGroup:
         assigned = self._assigned.pop(queue)
         assigned.leaving = True
         self._leaving[queue] = assigned
-        self._turns.remove(assigned)
         return assigned
 
     def forget(self, assigned: AssignedQueue) -> None:
         """Drop a queue that was given back."""
         del self._leaving[assigned.queue]
+        assigned.release()
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Start nothing more of `queues`, or of any, until `resume`; also when they come later."""
+        if queues is None:
+            self._all_paused = True
+        else:
+            self._paused.update(queues)
+        self._tell_paused()
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with `queues`, or with all that were paused in whatever way."""
+        if queues is None:
+            self._all_paused = False
+            self._paused.clear()
+        else:
+            self._paused.difference_update(queues)
+        self._tell_paused()
+
+    def lag(self, now: float) -> dict[MessageQueue, QueueLag]:
+        """Return how far each assigned queue is behind whose end a broker has told."""
+        return {
+            assigned.queue: QueueLag(assigned.lag, assigned.end_offset, now - assigned.told_at)
+            for assigned in self._assigned.values()
+            if assigned.is_started and assigned.end_offset != OFFSET_UNKNOWN
+        }
 
     def take(self, now: float, count: int | None = None) -> list[ReceivedMessage]:
         """Return the messages of the next handler call, none when nothing is ready.
@@ -146,21 +201,19 @@ class ConsumerGroup:
         They are of one topic, and each of another ordering key. Queues take turns, so that a busy
         one does not starve the others.
         """
-        taken: list[ReceivedMessage] = []
-        for _ in range(len(self._turns)):
-            room = (count or self.subscription.batch) - len(taken)
-            if not room:
-                break
-            assigned = self._turns[0]
-            self._turns.rotate(-1)
-            if assigned.has_ready:
-                taken += assigned.take(room, now, taken[0].topic if taken else None)
+        wanted = count or self.subscription.batch
+        self._takes += 1
+        if self._takes > len(self._assigned):
+            self._look_for_busy()
+        taken = self._take_in_turn(now, wanted)
+        if not taken and self._look_for_busy():
+            taken = self._take_in_turn(now, wanted)
         return taken
 
     @property
     def ready(self) -> int:
         """How many messages could be taken, locks aside."""
-        return sum(assigned.ready for assigned in self._turns)
+        return sum(assigned.ready for assigned in self._assigned.values())
 
     def wake(self, now: float) -> float | None:
         """Make held messages ready whose time has come; return when the next one is due."""
@@ -194,11 +247,38 @@ class ConsumerGroup:
         broker = self.routes.broker(broker_name)
         return broker.master if broker is not None else None
 
+    def _take_in_turn(self, now: float, wanted: int) -> list[ReceivedMessage]:
+        taken: list[ReceivedMessage] = []
+        for _ in range(len(self._busy)):
+            assigned = self._busy.popleft()
+            if not assigned.has_ready or assigned.leaving:
+                continue  # until it is found to be busy again
+            taken += assigned.take(wanted - len(taken), now, taken[0].topic if taken else None)
+            self._busy.append(assigned)
+            if len(taken) == wanted:
+                break
+        return taken
+
+    def _look_for_busy(self) -> bool:
+        """Let queues take turns that have something; most of many have nothing most of the time.
+
+        Returns whether there are more than before.
+        """
+        self._takes = 0
+        known = set(map(id, self._busy))
+        new = [q for q in self._assigned.values() if q.has_ready and id(q) not in known]
+        self._busy.extend(new)
+        return bool(new)
+
+    def _tell_paused(self) -> None:
+        for assigned in self.all_queues:
+            assigned.paused = self._all_paused or assigned.queue in self._paused
+
     def invariants(self) -> None:
         """Hold the class's invariant, and those of each queue."""
         if self._assigned.keys() & self._leaving.keys():
             raise InvariantBroken("a queue is assigned and leaving")
-        if sorted(q.queue for q in self._turns) != sorted(self._assigned):
-            raise InvariantBroken("the turns and the assigned queues differ")
+        if len(set(map(id, self._busy))) != len(self._busy):
+            raise InvariantBroken("a queue has two turns")
         for assigned in self.all_queues:
             assigned.invariants()

@@ -10,7 +10,7 @@ from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded, work
-from reliable_mq.errors import ProtocolError, StoreError, Unavailable
+from reliable_mq.errors import NoRoute, ProtocolError, StoreError, Unavailable
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -83,6 +83,23 @@ def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flo
         command = request(RequestCode.GET_MAX_OFFSET, at.to_ext())
     reply = yield from call(address, command, timeout)
     return offset_in(reply)
+
+
+def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flow[int]:
+    """Return where the group reads on in `queue` while its master is away.
+
+    A slave has the master's offsets of some seconds ago: a few messages come again. Of what it does
+    not know it is not believed, because a beginning that it makes up would pass messages over.
+
+    Raises:
+        NoRoute: when the slave knows no offset: the master must tell.
+        RemoteError, Unavailable: when it does not answer.
+    """
+    timeout = group.settings.request_timeout
+    committed = yield from committed_offset(group.name, queue, address, timeout)
+    if committed < 0:
+        raise NoRoute(f"no master of broker {queue.broker_name} is known")
+    return committed
 
 
 def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:

@@ -44,7 +44,11 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     commits = (
         group.has_retries and address == broker.master and assigned.holds_lock(instant.seconds)
     )
-    command = _pull_command(group, assigned, commits=commits)
+    # At the end of a queue nothing may come for long; to others that is no room lost.
+    waits = assigned.next_offset == assigned.end_offset
+    granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_size)
+    size = granted or group.settings.pull_size
+    command = _pull_command(group, assigned, size, commits=commits)
     try:
         reply = yield from call(address, command, group.settings.pull_timeout)
         pause = yield from _accept(group, assigned, reply, broker, address)
@@ -55,15 +59,21 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     except (RemoteError, ProtocolError) as error:
         level = logging.DEBUG if assigned.failures % _FAILURES_TOLD else logging.WARNING
         log.log(level, "group %s: a pull of %s failed: %s", group.name, queue, error)
+        if isinstance(error, RemoteError) and error.code in _NOT_HEARD:
+            group.is_unheard = True
     else:
         assigned.failures = 0
         return pause
+    finally:
+        assigned.budget.answered(granted)
     assigned.failures += 1
     pause = _RETRY_SECONDS * 2.0 ** min(assigned.failures - 1, 10)
     return min(pause, group.settings.pull_retry_seconds_max)
 
 
-def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: bool) -> Command:
+def _pull_command(
+    group: ConsumerGroup, assigned: AssignedQueue, size: int, *, commits: bool
+) -> Command:
     commit_offset = assigned.commit_offset if commits else 0
     flags = SUSPEND | (COMMIT_OFFSET if commit_offset > 0 else 0)
     wanted = None
@@ -82,7 +92,7 @@ def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, *, commits: boo
         subscription=wanted,
         sub_version=group.version,
         expression_type=expression_type(group, assigned.queue.topic),
-        max_msg_bytes=group.settings.pull_size,
+        max_msg_bytes=size,
     )
     return request(RequestCode.PULL_MESSAGE, header.to_ext())
 
@@ -95,13 +105,18 @@ def _accept(
     if reply.code not in _PULL_RESULTS:
         raise remote_error(reply.code, reply.remark)
     header = PullResultHeader.decode(reply.ext_fields)
+    instant = yield from now()
+    lags = address != broker.master  # then it knows less than others have told
+    end = max(header.max_offset, assigned.end_offset) if lags else header.max_offset
+    assigned.note_end(end, instant.seconds)
     assigned.read_from = header.suggest_which_broker_id
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:
         return _move(group, assigned, header.next_begin_offset, broker, address)
     messages: list[ReceivedMessage] = []
+    next_offset = header.next_begin_offset
     if reply.code == ResponseCode.SUCCESS:
-        messages = yield from _read(group, assigned, reply.body)
-    assigned.put(messages, header.next_begin_offset)
+        messages, next_offset = yield from _read(group, assigned, reply.body, next_offset)
+    assigned.put(messages, next_offset)
     return 0.0
 
 
@@ -128,6 +143,8 @@ def _move(
     return 0.0
 
 
+_NOT_HEARD = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
 _PULL_RESULTS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -139,11 +156,19 @@ _PULL_RESULTS = frozenset(
 
 
 def _read(
-    group: ConsumerGroup, assigned: AssignedQueue, body: bytes
-) -> Flow[list[ReceivedMessage]]:
-    """Return the messages of a pull; one that cannot be unpacked may become a dead letter."""
+    group: ConsumerGroup, assigned: AssignedQueue, body: bytes, next_offset: int
+) -> Flow[tuple[list[ReceivedMessage], int]]:
+    """Return the messages of a pull, and where to read on.
+
+    One that cannot be unpacked may become a dead letter. What is unpacked to more than was asked
+    for is enough: the rest of the pull is left, to be pulled again.
+    """
     messages: list[ReceivedMessage] = []
+    size = 0
     for record in iter_records(body):
+        if size >= group.settings.pull_size:
+            next_offset = record.queue_offset
+            break
         message = received(record, assigned.queue)
         if record.sys_flag & COMPRESSED:
             try:
@@ -156,4 +181,5 @@ def _read(
             else:
                 message = received(record, assigned.queue)
         messages.append(message)
-    return with_tags(messages, group.tags[assigned.queue.topic])
+        size += len(message.body)
+    return with_tags(messages, group.tags[assigned.queue.topic]), next_offset

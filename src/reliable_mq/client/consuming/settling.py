@@ -79,6 +79,7 @@ def settle(
         yield from dead_letter(group, message, outcome.reason)
     elif isinstance(outcome, Later):
         attempt = message.reconsume_times + 1
+        level = delay_level_of(_wait_of(group, message, outcome))
         if outcome.counts and attempt >= group.subscription.max_attempts:
             reason = f"attempt {attempt} of {group.subscription.max_attempts} failed"
             reason += f": {outcome.reason}" if outcome.reason else ""
@@ -86,7 +87,7 @@ def settle(
         elif not outcome.counts or _stays_here(group, message):
             yield from _hold(group, assigned, message, outcome)
             return
-        elif not (yield from _send_back(group, message, delay_level_of(outcome.after_seconds))):
+        elif not (yield from _send_back(group, message, level)):
             pause = Later(group.settings.settle_retry_seconds, counts=False)
             yield from _hold(group, assigned, message, pause)
             return
@@ -101,11 +102,18 @@ def _stays_here(group: ConsumerGroup, message: ReceivedMessage) -> bool:
     return subscription.broadcasting or (subscription.ordered and bool(message.ordering_key))
 
 
+def _wait_of(group: ConsumerGroup, message: ReceivedMessage, outcome: Later) -> float | None:
+    """Return the seconds before the next attempt, if the handler or the group says some."""
+    if outcome.after_seconds is not None or not outcome.counts:
+        return outcome.after_seconds
+    return group.subscription.retry_wait(message.reconsume_times)
+
+
 def _hold(
     group: ConsumerGroup, assigned: AssignedQueue, message: ReceivedMessage, outcome: Later
 ) -> Flow[None]:
     instant = yield from now()
-    pause = outcome.after_seconds
+    pause = _wait_of(group, message, outcome)
     if pause is None:
         doubled = group.settings.hold_seconds * 2.0 ** min(message.reconsume_times, 30)
         pause = min(doubled, group.settings.hold_seconds_max)

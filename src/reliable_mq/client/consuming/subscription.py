@@ -3,6 +3,7 @@
 Receives the application's wishes; hands on checked values; refuses to know brokers.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
@@ -46,6 +47,7 @@ class Dead(msgspec.Struct, frozen=True):
 CONSUMED = Consumed()
 
 Outcome = Consumed | Later | Dead
+_OUTCOMES = (Consumed, Later, Dead)  # a union would be made anew for each message
 Handler = Callable[[Sequence[ReceivedMessage]], Awaitable[Sequence[Outcome]]]
 """Gets 1..batch messages of one topic and queue, returns one outcome for each. Raising is Later."""
 
@@ -86,6 +88,14 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         allocation: how the members share the queues, see `allocation`; all must use the same.
         broadcasting: whether every member reads all queues, and remembers itself how far it has
             come. What fails is held and tried again here, and dropped after `max_attempts`.
+        retry_waits: seconds before the second, third, … attempt of a message, the last for all
+            that follow; a `Later` that says its own time counts more. Exact for a message that is
+            held; one that is sent back waits for the next longer of the broker's 18 delay levels,
+            2 h at most. Empty: 1 s, 2 s, … 30 s for a held one, and what the broker decides (10 s,
+            30 s, 1 min, …) for one that is sent back.
+        handling_seconds: how long a handler call may take. After that an `async def` is cancelled,
+            which is a failed attempt; a thread cannot be stopped, so its messages without ordering
+            key are handed out again, and the key of another one waits. Infinity: for ever.
         takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
             else they become dead letters without it.
 
@@ -105,6 +115,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     broadcasting: bool = False
     takes_faulty: bool = False
     allocation: Allocation = average
+    retry_waits: tuple[float, ...] = ()
+    handling_seconds: float = 15 * 60.0
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
@@ -117,6 +129,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("max_attempts", "concurrency", "batch", "series"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+        for wait in (*self.retry_waits, self.handling_seconds):
+            if not wait > 0:
+                raise ConfigurationError(f"a time of {wait} s: it must be positive")
+        if math.inf in self.retry_waits:
+            raise ConfigurationError("a wait in retry_waits never ends")
         if self.batch > 1 and self.series > 1:
             raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
 
@@ -129,6 +146,12 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     def dead_letter_topic(self) -> str:
         """Where messages of the group end that nobody could handle."""
         return DEAD_LETTER_PREFIX + self.group
+
+    def retry_wait(self, failed: int) -> float | None:
+        """Return the wait after so many attempts and one more that failed; None: the usual one."""
+        return (
+            self.retry_waits[min(failed, len(self.retry_waits) - 1)] if self.retry_waits else None
+        )
 
     def all_topics(self) -> dict[str, str | Sql]:
         """Return topic -> what is wanted of it, the retry topic included."""
@@ -165,9 +188,10 @@ def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
     Raises:
         UsageError: when it is something else.
     """
-    if not isinstance(outcomes, Sequence) or len(outcomes) != count:
+    is_some = type(outcomes) is list or isinstance(outcomes, Sequence)
+    if not is_some or len(outcomes) != count:
         raise UsageError(f"a handler got {count} messages and returned {outcomes!r:.200}")
     for outcome in outcomes:
-        if not isinstance(outcome, Consumed | Later | Dead):
+        if not isinstance(outcome, _OUTCOMES):
             raise UsageError(f"a handler returned {outcome!r:.200}, which is no outcome")
     return outcomes

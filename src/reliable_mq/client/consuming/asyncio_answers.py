@@ -1,0 +1,161 @@
+"""What administrators ask a running consumer, through its broker, and the answers.
+
+Receives requests of brokers; hands on what `running_info` says, or has a message handled at once.
+Source: Apache RocketMQ `ClientRemotingProcessor`.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from reliable_mq.client.connecting.name_servers import NameServers
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.running_info import directly_consumed, running_info
+from reliable_mq.client.consuming.subscription import Outcome
+from reliable_mq.client.flow import Instant
+from reliable_mq.errors import RecordError
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.runtime.link import OnRequest
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.record import decode_record
+
+log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What answers need of the client."""
+
+    @property
+    def name_servers(self) -> NameServers:
+        """The name servers, to be told."""
+
+    def answer(self, address: str, command: Command) -> None:
+        """Send a reply on the connection to `address`, if it is still there."""
+
+
+class ConsumerAnswers:
+    """Answers requests to the consumers of one client.
+
+    Args:
+        engine: has the connections.
+        find: returns the consumer of a group, None when there is none.
+    """
+
+    def __init__(self, engine: Engine, find: Callable[[str], AsyncPushConsumer | None]) -> None:
+        self._engine = engine
+        self._find = find
+        self._running: set[asyncio.Task[None]] = set()
+
+    def requests(self) -> dict[int, OnRequest]:
+        """Return what answers, by request code."""
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    def _running_info(self, address: str, command: Command) -> Command:  # noqa: ARG002
+        consumer = self._find(command.ext_fields.get("consumerGroup", ""))
+        if consumer is None:
+            return _nobody(command)
+        wants_stacks = command.ext_fields.get("jstackEnable") == "true"
+        body = running_info(
+            consumer.group,
+            Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000),
+            name_servers=";".join(self._engine.name_servers.addresses),
+            version=_version(),
+            calls=len(consumer.hands.calls),
+            stacks=stacks(consumer.hands.tasks) if wants_stacks else None,
+        )
+        return reply(command, body=body)
+
+    def _consume_directly(self, address: str, command: Command) -> Command | None:
+        consumer = self._find(command.ext_fields.get("consumerGroup", ""))
+        if consumer is None:
+            return _nobody(command)
+        try:
+            message = _message_in(command)
+        except RecordError as error:
+            return reply(command, ResponseCode.SYSTEM_ERROR, f"the message does not read: {error}")
+        task = asyncio.create_task(self._handle(address, command, consumer, message))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return None
+
+    async def _handle(
+        self, address: str, command: Command, consumer: AsyncPushConsumer, message: ReceivedMessage
+    ) -> None:
+        """Have a message handled, apart from its queue, and tell what came of it."""
+        begun = time.monotonic()
+        outcome: Outcome | BaseException
+        try:
+            outcome = await consumer.hands.handle_apart(message)
+        except asyncio.CancelledError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told to who asked
+            outcome = error
+        seconds = time.monotonic() - begun
+        log.info(
+            "group %s: message %s was handled because %s asked for it: %s",
+            *(consumer.group_name, message.message_id, address, outcome),
+        )
+        ordered = consumer.group.subscription.ordered
+        body = directly_consumed(outcome, seconds, ordered=ordered)
+        self._engine.answer(address, reply(command, body=body))
+
+
+def _message_in(command: Command) -> ReceivedMessage:
+    record = decode_record(command.body)
+    broker_name = command.ext_fields.get("brokerName", "")
+    record.body = unpacked(record)
+    return received(record, MessageQueue(record.topic, broker_name, record.queue_id))
+
+
+def _nobody(command: Command) -> Command:
+    group = command.ext_fields.get("consumerGroup", "")
+    remark = f"The Consumer Group <{group}> not exist in this consumer"
+    return reply(command, ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - costs no start
+
+    try:
+        return f"reliable-mq {version('reliable-mq')}"
+    except PackageNotFoundError:  # a source tree that was not installed
+        return "reliable-mq"
+
+
+def stacks(tasks: list[asyncio.Task[Any]]) -> str:
+    """Return what all threads and these tasks are doing, innermost last."""
+    frames = sys._current_frames()
+    lines: list[str] = []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is not None:
+            lines += [f"thread {thread.name}\n", *traceback.format_stack(frame), "\n"]
+    for task in tasks:
+        lines.append(f"task {task.get_name()}\n")
+        waiting: Any = task.get_coro()
+        while waiting is not None:  # what awaits whom; no frame is kept where nothing is running
+            frame = _part(waiting, "frame")
+            if frame is not None:
+                lines += traceback.format_stack(frame, limit=1)
+            waiting = _part(waiting, "await") or _part(waiting, "yieldfrom")
+        lines.append("\n")
+    return "".join(lines)
+
+
+def _part(waiting: object, name: str) -> Any:
+    """Return an attribute of a coroutine or a generator, whichever it is."""
+    for kind in ("cr", "gi", "ag"):
+        value = getattr(waiting, f"{kind}_{name}", None)
+        if value is not None:
+            return value
+    return None

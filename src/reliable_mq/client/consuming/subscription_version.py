@@ -1,0 +1,50 @@
+"""The version of a group's subscription, which must be the newest that brokers know.
+
+A broker keeps the subscription with the highest version and ignores others, so a member whose clock
+was set back would read what an older one asked for. Source: Apache RocketMQ `ConsumerGroupInfo`.
+"""
+
+from typing import Any
+
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.flow import Call, Flow, call_all
+from reliable_mq.errors import NoRoute, ProtocolError, RemoteError, Unavailable
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, request
+
+
+def be_newest(group: ConsumerGroup) -> Flow[bool]:
+    """Make the group's version newer than any that its brokers know; return whether it was not.
+
+    A broker that does not answer, or does not tell, keeps nobody from starting.
+    """
+    addresses: dict[str, None] = {}
+    for topic in group.subscription.topics:
+        try:
+            route = yield from group.routes.of(topic)
+        except (NoRoute, Unavailable, RemoteError, ProtocolError):
+            continue
+        for broker in route.brokers.values():
+            address = broker.to_read_from(0)
+            if address is not None:
+                addresses[address] = None
+    command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group.name})
+    timeout = group.settings.request_timeout
+    answers = yield from call_all([Call(address, command, timeout) for address in addresses])
+    known = [_newest_in(answer) for answer in answers if isinstance(answer, Command)]
+    newest = max(known, default=-1)
+    if newest <= group.version:  # what we have told already counts too
+        return False
+    group.version = newest + 1
+    return True
+
+
+def _newest_in(answer: Command) -> int:
+    if answer.code != ResponseCode.SUCCESS:
+        return -1
+    try:
+        table: dict[str, Any] = fastjson.loads(answer.body)["subscriptionTable"]
+        return max((int(data["subVersion"]) for data in table.values()), default=-1)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return -1

@@ -1,0 +1,103 @@
+"""What tests of consumers share: a client that plays the world's part, and one queue to read."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from tests.client.script import Answer, World, group_of, says
+
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.received import received
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.thread_handling import AnyHandler
+from reliable_mq.client.flow import Call, Flow
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.record import Record
+
+T = TypeVar("T")
+
+QUICK = ClientSettings(rebalance_retry_seconds=0.001)
+
+
+class ScriptedClient:
+    """Runs flows over a scripted world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.left: list[str] = []
+        self.introductions = 0
+        world.answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(
+            ResponseCode.CONSUMER_NOT_ONLINE
+        )
+
+    async def run(self, flow: Flow[T]) -> T:
+        await asyncio.sleep(0)
+        self.world.seconds = asyncio.get_running_loop().time()
+        return self.world.play(flow)
+
+    async def heartbeat(self) -> None:
+        return None
+
+    async def introduce(self) -> None:
+        self.introductions += 1
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        self.left.append(group.name)
+
+
+async def consumed(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    return [CONSUMED] * len(messages)
+
+
+def grant_all(call: Call) -> Command:
+    asked = msgspec.json.decode(call.command.body)["mqSet"]
+    return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
+
+
+def members(*client_ids: str) -> Answer:
+    return says(body=msgspec.json.encode({"consumerIdList": client_ids}))
+
+
+def reading(
+    client: ScriptedClient,
+    handler: AnyHandler,
+    settings: ClientSettings = QUICK,
+    *,
+    ordered: bool = False,
+    keys: Sequence[str] = ("",),
+    **wishes: object,
+) -> tuple[AsyncPushConsumer, AssignedQueue]:
+    """Return a consumer with messages of one queue, by ordering key, which is not started."""
+    subscription = Subscription(group="g", topics={"t": "*"}, ordered=ordered, **wishes)  # type: ignore[arg-type]
+    group = group_of(client.world, subscription, queues={"a": 1}, settings=settings)
+    assigned = group.assign(MessageQueue("t", "a", 0))
+    assigned.start_at(0)
+    assigned.lock_until(float("inf"))
+    assigned.put([message(assigned.queue, at, key) for at, key in enumerate(keys)], len(keys))
+    client.world.answers |= {
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
+        RequestCode.UPDATE_CONSUMER_OFFSET: says(),
+        RequestCode.UNLOCK_BATCH_MQ: says(),
+        RequestCode.CONSUMER_SEND_MSG_BACK: says(),
+    }
+    return AsyncPushConsumer(client, group, handler), assigned
+
+
+def message(queue: MessageQueue, offset: int, key: str = "") -> ReceivedMessage:
+    stored = encode_properties(
+        {"UNIQ_KEY": f"ID{offset}", **({"__SHARDINGKEY": key} if key else {})}
+    )
+    record = Record(topic=queue.topic, body=b"x", properties=stored, queue_offset=offset)
+    return received(record, queue)
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    """Run a scene on a loop of its own, for ten seconds at most."""
+    asyncio.run(asyncio.wait_for(scene, 10))

@@ -1,0 +1,283 @@
+"""The hands of a consumer: pauses, calls that hang, and what a handler leaves behind."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+import uvloop
+from tests.client.script import World
+from tests.client.scripted_consumer import QUICK, ScriptedClient, message, play, reading
+
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
+from reliable_mq.message import ReceivedMessage
+from reliable_mq.wire.codes import RequestCode
+
+LIMIT = 0.001
+BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_hand_goes_on_with_what_there_is_and_lets_others_have_the_loop() -> None:
+    """A handler that never waits would keep the loop for the whole backlog."""
+    tasks: set[object] = set()
+    others = 0
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        tasks.add(asyncio.current_task())
+        end = time.monotonic() + 0.0005
+        while time.monotonic() < end:
+            pass
+        return [CONSUMED]
+
+    async def scene() -> None:
+        nonlocal others
+        consumer, assigned = reading(ScriptedClient(World()), handle, keys=[""] * 20, concurrency=1)
+        consumer.hands.pump()
+        while assigned.unfinished:
+            await asyncio.sleep(0)
+            others += 1
+
+    uvloop.run(scene())  # its clock stands still within a turn
+    assert len(tasks) == 1
+    assert others >= 5
+
+
+def test_what_a_handler_sets_in_its_context_is_gone_with_the_next_message() -> None:
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+    seen: list[str] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        seen.append(user.get())
+        user.set("Ada")
+        await asyncio.sleep(0)
+        seen.append(user.get())
+        return [CONSUMED]
+
+    async def scene() -> None:
+        consumer, assigned = reading(ScriptedClient(World()), handle, keys=["", ""], concurrency=1)
+        consumer.hands.pump()
+        while assigned.unfinished:
+            await asyncio.sleep(0)
+
+    play(scene())
+    assert seen == ["nobody", "Ada", "nobody", "Ada"]
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling(), "the end of one call is none of the next one"
+        await asyncio.Event().wait()
+        return [CONSUMED]
+
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading(
+            client, hangs, keys=["", ""], concurrency=1, handling_seconds=LIMIT
+        )
+        consumer.hands.pump()
+        while assigned.unfinished:
+            await asyncio.sleep(LIMIT)
+            await consumer.hands.check()
+        assert len(client.world.calls_of(BACK)) == 2
+
+    play(scene())
+    assert "takes longer than 0.001 s" in caplog.text
+    assert "the handler took longer than 0.001 s" in caplog.text
+
+
+def test_a_keyed_coroutine_that_takes_too_long_is_tried_again_in_its_place() -> None:
+    attempts: list[tuple[int, int]] = []
+
+    async def hangs_once(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        attempts.append((messages[0].queue_offset, messages[0].reconsume_times))
+        if len(attempts) == 1:
+            await asyncio.Event().wait()
+        return [CONSUMED]
+
+    async def scene() -> None:
+        consumer, assigned = reading(
+            ScriptedClient(World()), hangs_once, ordered=True, keys=["k", "k"],
+            handling_seconds=LIMIT, retry_waits=(LIMIT,),
+        )  # fmt: skip
+        consumer.hands.pump()
+        while assigned.unfinished:
+            await asyncio.sleep(LIMIT)
+            await consumer.hands.check()
+
+    play(scene())
+    assert attempts == [(0, 0), (0, 1), (1, 0)]
+
+
+class Hanging:
+    """A plain function that hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.begun: list[int] = []
+
+    def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        self.begun += [message.queue_offset for message in messages]
+        self.may_end.wait(10)
+        return [CONSUMED] * len(messages)
+
+
+def test_a_thread_that_hangs_is_gone_round_by_another_one_up_to_twice_as_many(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hanging = Hanging()
+
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading(
+            client, hanging, keys=[""] * 5, concurrency=2, handling_seconds=LIMIT
+        )
+        consumer.hands.pump()
+        try:
+            while len(hanging.begun) < 2:
+                await asyncio.sleep(LIMIT)
+            assert sorted(hanging.begun) == [0, 1]
+            while "all its handlers hang" not in caplog.text:
+                await asyncio.sleep(2 * LIMIT)
+                await consumer.hands.check()
+            assert sorted(hanging.begun) == [0, 1, 2, 3], "and then nothing more is started"
+            while assigned.unfinished > 1:
+                await asyncio.sleep(0)
+            assert len(client.world.calls_of(BACK)) == 4, "they come again"
+        finally:
+            hanging.may_end.set()
+        while assigned.unfinished:
+            await asyncio.sleep(LIMIT)
+        assert hanging.begun[4:] == [4], "hands that are free again go on"
+        assert len(client.world.calls_of(BACK)) == 4, "the old calls have no say any more"
+        await turns()
+        assert not consumer.hands.calls
+
+    play(scene())
+    assert "its word counts for nothing there" in caplog.text
+
+
+def test_a_key_waits_for_the_thread_that_hangs_and_its_word_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hanging = Hanging()
+
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading(
+            client, hanging, ordered=True, keys=["k", "k"], concurrency=1, handling_seconds=LIMIT
+        )
+        consumer.hands.pump()
+        try:
+            while caplog.text.count("takes longer") < 3:
+                await asyncio.sleep(2 * LIMIT)
+                await consumer.hands.check()
+            assert hanging.begun == [0], "nobody else may begin with the key"
+            assigned.put([message(assigned.queue, 2)], 3)
+            consumer.hands.pump()
+            while len(hanging.begun) < 2:
+                await asyncio.sleep(LIMIT)
+            assert hanging.begun == [0, 2], "others go on in its place"
+        finally:
+            hanging.may_end.set()
+        while assigned.unfinished:
+            await asyncio.sleep(LIMIT)
+        assert not client.world.calls_of(BACK)
+
+    play(scene())
+    assert "1 with ordering keys wait for it" in caplog.text
+
+
+def test_a_coroutine_that_will_not_be_cancelled_is_gone_round_like_a_thread() -> None:
+    begun: list[int] = []
+
+    async def scene() -> None:
+        may_end = asyncio.Event()
+
+        async def stubborn(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            begun.append(messages[0].queue_offset)
+            while len(begun) < 2:
+                try:
+                    await may_end.wait()
+                except asyncio.CancelledError:
+                    continue
+            return [CONSUMED]
+
+        client = ScriptedClient(World())
+        consumer, assigned = reading(
+            client, stubborn, keys=["", ""], concurrency=1, handling_seconds=LIMIT
+        )
+        consumer.hands.pump()
+        while len(begun) < 2:
+            await asyncio.sleep(2 * LIMIT)
+            await consumer.hands.check()
+        may_end.set()
+        while assigned.unfinished:
+            await asyncio.sleep(0)
+        assert len(client.world.calls_of(BACK)) == 1
+
+    play(scene())
+
+
+def test_a_paused_consumer_starts_nothing_until_it_is_resumed() -> None:
+    seen: list[int] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        seen.extend(message.queue_offset for message in messages)
+        return [CONSUMED]
+
+    async def scene() -> None:
+        consumer, assigned = reading(ScriptedClient(World()), handle, keys=["", ""])
+        consumer.pause()
+        consumer.hands.pump()
+        await turns()
+        assert seen == []
+        consumer.resume([assigned.queue])
+        await turns()
+        assert seen == [], "what is paused as a whole is not resumed by the queue"
+        consumer.resume()
+        await turns()
+        assert seen == [0, 1]
+        consumer.pause([assigned.queue])
+        assigned.put([message(assigned.queue, 2)], 3)
+        consumer.hands.pump()
+        await turns()
+        assert seen == [0, 1]
+        consumer.resume([assigned.queue])
+        await turns()
+        assert seen == [0, 1, 2]
+
+    play(scene())
+
+
+def test_a_pause_holds_for_queues_that_come_later() -> None:
+    async def scene() -> None:
+        consumer, assigned = reading(ScriptedClient(World()), Hanging())
+        consumer.pause([assigned.queue])
+        group = consumer.group
+        group.forget(group.leave(assigned.queue))
+        assert group.assign(assigned.queue).paused
+
+    play(scene())
+
+
+def test_the_lag_is_told_of_queues_whose_end_is_known() -> None:
+    async def scene() -> None:
+        consumer, assigned = reading(ScriptedClient(World()), Hanging(), QUICK, keys=["", ""])
+        assert consumer.lag() == {}
+        assigned.note_end(12, asyncio.get_running_loop().time() - 3)
+        (lag,) = consumer.lag().values()
+        assert (lag.behind, lag.end_offset) == (12, 12)
+        assert 3 <= lag.age < 4
+
+    play(scene())

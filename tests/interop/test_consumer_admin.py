@@ -1,0 +1,109 @@
+"""mqadmin asks a consumer of ours, at our broker and at Apache's, as it asks Apache's own."""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from bench.apache_rocketmq import ApacheRocketMQ
+from bench.java_programs import JarsUnreachable, missing_tools
+from bench.reliable_mq_broker import ReliableMQBroker
+from tests.interop.admin_shell import AdminShell
+
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.thread_client import Client, PushConsumer
+from reliable_mq.message import Message, ReceivedMessage, SendResult
+
+DEADLINE_SECONDS = 60.0
+TOPIC, GROUP = "orders", "payments"
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.java,
+    pytest.mark.processes,
+    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
+]
+
+
+class Payments:
+    """A consumer with one message of its topic, and the shell that asks about it."""
+
+    def __init__(self, name_server: str, shell: AdminShell, client: Client) -> None:
+        self.name_server = name_server
+        self.shell = shell
+        self.client = client
+        self.seen: list[ReceivedMessage] = []
+        client.create_topic(TOPIC, 2)
+        self.consumer: PushConsumer = client.consume(
+            Subscription(group=GROUP, topics={TOPIC: "*"}), self.take
+        )
+        self.sent: SendResult = client.send(Message(topic=TOPIC, body=b"1"))
+        self.wait_for(1)
+
+    def take(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        self.seen += messages
+        return [CONSUMED] * len(messages)
+
+    def wait_for(self, count: int) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(self.seen) < count:
+            assert time.monotonic() < deadline, f"{len(self.seen)} of {count} messages came"
+            time.sleep(0.05)
+
+    def ask(self, command: str, *words: str) -> str:
+        return self.shell.run(command, "-n", self.name_server, *words)
+
+
+@pytest.fixture(scope="module", params=["ours", "apache"])
+def payments(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Payments]:
+    directory = tmp_path_factory.mktemp("consumer-admin")
+    (directory / "broker").mkdir()
+    kind = ApacheRocketMQ if request.param == "apache" else ReliableMQBroker
+    servers = kind(directory / "broker", "ASYNC_FLUSH")
+    try:
+        servers.start()
+    except JarsUnreachable as unreachable:
+        pytest.skip(str(unreachable))
+    try:
+        with AdminShell(directory) as shell, Client(servers.name_server_address) as client:
+            yield Payments(servers.name_server_address, shell, client)
+    finally:
+        servers.kill()
+
+
+def test_consumer_status_lists_our_members_and_finds_nothing_wrong(payments: Payments) -> None:
+    printed = payments.ask("consumerStatus", "-g", GROUP)
+    assert re.search(rf"001 +{re.escape(payments.client.client_id)}", printed), printed
+    assert "Same subscription in the same group of consumer" in printed
+    assert "can't lock" not in printed
+    assert "can't consume" not in printed
+
+
+def test_consumer_status_of_one_member_tells_its_queues_and_what_its_threads_do(
+    payments: Payments,
+) -> None:
+    printed = payments.ask("consumerStatus", "-g", GROUP, "-i", payments.client.client_id, "-s")
+    assert "PROP_CONSUMEORDERLY" in printed
+    lines = [line.split() for line in printed.splitlines() if line.startswith(TOPIC)]
+    offsets = {int(words[2]): int(words[3]) for words in lines if len(words) == 4}
+    assert sorted(offsets) == [0, 1]
+    assert sum(offsets.values()) == 1, printed
+    assert "locked=true" in printed
+    assert re.search(r"Topic: +orders .*SubExpression: \*", printed)
+    assert "thread rmq-payments_0" in printed
+
+
+@pytest.mark.parametrize("command", ["queryMsgById", "queryMsgByUniqueKey"])
+def test_a_message_is_handled_once_more_because_mqadmin_asks_for_it(
+    payments: Payments, command: str
+) -> None:
+    before = len(payments.seen)
+    sent = payments.sent
+    name = sent.offset_message_id if command == "queryMsgById" else sent.message_id
+    who = ("-g", GROUP, "-d", payments.client.client_id)
+    printed = payments.ask(command, "-t", TOPIC, "-i", name, *who)
+    assert "CR_SUCCESS" in printed, printed
+    payments.wait_for(before + 1)
+    assert payments.seen[-1].message_id == sent.message_id
