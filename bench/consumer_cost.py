@@ -29,6 +29,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
+from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, pack_host
@@ -110,7 +111,8 @@ class FedClient:
             answer.ext_fields = {"offset": "0"}
         elif command.code == RequestCode.PULL_MESSAGE:
             await self._pull(command, answer)
-        return decode_command(encode_command(answer)[4:])
+        (frame,) = FrameReader().feed(encode_command(answer))
+        return decode_command(frame)
 
     async def _pull(self, command: Command, answer: Command) -> None:
         header = PullMessageHeader.decode(command.ext_fields)

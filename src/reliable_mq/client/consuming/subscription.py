@@ -188,8 +188,7 @@ def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
     Raises:
         UsageError: when it is something else.
     """
-    is_some = type(outcomes) is list or isinstance(outcomes, Sequence)
-    if not is_some or len(outcomes) != count:
+    if not isinstance(outcomes, Sequence) or len(outcomes) != count:
         raise UsageError(f"a handler got {count} messages and returned {outcomes!r:.200}")
     for outcome in outcomes:
         if not isinstance(outcome, _OUTCOMES):
