@@ -33,8 +33,8 @@ demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three
 test: check ## all checks and tests but the long ones of interop (fifteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop" $(PYTEST)
 
-interop: $(READY) ## Apache's Java and Go clients and mqadmin, against Apache's servers and ours
-	$(BIN)/pytest tests/interop tests/broker_core/test_against_apache.py
+interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind
+	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -45,7 +45,7 @@ format: $(READY) ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## orders and sends per second, kills survived, growth (forty minutes)
+bench: $(READY) ## orders and sends per second, kills survived, growth, rivals (more than an hour)
 	@$(BIN)/python -m bench
 
 sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
@@ -65,7 +65,7 @@ walk: $(READY) ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk
 
 clean: ## remove the environment and everything that was made
-	rm -rf $(VENV) demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer on the PATH; install one or say make PYTHON=/path/to/python" >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""All measurements one after another: `python -m bench` or `make bench`, some forty minutes.
+"""All measurements one after another: `python -m bench` or `make bench`, more than an hour.
 
 What needs Java and Maven, or a rival's package, is left out with a line that says so where they are
 missing.
@@ -27,6 +27,9 @@ MEASUREMENTS = (
     "send_throughput",
     "consume_throughput",
     "broker_scale",
+    "client_rivals",
+    "client_failover",
+    "client_memory",
 )
 NEED_JAVA = {"send_throughput", "consume_throughput"}
 NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}

@@ -1,7 +1,7 @@
 """Apache RocketMQ's own name server and broker, on free loopback ports with their own store.
 
 Apache's defaults are kept except addresses, paths and the flush type. The JVM flags are those of
-its `runbroker.sh` with a heap of 2 GiB instead of 8.
+its `runbroker.sh` with a heap of 2 GiB instead of 8, unless others are given.
 """
 
 import socket
@@ -15,6 +15,12 @@ from reliable_mq.testing.local_servers import free_port
 
 START_SECONDS = 240
 NAME_SERVER_FLAGS = ("-server", "-Xms256m", "-Xmx256m")
+OPEN_PACKAGES = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)
 BROKER_FLAGS = (
     "-server",
     "-Xms2g",
@@ -27,11 +33,10 @@ BROKER_FLAGS = (
     "-XX:MaxDirectMemorySize=4g",
     "-XX:-OmitStackTraceInFastThrow",
     "-XX:+AlwaysPreTouch",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    *OPEN_PACKAGES,
 )
+SMALL_BROKER_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPEN_PACKAGES)
+"""For tests that ask what a broker does, not how fast: two fit beside everything else."""
 
 
 def broker_port() -> int:
@@ -54,6 +59,7 @@ class ApacheRocketMQ:
         flush_disk_type: SYNC_FLUSH or ASYNC_FLUSH.
         settings: further properties of the broker.
         name_servers: "host:port;…" of other name servers; then none is started.
+        flags: of the broker's JVM.
     """
 
     label = "Apache RocketMQ 5.4.0"
@@ -64,6 +70,7 @@ class ApacheRocketMQ:
         flush_disk_type: str,
         settings: Mapping[str, str] | None = None,
         name_servers: str = "",
+        flags: tuple[str, ...] = BROKER_FLAGS,
     ) -> None:
         self.directory = directory
         self.flush_disk_type = flush_disk_type
@@ -72,8 +79,10 @@ class ApacheRocketMQ:
         self.broker: LoggedProcess
         self.settings = dict(settings or {})
         self._has_name_server = not name_servers
+        self._flags = flags
         self._started: list[LoggedProcess] = []
         self.address = f"127.0.0.1:{broker_port()}"
+        self._ha_port = str(free_port())
 
     def start(self) -> None:
         """Start both; returns when both say that they have booted."""
@@ -97,14 +106,18 @@ class ApacheRocketMQ:
                 },
             )
             self.name_server.wait_for(r"boot success", START_SECONDS)
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Start the broker, the first time or again after its end, on the same port and store."""
         store = self.directory / "store"
         self.broker = self._start(
             "org.apache.rocketmq.broker.BrokerStartup",
-            BROKER_FLAGS,
+            self._flags,
             "broker",
             {
                 "listenPort": self.address.rpartition(":")[2],
-                "haListenPort": str(free_port()),
+                "haListenPort": self._ha_port,
                 "namesrvAddr": self.name_server_address,
                 "brokerIP1": "127.0.0.1",
                 "brokerName": "apache",

@@ -81,6 +81,14 @@ class LoggedProcess:
         self.child.kill()
         self.child.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nobody answers."""
+        self.child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.child.send_signal(signal.SIGCONT)
+
     @property
     def alive(self) -> bool:
         return self.child.poll() is None

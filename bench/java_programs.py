@@ -18,6 +18,7 @@ JAVA_DIRECTORY = Path(__file__).parent / "java"
 CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
 CLIENT_JARS = JAVA_DIRECTORY / "target" / "lib"
 SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
+PROXY_JARS = JAVA_DIRECTORY / "target" / "proxy"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
 
@@ -42,6 +43,12 @@ def build_server() -> None:
     """Fetch Apache's name server, broker and tools, unless that is done."""
     project = JAVA_DIRECTORY / "server"
     _build(project, SERVER_JARS.parent / "server.built", [project / "pom.xml"])
+
+
+def build_proxy() -> None:
+    """Fetch Apache's gRPC proxy, unless that is done."""
+    project = JAVA_DIRECTORY / "proxy"
+    _build(project, PROXY_JARS.parent / "proxy.built", [project / "pom.xml"])
 
 
 def _build(project: Path, stamp: Path, sources: list[Path]) -> None:

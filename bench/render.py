@@ -17,6 +17,21 @@ from bench import raw_results
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 OURS = "reliable_mq"
+OFFICIAL, AT_APACHES = "rocketmq-python-client", "ours, Apache's broker"
+NATS, SYNCED, UNSYNCED = "nats-py", "ours, fsync", "ours, ASYNC_FLUSH"
+CLIENT_BARS: tuple[tuple[str, str, tuple[str, ...], str, float], ...] = (
+    ("one thread", OFFICIAL, ("one thread",), AT_APACHES, 6.0),
+    ("64 in flight", OFFICIAL, ("16 threads", "64 futures"), AT_APACHES, 10.0),
+    ("consumed", OFFICIAL, ("consumed",), AT_APACHES, 20.0),
+    ("one at a time", NATS, ("one at a time",), SYNCED, 0.5),
+    ("64 in flight", NATS, ("64 in flight",), SYNCED, 0.8),
+    ("consumed", NATS, ("consumed",), SYNCED, 1.5),
+    ("one at a time", NATS, ("one at a time",), UNSYNCED, 1.0),
+    ("64 in flight", NATS, ("64 in flight",), UNSYNCED, 1.0),
+    ("consumed", NATS, ("consumed",), UNSYNCED, 1.0),
+    ("consumed", NATS, ("consumed by push",), UNSYNCED, 0.0),
+)
+"""What ours does, the rival, its ways to do that, where ours does, the least ratio; 0: no bar."""
 SMALLEST_SHARE = 0.005  # of the processor time; less is left out
 
 
@@ -139,6 +154,32 @@ def rival_table(results: dict[str, Any]) -> str:
     return _markdown(rows) + _origin(results)
 
 
+def clients_table(results: dict[str, Any]) -> str:
+    """One line per bar: medians of the rounds, the rival's best way, the median of the ratios."""
+    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in results["rounds"]:
+        rounds.setdefault((each["side"], each["what"]), []).append(each)
+    head = ("what", "rival", "msg/s", "its us", "ours", "msg/s", "its us", "ratio", "bar")
+    rows: list[tuple[str, ...]] = [head]
+    for what, rival, ways, side, bar in CLIENT_BARS:
+        ours = rounds.get((side, what), [])
+        of_ways = [rounds[rival, way] for way in ways if (rival, way) in rounds]
+        if not ours or not of_ways:
+            continue
+        theirs = max(of_ways, key=lambda these: _median(these, "per_second") or 0.0)
+        pairs = zip(ours, theirs, strict=True)
+        ratio = median(mine["per_second"] / its["per_second"] for mine, its in pairs)
+        figures = [
+            _figure(_median(these, name), ",.0f")
+            for these in (theirs, ours)
+            for name in ("per_second", "client_us")
+        ]
+        name = f"{rival}, {theirs[0]['what']}"
+        bar_text = f">= {bar:g}" if bar else ""
+        rows.append((what, name, *figures[:2], side, *figures[2:], f"{ratio:.2f}", bar_text))
+    return _markdown(rows) + _origin(results)
+
+
 def scale_table(results: dict[str, Any]) -> str:
     """One line per figure, Apache's beside ours where there is one."""
     rows = [("what", "Apache", "ours", "ratio", "unit")]
@@ -208,6 +249,10 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "duplicates": figures_table,
     "flow": flow_table,
     "rival": rival_table,
+    "clients-official": clients_table,
+    "clients-nats": clients_table,
+    "client-memory": figures_table,
+    "client-failover": figures_table,
     "reconcile": reconcile_table,
     "reconcile-load": figures_table,
     "reconcile-increment": figures_table,

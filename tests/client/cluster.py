@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 30
 
 
 class Cluster(Protocol):
-    """What the tests need of a broker."""
+    """What a test needs of a broker that it shares; clusters of all kinds: `tests/conformance`."""
 
     name_server_address: str
 
@@ -43,6 +43,14 @@ def play(scene: Coroutine[Any, Any, None]) -> None:
 async def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def eventually_is(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again, until the answer is yes."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not await condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.02)
 

@@ -1,39 +1,20 @@
-"""Brokers for the end-to-end tests: the bundled one, and Apache's where Java is at hand."""
+"""Bundled brokers, shared ones and a test's own, and names that no other test uses."""
 
 import itertools
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import Cluster, bundled
 
 _names = itertools.count(1)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["bundled", pytest.param("apache", marks=pytest.mark.java)],
-)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Give a running broker of either kind."""
-    if request.param == "bundled":
-        with bundled() as broker:
-            yield broker
-        return
-    missing = missing_tools()
-    if missing is not None:
-        pytest.skip(missing)
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            with ApacheRocketMQ(Path(directory), "ASYNC_FLUSH") as apache:
-                yield apache
-                apache.kill()
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Give a bundled broker that the tests of a module share."""
+    with bundled() as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
-"""What goes wrong: handlers that fail, members that die, a broker that is killed."""
+"""What goes wrong with our own brokers: members that die, a broker that is killed."""
 
 import asyncio
-from collections.abc import Sequence
 
-import msgspec
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import (
@@ -17,110 +15,9 @@ from tests.client.cluster import (
 )
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.client.consuming.subscription import Subscription
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.mark.parametrize("failure", [ValueError("no"), asyncio.CancelledError()])
-def test_a_handler_that_fails_gets_the_message_again(
-    broker: ReliableMQBroker, topic: str, group: str, failure: BaseException
-) -> None:
-    async def scene() -> None:
-        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 2, keys=1))
-            seen: list[tuple[bytes, int]] = []
-
-            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                seen.append((messages[0].body, messages[0].reconsume_times))
-                if len(seen) == 1:
-                    raise failure
-                return [CONSUMED]
-
-            await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
-            await eventually(lambda: len(seen) == 3)
-            assert seen == [(b"0", 0), (b"0", 1), (b"1", 0)]
-
-    play(scene())
-
-
-def test_closing_lets_the_running_handler_finish_and_starts_nothing_more(
-    broker: ReliableMQBroker, topic: str, group: str
-) -> None:
-    async def scene() -> None:
-        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 3, keys=1))
-            handled: list[bytes] = []
-            may_end = asyncio.Event()
-
-            async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                handled.append(messages[0].body)
-                await may_end.wait()
-                return [CONSUMED]
-
-            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), handle)
-            await eventually(lambda: len(handled) == 1)
-            closing = asyncio.create_task(consumer.close())
-            await asyncio.sleep(0)
-            may_end.set()
-            await closing
-            assert handled == [b"0"]
-            ((committed, maximum),) = (await client.consumer_progress(group, topic)).values()
-            assert (committed, maximum) == (1, 3)
-
-    play(scene())
-
-
-def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
-    broker: ReliableMQBroker, topic: str, group: str
-) -> None:
-    async def scene() -> None:
-        impatient = msgspec.structs.replace(QUICK, close_timeout=0.05)
-        subscription = Subscription(group=group, topics={topic: "*"}, ordered=False)
-        async with (
-            AsyncClient(broker.name_server_address, settings=impatient) as client,
-            AsyncClient(broker.name_server_address, settings=QUICK) as heir,
-        ):
-            await client.create_topic(topic, 1)
-            await client.send(Message(topic=topic, body=b"x"))
-            started = asyncio.Event()
-
-            async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-                started.set()
-                await asyncio.sleep(3600)
-                return []
-
-            consumer = await client.consume(subscription, handle)
-            await started.wait()
-            await consumer.close()
-            seen = Seen()
-            await heir.consume(subscription, seen)
-            await eventually(lambda: seen.bodies == [b"x"])
-
-    play(scene())
-
-
-def test_offsets_that_an_administrator_resets_are_read_again(
-    broker: ReliableMQBroker, topic: str, group: str
-) -> None:
-    """As a broker without server-side reset tells its clients: RESET_CONSUMER_CLIENT_OFFSET."""
-
-    async def scene() -> None:
-        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
-            await client.create_topic(topic, 1)
-            await client.send_many(numbered(topic, 10, keys=1))
-            seen = Seen()
-            consumer = await client.consume(Subscription(group=group, topics={topic: "*"}), seen)
-            await eventually(lambda: len(seen.messages) == 10)
-            queue = seen.messages[0].queue
-            consumer.reset_offsets({queue: 7})
-            await eventually(lambda: len(seen.messages) == 13)
-            assert seen.bodies[10:] == [b"7", b"8", b"9"]
-
-    play(scene())
 
 
 def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(

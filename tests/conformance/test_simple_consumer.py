@@ -1,7 +1,8 @@
 """The simple consumer against real brokers: leases, acknowledgements, order, what comes again."""
 
 import pytest
-from tests.client.cluster import QUICK, Cluster, eventually, numbered, play
+from tests.client.cluster import QUICK, eventually, numbered, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -12,6 +13,7 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, LeaseLost, UsageError
 from reliable_mq.message import Message, ReceivedMessage
 
+CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 RECEIVE_SECONDS = 20.0

@@ -9,12 +9,12 @@ import pytest
 from tests.client.cluster import (
     DEADLINE_SECONDS,
     QUICK,
-    Cluster,
     Seen,
     eventually,
     numbered,
     play,
 )
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.topic_settings import TopicChange
@@ -25,6 +25,7 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NotFound, Refused, ReliableMQError, UsageError
 from reliable_mq.message import Message, MessageQueue
 
+CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 T = TypeVar("T")

@@ -6,7 +6,8 @@ from collections import defaultdict
 from datetime import UTC, datetime
 
 import pytest
-from tests.client.cluster import QUICK, Cluster, eventually, numbered, play
+from tests.client.cluster import QUICK, eventually, numbered, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
@@ -14,6 +15,7 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NoRoute, UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
 
+CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 POLL_SECONDS = 20.0

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, Cluster, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
@@ -22,6 +23,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
 
+CLUSTERS = ("bundled", "apache")
 SHOP = Namespace("shop")
 
 

@@ -1,12 +1,10 @@
-"""Half messages at a real broker that asks soon: who answers, how often, in which of two faces."""
+"""Half messages at brokers that ask soon: who answers, how often, in which of two faces."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Subscription
@@ -16,23 +14,13 @@ from reliable_mq.message import Decision, Message
 
 pytestmark = pytest.mark.processes
 
-HASTY = {"transactionCheckInterval": "100", "transactionTimeOut": "100"}
-
 
 async def unknown(check: CheckBack) -> Decision:
     return Decision.UNKNOWN
 
 
-@pytest.fixture(scope="module")
-def hasty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReliableMQBroker]:
-    """Give a broker that asks at once."""
-    directory = tmp_path_factory.mktemp("hasty")
-    with ReliableMQBroker(Path(directory), settings=HASTY) as broker:
-        yield broker
-
-
 def test_another_client_of_the_group_answers_for_one_that_is_gone(
-    hasty_broker: ReliableMQBroker, topic: str, group: str
+    cluster: Cluster, topic: str, group: str
 ) -> None:
     asked: list[CheckBack] = []
 
@@ -41,7 +29,7 @@ def test_another_client_of_the_group_answers_for_one_that_is_gone(
         return Decision.COMMIT
 
     async def scene() -> None:
-        address = hasty_broker.name_server_address
+        address = cluster.name_server_address
         async with AsyncClient(address, settings=QUICK) as other:
             await other.create_topic(topic, 1)
             seen = Seen()
@@ -62,7 +50,7 @@ def test_another_client_of_the_group_answers_for_one_that_is_gone(
 
 
 def test_unknown_is_asked_again_and_one_question_is_answered_at_a_time(
-    hasty_broker: ReliableMQBroker, topic: str, group: str
+    cluster: Cluster, topic: str, group: str
 ) -> None:
     answers = [Decision.UNKNOWN, Decision.ROLLBACK]
     running: list[int] = []
@@ -81,7 +69,7 @@ def test_unknown_is_asked_again_and_one_question_is_answered_at_a_time(
     said = asyncio.Event()
 
     async def scene() -> None:
-        async with AsyncClient(hasty_broker.name_server_address, settings=QUICK) as client:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
             await client.create_topic(topic, 1)
             await client.transactions.join(f"of-{group}", answer)
             await client.transactions.send(Message(topic=topic, body=b"x"), f"of-{group}")
@@ -92,12 +80,12 @@ def test_unknown_is_asked_again_and_one_question_is_answered_at_a_time(
 
 
 def test_a_synchronous_client_sends_ends_and_answers(
-    hasty_broker: ReliableMQBroker, topic: str, group: str
+    cluster: Cluster, topic: str, group: str
 ) -> None:
     decisions = {b"asked": Decision.COMMIT}
     seen: list[bytes] = []
 
-    with Client(hasty_broker.name_server_address, settings=QUICK) as client:
+    with Client(cluster.name_server_address, settings=QUICK) as client:
         client.create_topic(topic, 1)
         client.consume(
             Subscription(group=group, topics={topic: "*"}, from_where="first"),

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, Cluster, Seen, eventually, numbered, play
+from tests.client.cluster import QUICK, Seen, eventually, numbered, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Later, Subscription
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
 
+CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 

@@ -1,7 +1,8 @@
-"""Looking at what a broker holds, and handing dead letters back; Apache's broker and ours."""
+"""Looking at what brokers hold, and handing dead letters back."""
 
 import pytest
-from tests.client.cluster import DEADLINE_SECONDS, QUICK, Cluster, Seen, eventually, play
+from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient

@@ -1,0 +1,33 @@
+"""The clusters that the client is held to, as parameters and as context managers of tests."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from bench.clusters import KINDS, OF_OURS, Cluster, Ours
+from bench.java_programs import JarsUnreachable, missing_tools
+
+__all__ = ["Cluster", "Ours", "of_kinds", "running"]
+
+
+def of_kinds(*kinds: str) -> list[object]:
+    """Return parameters for `cluster`; what needs Apache's servers belongs to `make interop`."""
+    marks = (pytest.mark.interop, pytest.mark.java)
+    return [kind if kind in OF_OURS else pytest.param(kind, marks=marks) for kind in kinds]
+
+
+@contextmanager
+def running(kind: str) -> Iterator[Cluster]:
+    """Run a cluster that the name server tells of; skip the test where Java's parts are missing."""
+    missing = None if kind in OF_OURS else missing_tools()
+    if missing is not None:
+        pytest.skip(missing)
+    with tempfile.TemporaryDirectory(prefix="reliable-mq-cluster-") as directory, ExitStack() as up:
+        try:
+            cluster = up.enter_context(KINDS[kind](Path(directory)))
+        except JarsUnreachable as unreachable:
+            pytest.skip(str(unreachable))
+        cluster.wait_until_whole()
+        yield cluster

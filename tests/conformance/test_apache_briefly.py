@@ -1,0 +1,40 @@
+"""One visit to Apache's broker in every run of the tests; the whole suite is `make interop`."""
+
+import pytest
+from tests.client.cluster import QUICK, Seen, eventually, numbered, play
+from tests.conformance.clusters import running
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consuming.subscription import Later, Subscription
+from reliable_mq.client.sending.transaction import CheckBack
+from reliable_mq.message import Decision, Message
+
+pytestmark = [pytest.mark.java, pytest.mark.processes]
+
+
+async def commits(check: CheckBack) -> Decision:
+    return Decision.COMMIT
+
+
+def test_messages_halves_and_retries_arrive_at_apaches_broker(topic: str, group: str) -> None:
+    async def scene(name_servers: str) -> None:
+        async with AsyncClient(name_servers, settings=QUICK) as client:
+            await client.create_topic(topic, 4)
+            seen = Seen(Later(after_seconds=1))
+            wanted = Subscription(group=group, topics={topic: "*"})
+            consumer = await client.consume(wanted, seen)
+            await client.send(Message(topic=topic, body=b"alone"))
+            await eventually(lambda: seen.bodies == [b"alone"])
+            await client.send_many(numbered(topic, 100, keys=7))
+            await client.transactions.join("halves", commits)
+            half = await client.transactions.send(Message(topic=topic, body=b"half"), "halves")
+            await client.transactions.end(half, Decision.COMMIT)
+            await client.transactions.send(Message(topic=topic, body=b"asked for"), "halves")
+            await eventually(lambda: len(seen.messages) == 104)
+            await consumer.close()
+        expected = [b"%d" % at for at in range(100)]
+        expected += [b"alone", b"alone", b"asked for", b"half"]
+        assert sorted(seen.bodies) == sorted(expected)
+
+    with running("apache") as cluster:
+        play(scene(cluster.name_server_address))
