@@ -39,6 +39,24 @@ async def until(ask: Callable[[], Awaitable[T]], fits: Callable[[T], bool]) -> T
     return answer
 
 
+@pytest.fixture(autouse=True, scope="module")
+def registered(cluster: Cluster) -> None:
+    """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
+
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+
+            async def is_known() -> bool:
+                try:
+                    return bool(await client.admin.topics.route("TBW102"))
+                except ReliableMQError:
+                    return False
+
+            await until(is_known, bool)
+
+    play(scene())
+
+
 def test_a_topic_is_made_shown_changed_and_deleted(cluster: Cluster, topic: str) -> None:
     async def scene() -> None:
         async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
