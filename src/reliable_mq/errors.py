@@ -20,6 +20,7 @@
     │   ├── BrokerBusy             theirs; too much to do just now, try again
     │   ├── NotPermitted           yours; these credentials, or anybody's, may not do that
     │   ├── NotFound               yours; there is no such topic, group, or message
+    │   │   └── FoundNowhere           … at any broker of the cluster
     │   └── Refused                yours; the request is nothing that the peer takes
     ├── ProtocolError          theirs; the bytes are not what the protocol says
     │   ├── FrameError             a frame that cannot be cut from the stream
@@ -33,6 +34,8 @@
 
 `retryable` on the class says whether the same call may succeed later.
 """
+
+_QUERY_NOT_FOUND = 22
 
 
 class ReliableMQError(Exception):
@@ -134,6 +137,14 @@ class NotPermitted(RemoteError):
 
 class NotFound(RemoteError):
     """The peer knows no such topic, group, message or offset."""
+
+
+class FoundNowhere(NotFound):
+    """All brokers were asked, and none knows such a topic, group, message or offset."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_QUERY_NOT_FOUND, text)
+        self.args = (text,)  # these are our words, and no peer's
 
 
 class Refused(RemoteError):

@@ -15,8 +15,8 @@ from reliable_mq.client.connecting.routes import Broker, RouteTable, decode_clus
 from reliable_mq.client.flow import Call, Flow, call_all, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
+    FoundNowhere,
     NoRoute,
-    NotFound,
     ProtocolError,
     ReliableMQError,
     RemoteError,
@@ -24,8 +24,9 @@ from reliable_mq.errors import (
 )
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
-from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.remote_faults import remote_error
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -159,7 +160,7 @@ def found(told: Told[dict[str, T]], missing: str) -> Told[dict[str, T]]:
         return told
     if told.failures:
         raise first_failure(told.failures)
-    raise NotFound(ResponseCode.QUERY_NOT_FOUND, missing)
+    raise FoundNowhere(missing)
 
 
 def first_failure(failures: Mapping[str, ReliableMQError]) -> ReliableMQError:
@@ -169,7 +170,7 @@ def first_failure(failures: Mapping[str, ReliableMQError]) -> ReliableMQError:
         return first
     text = "; ".join(f"broker {name}: {error}" for name, error in failures.items())
     if isinstance(first, RemoteError):
-        return type(first)(first.code, text)
+        return remote_error(first.code, text)
     return type(first)(text)
 
 

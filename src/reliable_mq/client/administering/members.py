@@ -22,7 +22,7 @@ from reliable_mq.client.administering.asking import (
     reply_of,
 )
 from reliable_mq.client.flow import Call, Flow, call_all, succeeded
-from reliable_mq.errors import NotFound, ReliableMQError, RemoteError
+from reliable_mq.errors import FoundNowhere, ReliableMQError, RemoteError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -260,7 +260,7 @@ def producers(cluster: Cluster, group: str = "") -> Flow[Told[dict[str, tuple[Co
         raise first_failure(told.failures)
     groups = sorted({name for table in told.value.values() for name in table})
     if group and not groups:
-        raise NotFound(ResponseCode.QUERY_NOT_FOUND, f"no producer of group {group} is connected")
+        raise FoundNowhere(f"no producer of group {group} is connected")
     value = {
         name: _once({broker: table.get(name, []) for broker, table in told.value.items()})
         for name in groups

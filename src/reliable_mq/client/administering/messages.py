@@ -18,7 +18,7 @@ from reliable_mq.client.administering.asking import (
 from reliable_mq.client.administering.browsing import TIME_MAX, query, read_page, shown
 from reliable_mq.client.flow import Flow
 from reliable_mq.errors import (
-    NotFound,
+    FoundNowhere,
     ProtocolError,
     RecordError,
     ReliableMQError,
@@ -64,7 +64,7 @@ def by_offset_id(cluster: Cluster, offset_message_id: str) -> Flow[ReceivedMessa
     failures = {name: error for name, error in told.failures.items() if not _is_absent(error)}
     if failures:
         raise first_failure(failures)
-    raise NotFound(ResponseCode.QUERY_NOT_FOUND, f"no broker has a message {offset_message_id}")
+    raise FoundNowhere(f"no broker has a message {offset_message_id}")
 
 
 def _read_record(reply: Command) -> ReceivedMessage:

@@ -29,7 +29,7 @@ from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.subscription import RETRY_PREFIX
 from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
-from reliable_mq.errors import NoRoute, NotFound, ReliableMQError, RemoteError, UsageError
+from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError, RemoteError, UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -269,10 +269,7 @@ def clone(
     retries = RETRY_PREFIX + source
     rows = [row for row in whole.value.queues if row.queue.topic != retries]
     if not any(row.committed for row in rows):
-        raise NotFound(
-            ResponseCode.QUERY_NOT_FOUND,
-            f"group {source} has committed nothing in {topic or 'any topic'}",
-        )
+        raise FoundNowhere(f"group {source} has committed nothing in {topic or 'any topic'}")
     brokers = yield from all_brokers(cluster)
     failures = dict(whole.failures)
     resets: list[QueueReset] = []
