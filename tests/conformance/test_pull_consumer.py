@@ -5,12 +5,14 @@ import time
 from collections import defaultdict
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from tests.client.cluster import QUICK, eventually, numbered, play
 from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NoRoute, UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
@@ -289,3 +291,45 @@ def test_threads_poll_seek_and_commit_with_the_same_verbs(
             pull.seek(queue, 4)
             assert numbers(pull.poll(POLL_SECONDS)) == [4]
             assert (pull.position(queue), pull.lag(queue)) == (5, {queue: 0})
+
+
+def test_in_a_namespace_all_queues_have_the_names_of_the_application(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    settings = msgspec.structs.replace(QUICK, namespace="shop")
+
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=settings) as client:
+            await client.create_topic(topic, 1)
+            queue = (await readable(client, topic))[0]
+            assert queue.topic == topic
+            told: list[list[MessageQueue]] = []
+            await client.send(Message(topic=topic, body=b"0"), queue=queue)
+            async with client.pull_consumer(group) as pull:
+                await pull.subscribe({topic: "*"}, on_assigned=told.append)
+                (message,) = await polled(pull, 1)
+                assert (message.topic, message.queue) == (topic, queue)
+                assert queue in told[0]
+                await pull.commit({queue: 1})
+                await pull.pause(queue)
+                assert (pull.paused, await pull.committed(queue)) == ({queue}, {queue: 1})
+                await pull.resume(queue)
+                await pull.seek(queue, 0)
+                assert numbers(await polled(pull, 1)) == [0]
+                assert (await pull.lag(queue), await pull.position(queue)) == ({queue: 0}, 1)
+            async with client.pull_consumer(group) as pull:
+                await pull.assign([queue])
+                assert pull.queues == {queue}
+                await pull.seek_to_begin(queue)
+                assert numbers(await polled(pull, 1)) == [0]
+            wanted = Subscription(group=group, topics={topic: "*"}, ordered=False)
+            async with await client.simple_consumer(wanted) as simple:
+                await client.send(Message(topic=topic, body=b"1"), queue=queue)
+                (message,) = await simple.receive(timeout=POLL_SECONDS)
+                assert (message.topic, message.queue) == (topic, queue)
+                await simple.extend(message, 60)
+                await simple.ack(message)
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            assert (await client.topic_route(f"shop%{topic}")).readable
+
+    play(scene())

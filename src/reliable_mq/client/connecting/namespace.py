@@ -7,7 +7,7 @@ Source: Apache RocketMQ `NamespaceUtil`, `TopicValidator`, `MixAll.isSysConsumer
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 import msgspec
 
@@ -73,6 +73,12 @@ class Namespace:
         """Return what is sent instead of `messages`."""
         return [self.whole_message(each) for each in messages] if self.name else messages
 
+    @overload
+    def whole_queue(self, queue: MessageQueue) -> MessageQueue: ...
+
+    @overload
+    def whole_queue(self, queue: MessageQueue | None) -> MessageQueue | None: ...
+
     def whole_queue(self, queue: MessageQueue | None) -> MessageQueue | None:
         """Return a queue as brokers know it."""
         if queue is None or not self.name:
@@ -85,8 +91,7 @@ class Namespace:
             return subscription
         allocation = subscription.allocation
         if isinstance(allocation, Configured):
-            queues = tuple(cast("MessageQueue", self.whole_queue(q)) for q in allocation.queues)
-            allocation = Configured(queues)
+            allocation = Configured(tuple(map(self.whole_queue, allocation.queues)))
         return msgspec.structs.replace(
             subscription,
             group=self.whole(subscription.group),
@@ -127,6 +132,10 @@ class Namespace:
         return msgspec.structs.replace(
             message, topic=self.own(message.topic), queue=self.own_queue(message.queue)
         )
+
+    def own_messages(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return deliveries as the application knows them."""
+        return [self.own_message(each) for each in messages] if self.name else messages
 
     def own_route(self, route: Route) -> Route:
         """Return a route as the application knows it."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 
 from reliable_mq.client.connecting.membership import Member
+from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
 from reliable_mq.client.consuming.asyncio_pulled import CLOSED, PulledQueues, Told
@@ -49,6 +50,10 @@ class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
 class PullingClient(FlowRunner, Protocol):
     """What a pull consumer needs of its client."""
 
+    @property
+    def namespace(self) -> Namespace:
+        """How topics are called outside; all names in here are whole."""
+
     def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
         """Return the state of a group whose messages the application asks for."""
 
@@ -76,6 +81,7 @@ class AsyncPullConsumer:
 
     def __init__(self, client: PullingClient, options: PullOptions) -> None:
         self._client = client
+        self._names = client.namespace
         self._options = options
         self._pulled: PulledQueues | None = None
         self._threads: Threads | None = None
@@ -142,7 +148,7 @@ class AsyncPullConsumer:
                 expression.
         """
         self._check_open()
-        chosen = set(queues)
+        chosen = self._whole(queues)
         topics = dict.fromkeys(sorted({queue.topic for queue in chosen}), wanted)
         known = self._pulled
         if known is not None and known.group.is_member:
@@ -164,12 +170,13 @@ class AsyncPullConsumer:
     @property
     def queues(self) -> set[MessageQueue]:
         """The queues that this consumer reads now."""
-        return self._pulled.positions.queues if self._pulled is not None else set()
+        return self._names.own_queues(self._our_queues)
 
     @property
     def paused(self) -> set[MessageQueue]:
         """The queues that are paused."""
-        return self._pulled.positions.paused if self._pulled is not None else set()
+        ours = self._pulled.positions.paused if self._pulled is not None else set()
+        return self._names.own_queues(ours)
 
     async def poll(
         self, timeout: float = POLL_SECONDS, max_messages: int = POLL_COUNT
@@ -183,7 +190,8 @@ class AsyncPullConsumer:
         Raises:
             UsageError: when another poll is under way.
         """
-        return await self._open().poll(timeout, max_messages)
+        messages = await self._open().poll(timeout, max_messages)
+        return self._names.own_messages(messages)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit how far the group has come, and wait until the brokers have it.
@@ -196,6 +204,8 @@ class AsyncPullConsumer:
             UsageError: when a queue is not this consumer's: nobody else's offsets are set back.
             NoRoute, RemoteError, Unavailable: when a broker does not take it; others have theirs.
         """
+        if offsets is not None:
+            offsets = {self._names.whole_queue(queue): at for queue, at in offsets.items()}
         await self._open().commit(offsets)
 
     async def pause(self, *queues: MessageQueue) -> None:
@@ -206,11 +216,11 @@ class AsyncPullConsumer:
         Raises:
             UsageError: when one is not assigned.
         """
-        self._open().positions.pause(queues or self.queues)
+        self._open().positions.pause(self._whole(queues or self.queues))
 
     async def resume(self, *queues: MessageQueue) -> None:
         """Go on with queues that were paused; none given: with all."""
-        self._open().resume(queues or self.paused)
+        self._open().resume(self._whole(queues or self.paused))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let the next poll return `offset` of a queue; nothing that was fetched before is.
@@ -220,7 +230,7 @@ class AsyncPullConsumer:
         Raises:
             UsageError: when the queue is not assigned, or the offset negative.
         """
-        self._open().seek(queue, offset)
+        self._open().seek(self._names.whole_queue(queue), offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Seek the first message that each queue still has; none given: of all.
@@ -255,7 +265,7 @@ class AsyncPullConsumer:
             UsageError: when the queue is not assigned.
             RemoteError, Unavailable: when the broker does not tell what the group has committed.
         """
-        return await self._open().position(queue)
+        return await self._open().position(self._names.whole_queue(queue))
 
     async def committed(self, *queues: MessageQueue) -> dict[MessageQueue, int | None]:
         """Return what the group has committed in each queue, None: nothing; none given: in all.
@@ -264,8 +274,9 @@ class AsyncPullConsumer:
             NoRoute: when a queue is not known.
             RemoteError, Unavailable: when a broker does not tell.
         """
-        group = self._open().group
-        return await self._client.run(committed_offsets(group, queues or self.queues))
+        wanted = self._whole(queues or self.queues)
+        flow = committed_offsets(self._open().group, wanted)
+        return self._names.by_own_queue(await self._client.run(flow))
 
     async def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
         """Return the first offset that each queue still has. Raises as `committed`."""
@@ -309,18 +320,28 @@ class AsyncPullConsumer:
 
     async def _seek(self, queues: Iterable[MessageQueue], place: Place) -> None:
         pulled = self._open()
-        wanted = set(queues) or self.queues
+        wanted = self._whole(queues) or self._our_queues
         for queue in wanted:
             pulled.positions.position(queue)  # it is ours
         offsets = await self._client.run(offsets_at(pulled.group, wanted, place))
-        for queue in wanted & self.queues:  # one that was taken away meanwhile has another reader
+        for queue in (
+            wanted & self._our_queues
+        ):  # one that was taken away meanwhile has another reader
             pulled.seek(queue, offsets[queue])
 
     async def _offsets_at(
         self, queues: Iterable[MessageQueue], place: Place
     ) -> dict[MessageQueue, int]:
-        wanted = list(queues) or sorted(self.queues)
-        return await self._client.run(offsets_at(self._open().group, wanted, place))
+        wanted = self._whole(queues) or self._our_queues
+        flow = offsets_at(self._open().group, wanted, place)
+        return self._names.by_own_queue(await self._client.run(flow))
+
+    @property
+    def _our_queues(self) -> set[MessageQueue]:
+        return self._pulled.positions.queues if self._pulled is not None else set()
+
+    def _whole(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        return {self._names.whole_queue(queue) for queue in queues}
 
     def _subscription(self, topics: Mapping[str, str | Sql]) -> Subscription:
         options = self._options
@@ -338,10 +359,17 @@ class AsyncPullConsumer:
         return self._client.polled_group(self._subscription(topics), is_member=False)
 
     def _called(self, told: OnQueues | None) -> Told | None:
-        if told is None or is_asynchronous(told):
-            return told
-        self._threads = self._threads or Threads(1, f"rmq-{self._options.group}-queues")
-        return self._threads.wrapped(told)
+        if told is None:
+            return None
+        if not is_asynchronous(told):
+            self._threads = self._threads or Threads(1, f"rmq-{self._options.group}-queues")
+            told = self._threads.wrapped(told)
+        awaited = told
+
+        async def tell(queues: list[MessageQueue]) -> None:
+            await awaited(sorted(self._names.own_queues(queues)))
+
+        return tell
 
     def _open(self) -> PulledQueues:
         if self._closed:  # while it closes, the application may commit what it gives up

@@ -78,7 +78,8 @@ class AsyncSimpleConsumer:
     @property
     def queues(self) -> set[MessageQueue]:
         """The queues that this consumer reads now, its retry topic's included."""
-        return {assigned.queue for assigned in self.group.assigned if assigned.is_started}
+        started = (assigned.queue for assigned in self.group.assigned if assigned.is_started)
+        return self.group.namespace.own_queues(started)
 
     async def receive(
         self,
@@ -114,10 +115,14 @@ class AsyncSimpleConsumer:
                     await self._fetched.wait()
             except TimeoutError:
                 continue
+        expires = now() + handling
+        messages: list[ReceivedMessage] = []
         for assigned, message in taken:
-            self._leases.give(assigned, message, now() + handling)
+            shown = self.group.namespace.own_message(message)
+            self._leases.give(assigned, message, expires, shown)
+            messages.append(shown)
         self._watch()
-        return [message for _, message in taken]
+        return messages
 
     async def ack(self, *messages: ReceivedMessage) -> None:
         """Say that messages are handled: they are not delivered again.
@@ -141,7 +146,7 @@ class AsyncSimpleConsumer:
                 lost = lost or error
                 continue
             lease.assigned.finish(message.queue_offset)
-            self._reader.make_room(message.queue)
+            self._reader.make_room(lease.assigned.queue)
         self._something_ended()
         if lost is not None:
             raise lost

@@ -16,9 +16,13 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
 class Lease(msgspec.Struct, eq=False):
-    """One delivery, the queue it came from, and when it runs out."""
+    """One delivery, the queue it came from, and when it runs out.
+
+    `shown` is what the application has of it: its names may be others.
+    """
 
     message: ReceivedMessage
+    shown: ReceivedMessage
     assigned: AssignedQueue
     expires: float
 
@@ -37,10 +41,18 @@ class Leases:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def give(self, assigned: AssignedQueue, message: ReceivedMessage, expires: float) -> None:
+    def give(
+        self,
+        assigned: AssignedQueue,
+        message: ReceivedMessage,
+        expires: float,
+        shown: ReceivedMessage | None = None,
+    ) -> None:
         """Begin a lease on a message that was just taken from `assigned`."""
-        self._leases[message.queue, message.queue_offset] = Lease(message, assigned, expires)
-        heapq.heappush(self._dues, (expires, message.queue, message.queue_offset))
+        shown = shown or message
+        key = (shown.queue, shown.queue_offset)
+        self._leases[key] = Lease(message, shown, assigned, expires)
+        heapq.heappush(self._dues, (expires, *key))
 
     def extend(self, message: ReceivedMessage, expires: float) -> None:
         """Let a lease run out at `expires`, sooner or later than before.
@@ -95,7 +107,7 @@ class Leases:
 
     def _find(self, message: ReceivedMessage) -> Lease:
         lease = self._leases.get((message.queue, message.queue_offset))
-        if lease is None or lease.message is not message:
+        if lease is None or lease.shown is not message:
             raise LeaseLost(
                 f"message {message.message_id} is not in your hands any more: its handling took"
                 " longer than its lease, it was settled already, or its queue moved to another"
