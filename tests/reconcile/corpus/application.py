@@ -3,10 +3,13 @@
 An order says itself what is to go wrong with it, so that every process that consumes it agrees, and
 a test knows what the ledgers must hold. As a worker, `RELIABLE_MQ_BROKER`, `RELIABLE_MQ_DATABASE`
 and `RELIABLE_MQ_REDIS` say where everything is: `reliable-mq run
-tests.reconcile.corpus.application:mq`.
+tests.reconcile.corpus.application:mq`. As a producer, it places one transaction of orders: `python
+-m tests.reconcile.corpus.application NUMBER…`.
 """
 
+import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
@@ -54,6 +57,12 @@ def _happen(what: str, message: ReceivedMessage) -> None:
         _never.wait()
 
 
+def pay(order: Order, session: Session, message: ReceivedMessage) -> None:
+    """Many in one transaction."""
+    session.execute(insert(EFFECTS), {"consumer_group": PAYMENTS, "order_id": order.id})
+    _happen(order.payments, message)
+
+
 def shop(
     *, broker: str | None = None, database: str | None = None, redis: str | None = None
 ) -> ReliableMQ:
@@ -69,11 +78,7 @@ def shop(
         retention="off",
     )
 
-    @mq.consumer(TOPIC, group=PAYMENTS, batch=64)
-    def pay(order: Order, session: Session, message: ReceivedMessage) -> None:
-        """Many in one transaction."""
-        session.execute(insert(EFFECTS), {"consumer_group": PAYMENTS, "order_id": order.id})
-        _happen(order.payments, message)
+    mq.consumer(TOPIC, group=PAYMENTS, batch=64)(pay)
 
     @mq.consumer(TOPIC, group=LOYALTY, log_receipt=True)
     def add_points(order: Order, session: Session, message: ReceivedMessage) -> None:
@@ -88,4 +93,23 @@ def shop(
     return mq
 
 
+def bank() -> ReliableMQ:
+    """Return the application of payments alone, whose effects lie in a database of its own."""
+    mq = ReliableMQ(f"{NAME}-bank", claim_lease=LEASE_SECONDS, retention="off")
+    mq.consumer(TOPIC, group=PAYMENTS, batch=64)(pay)
+    return mq
+
+
 mq = shop()
+payments = bank()
+
+
+def place(numbers: Sequence[int]) -> None:
+    """Place orders in one transaction, and let the relay send them."""
+    with mq.transaction() as tx:
+        tx.send_many(TOPIC, [Order(each) for each in numbers], key=lambda one: one.id)
+    mq.close()
+
+
+if __name__ == "__main__":
+    place([int(each) for each in sys.argv[1:]])

@@ -6,6 +6,7 @@ every message what a reconciliation has to find, and knows no rule by which one 
 
 import itertools
 import os
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,12 @@ from reliable_mq.wire.message_id import decode_offset_message_id
 ROOT = Path(__file__).parents[3]
 FREE_TOPIC = "free"
 HERE = f"{__package__}.application:mq"
+BANK = f"{__package__}.application:payments"
+PRODUCER = f"{__package__}.application"
+BEFORE_MARKING = "broker: answered SEND_BATCH_MESSAGE"
+BEFORE_TELLING = "broker: before SEND_MESSAGE_V2"
+"""Crash points: the broker has acknowledged, and the stub is not told; the effect is committed, and
+its notice to the stub's database is the first thing that is sent."""
 MESSAGE_SIZE_MAX = 16 * 1024
 DEADLINE_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -88,14 +95,26 @@ class Scene:
         self.mq.create_tables()
         TABLES.create_all(self._engine)
         self._stack.callback(self.mq.close)
-        environment = {f"RELIABLE_MQ_{name.upper()}": value for name, value in self._place.items()}
+        self.worker = self._process("worker", "reliable_mq.cli.main", "run", HERE)
+        return self
+
+    def _process(self, name: str, *module: str, **place: str) -> Process:
+        """Return a process that runs a module where everything is, or at another `place`."""
+        known = {**self._place, **place}
+        environment = {f"RELIABLE_MQ_{key.upper()}": value for key, value in known.items()}
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        command = ("-m", "reliable_mq.cli.main", "run", HERE)
-        log = self.directory / "worker.log"
-        self.worker = Process("worker", command, environment, log)
-        self._stack.callback(self.worker.kill)
-        return self
+        process = Process(name, ("-m", *module), environment, self.directory / f"{name}.log")
+        self._stack.callback(process.kill)
+        return process
+
+    def die(self, point: str, name: str, *module: str, **place: str) -> None:
+        """Let a module run until it is killed at a crash point."""
+        crashing = ("reliable_mq.testing.crash_points", *module)
+        process = self._process(name, *crashing, **place, crash_at=point)
+        process.start()
+        self.until_true(lambda: not process.is_running, f"{name} dies {point}")
+        assert process.exit_code == -signal.SIGKILL, process.log_tail()
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -166,6 +185,27 @@ class Scene:
         self.kinds[kind] += ids
         self.expect(ids, **verdicts)
         return ids
+
+    def place_and_die(self, count: int, kind: str, verdicts: Mapping[str, str]) -> None:
+        """Commit orders in a process that dies when the broker has acknowledged them."""
+        numbers = [str(next(self._numbers)) for _ in range(count)]
+        self.die(BEFORE_MARKING, "producer", PRODUCER, *numbers)
+        question = "SELECT message_id FROM rmq_message_stub WHERE message_key IN :keys"
+        ids = [row[0] for row in self.rows(question, keys=numbers)]
+        assert len(ids) == count
+        self.kinds[kind] += ids
+        self.expect(ids, **verdicts)
+
+    def consume_and_die(self) -> None:
+        """Let payments, whose effects lie in the other database by now, die with its news."""
+        self.die(
+            BEFORE_TELLING,
+            "bank",
+            "reliable_mq.cli.main",
+            "run",
+            BANK,
+            database=self.other_database,
+        )
 
     def wait_until_sent(self, ids: list[str]) -> None:
         question = (

@@ -155,6 +155,9 @@ def _what_a_group_skipped(scene: Scene) -> None:
         scene.wait_until_consumed(group, twice)
     mq.close()
     scene.consume_elsewhere(PAYMENTS, twice)
+    verdict = {PAYMENTS: "consumed, not confirmed"}
+    scene.wait_until_sent(scene.place(1, "consumed, not told", verdict, required=(PAYMENTS,)))
+    scene.consume_and_die()
     scene.lose(lost)
 
 
@@ -163,9 +166,8 @@ def _what_nobody_has_read(scene: Scene, ghost: str, back: str) -> None:
     delayed = scene.place(1, "delayed", both("in flight"), delay=timedelta(hours=1))
     lost = scene.place(3, "lost", both("lost by the broker"))
     lost_and_voided = scene.place(1, "lost, voided", both("voided"))
-    scene.place(2, "unmarked", both("sent, not marked"))
-    everything = waiting + delayed + lost + lost_and_voided + scene.kinds["unmarked"]
-    scene.wait_until_sent(everything)
+    scene.wait_until_sent(waiting + delayed + lost + lost_and_voided)
+    scene.place_and_die(2, "unmarked", both("sent, not marked"))
     scene.lose(lost + lost_and_voided)
     scene.void(lost_and_voided)
     unread = [sent.message_id for sent in scene.send_aside(TOPIC, [b'{"id": 0}'])]
@@ -202,18 +204,12 @@ def change_rows(scene: Scene) -> None:
     unconfirm = "UPDATE rmq_message_stub SET status = 0 WHERE message_id IN :ids"
     forget = "DELETE FROM rmq_consume_log WHERE message_id IN :ids AND consumer_group = 'payments'"
     differ = "UPDATE rmq_message_stub SET content = '{}' WHERE message_id IN :ids"
-    change("unconfirmed", both("consumed, not confirmed"), 2, unconfirm)
     without_log = {PAYMENTS: "confirmed without a log", LOYALTY: "settled"}
     change("log missing", without_log, 2, forget)
     change("differs", both("content differs"), 2, differ)
     change("unconfirmed, differs", both("content differs"), 1, unconfirm, differ)
     not_consumed = {PAYMENTS: "not consumed", LOYALTY: "settled"}
     change("unconfirmed, log missing", not_consumed, 1, unconfirm, forget)
-    unmark = (
-        'UPDATE rmq_message_stub SET broker_name = NULL, queue_id = NULL, "offset" = NULL'
-        " WHERE message_id IN :ids"
-    )
-    scene.change(unmark, ids=scene.kinds["unmarked"])
     scene.kinds["good"] = list(good)
 
 
