@@ -22,7 +22,7 @@ RECONCILE ?=
 PYTEST ?= -n 2 --dist loadscope --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop check format bench sim fuzz crash chaos walk clean
+.PHONY: help demo test interop wheel check format bench sim fuzz crash chaos walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -31,10 +31,13 @@ demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
 test: check ## all checks and tests but the long ones of interop (fifteen minutes on two cores); PYTEST="-k wire"
-	$(BIN)/pytest -m "not interop" $(PYTEST)
+	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
 interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py
+
+wheel: $(READY) ## build the wheel, install it into a new environment, and reconcile with it there
+	$(BIN)/pytest tests/packaging
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .
