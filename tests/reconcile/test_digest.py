@@ -1,7 +1,9 @@
 """Telling people of what runs found: what is news, what is closed; a mail server that is down."""
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -32,13 +34,19 @@ def run(
     *,
     repaired: str = "",
     total: int | None = None,
+    flaws: Mapping[str, str] = MappingProxyType({}),
+    changed_since: str | None = None,
     **window: Any,
 ) -> int:
-    """Record a run that found `found`, message by verdict, and tell of it; return the news."""
+    """Record a run that found `found`, message by verdict, and tell of it; return the news.
+
+    `flaws`: what its ledgers lacked; `changed_since`: it is an increment behind another one.
+    """
     metadata, prefix = world.database.metadata, world.database.prefix
     runs, findings = run_table(metadata, prefix), finding_table(metadata, prefix)
     row = {"run_id": run_id, "as_of": NOW, "grace_seconds": 600, "store": "s", "finish_date": NOW}
     row |= {"verdicts": "{}", "ledgers": "{}", "findings": len(found), "is_clean": not found}
+    row["whole"] = json.dumps(dict(flaws))
     with world.database.engine.begin() as connection:
         connection.execute(insert(runs).values(**row, **window))
         for message, verdict in found.items():
@@ -52,6 +60,8 @@ def run(
     summary = {"run_id": run_id, "findings_kept": len(found), "report": "/reports/1.html"}
     summary["findings_total"] = len(found) if total is None else total
     summary["repair"] = {"changed": len(repaired)} if repaired else None
+    summary["whole"] = {"consumer progress": None, **flaws}
+    summary["increment"] = {"changed_since": changed_since} if changed_since else None
     url = world.database.url.render_as_string(hide_password=False)
     return tell([url], prefix, summary)
 
@@ -99,6 +109,32 @@ def test_what_the_run_has_repaired_is_no_news(world: World) -> None:
     (row,) = world.rows(world.database.escalations)
     assert row["reason"].startswith("1 new finding: 1 stuck; the oldest is message c; 2 others rep")
     assert run(world, "r2", {"d": LOST}, repaired="d") == 0
+
+
+def test_a_log_that_is_damaged_is_told_though_nothing_was_found(world: World) -> None:
+    """Given a run whose broker log is damaged, then a person is told, once; other damage is news;
+    an increment, which reads other parts of the log, closes nothing, a run over all of it does."""
+    damage = {"broker log": "1 stretches, together 10 bytes, are no records"}
+    more = {"broker log": "2 stretches, together 99 bytes, are no records"}
+
+    assert run(world, "r1", {}, flaws=damage) == 1
+    assert run(world, "r2", {}, flaws=damage) == 0
+    assert run(world, "r3", {"a": LOST}, flaws=more) == 2
+    assert run(world, "r4", {}, changed_since="2026-11-19") == 0
+    assert run(world, "r5", {}, flaws=more) == 0
+    assert world.open_escalations() == [("reconciliation", "r3")]
+    assert run(world, "r6", {}) == 0
+
+    rows = world.rows(_escalations(world))
+    assert rows[0]["reason"] == (
+        "not whole: broker log: 1 stretches, together 10 bytes, are no records;"
+        " report: /reports/1.html"
+    )
+    assert (
+        "1 new finding: 1 lost by the broker; the oldest is message a; not whole: broker log: 2"
+        in (rows[1]["reason"])
+    )
+    assert world.open_escalations() == []
 
 
 def test_a_mail_server_that_is_down_loses_nothing(world: World) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.reconcile.ledgers import NOW
+from tests.reconcile.ledgers import NOW, TableWriter
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.log_scan import LogRow
@@ -33,6 +34,18 @@ def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_pa
 
     with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
         export_ledgers(spark, tmp_path.as_uri(), urls=[], prefix="rmq_", stores={}, now=NOW)
+
+
+@pytest.mark.spark
+def test_an_export_reads_databases_for_a_part_of_the_time_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Given a share that is none, then the table's reader says so: it is what it goes by."""
+    url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
+    asked: dict[str, Any] = {"urls": [url], "prefix": "rmq_", "stores": {}, "now": NOW}
+
+    with pytest.raises(PySparkException, match="share"):
+        export_ledgers(spark, (tmp_path / "export").as_uri(), db_share=7.0, **asked)
 
 
 def test_exported_records_are_of_the_broker_that_each_names() -> None:

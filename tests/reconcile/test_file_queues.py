@@ -9,7 +9,7 @@ from tests.reconcile.ledgers import QUEUE_FILE_UNITS, StoreWriter, TableWriter, 
 from tests.reconcile.test_log_scan import all_rows, filled
 
 from reliable_mq.errors import StoreError
-from reliable_mq.reconcile.brokers.file_queues import has_progress, queues_of, read_groups
+from reliable_mq.reconcile.brokers.file_queues import queues_of, read_groups
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.offset_table import committed_offsets, group_names
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
@@ -59,7 +59,7 @@ def test_a_store_without_its_consumers_offsets_is_not_whole(tmp_path: Path) -> N
     path = filled(tmp_path).write()
     config = tmp_path / "config"
     (config / "consumerOffset.json").rename(config / "consumerOffset.json.bak")
-    assert (has_progress(path), read_layout(path).missing) == (True, ())
+    assert read_layout(path).missing == ()
 
     (config / "consumerOffset.json.bak").unlink()
 
@@ -69,6 +69,24 @@ def test_a_store_without_its_consumers_offsets_is_not_whole(tmp_path: Path) -> N
     )
     (config / "topics.json").write_bytes(b"{}")
     assert read_layout(path).missing == ()
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%payments", "%DLQ%payments"])
+def test_offsets_are_missed_where_a_topic_shows_that_there_are_consumers(
+    tmp_path: Path, topic: str
+) -> None:
+    """Given a broker's topics but no file of offsets, when a message lies in a retry or dead-letter
+    topic, then somebody has consumed, and how far is not known."""
+    store = filled(tmp_path)
+    store.add(topic, b"body", properties={"UNIQ_KEY": message_id(7)})
+    path = store.write()
+    (tmp_path / "config" / "topics.json").write_bytes(b"{}")
+    assert read_layout(path).missing == ()
+    (tmp_path / "config" / "consumerOffset.json").unlink()
+
+    (missing,) = read_layout(path).missing
+
+    assert missing.startswith("it has no config/consumerOffset.json, which tells how far")
 
 
 def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:

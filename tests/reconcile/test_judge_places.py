@@ -1,5 +1,6 @@
 """What is judged by where it is: effects in two databases, logs of several brokers, none at all."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -27,9 +28,11 @@ from reliable_mq.reconcile.judgement.events import (
     unpacked_ids,
 )
 from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.twin_ids import TwinIds
 from reliable_mq.reconcile.judgement.world import World
 
 M = message_id(1)
+AROUND = World(NOW, GRACE, NOW - timedelta(seconds=5), frozenset({"orders"}))
 LATER = LONG_AGO + timedelta(minutes=1)
 
 
@@ -175,3 +178,37 @@ def test_the_verdicts_add_up_to_the_union_of_the_ledgers(events: list[dict[str, 
     assert sorted(leads) == sorted({row["message_id"] for row in rows_of(judged)})
     assert set(leads) == set(told["message"].to_pylist())
     assert np.all(judged["record_copies"].to_numpy() >= 0)
+
+
+def test_of_two_stubs_with_one_id_the_older_one_is_judged_and_the_other_one_told() -> None:
+    """Given stubs of one id in two databases, then the message is judged by the older one, in
+    whatever order they come, and the run knows that there is another one."""
+    older = sent("", state=CONFIRMED)
+    newer = stub(state=UNCONFIRMED, seen=LATER)
+    consumed = log(state=CONSUMED)
+    for events in ([older, newer], [newer, older]):
+        judged = judge(pa.Table.from_pylist([*events, record(""), consumed], EVENTS), AROUND)
+        (row,) = rows_of(judged)
+        assert (row["verdict"], row["other_stub_create_date"]) == ("settled", LATER)
+        twins = TwinIds()
+        twins.add_data(json.loads(json.dumps(twins_in(judged).to_data())))
+        assert twins.told() == {"count": 1, "first": [M]}
+        assert twins.invariants()
+        assert (twins.flaw() or "").startswith("1 is that of two stubs")
+
+
+def twins_in(judged: pa.Table) -> TwinIds:
+    twins = TwinIds()
+    twins.add(judged)
+    return twins
+
+
+def test_a_stub_that_was_copied_is_no_second_one_and_the_newer_copy_counts() -> None:
+    """Given one row in two databases, one of which is behind, then what was changed last counts."""
+    behind, now = stub(), sent("", state=CONFIRMED, changed=LATER)
+    for stubs in ([behind, now], [now, behind]):
+        events = [*stubs, record(""), log(state=CONSUMED)]
+        judged = judge(pa.Table.from_pylist(events, EVENTS), AROUND)
+        (row,) = rows_of(judged)
+        assert (row["verdict"], row["other_stub_create_date"]) == ("settled", None)
+        assert twins_in(judged).flaw() is None

@@ -3,8 +3,9 @@
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from tests.reconcile.judging import verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, message_id
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, StoreError, Unavailable
 from reliable_mq.message import Message, SendResult
 from reliable_mq.reconcile.brokers.spark_brokers import (
@@ -206,6 +208,8 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
     url = tables.write()
 
     whole = open_logs({}, first.name_server_address)
+    assert [clock.whose for clock in whole.clocks] == ["the broker b-1", "the broker b-2"]
+    assert all(clock.difference < 1 for clock in whole.clocks)
     verdicts = judged(url, whole)
     asked = Options(url, "", tmp_path / "out", LATER, GRACE, cluster=first.name_server_address)
     run = reconcile(asked)
@@ -232,6 +236,43 @@ def test_a_cluster_is_judged_whole_or_it_is_said_which_broker_is_away(
         open_logs({}, nobody)
     with pytest.raises(ConfigurationError, match="b-1 is in the cluster, and given by --store"):
         open_logs({"b-1": str(first.store)}, first.name_server_address, is_partial=True)
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_increments_go_on_in_the_queues_of_a_running_cluster(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Given an increment over a running broker, when more is sent, then the next one pulls what is
+    new, and the two together say what a full run says."""
+    with ReliableMQBroker(tmp_path / "broker", settings={"brokerName": "b-1"}) as broker:
+        tables = TableWriter(f"sqlite:///{tmp_path}/shop.db")
+
+        def send(count: int) -> None:
+            with Client(broker.name_server_address) as client:
+                for _ in range(count):
+                    sent = client.send(Message(topic="orders", body=b"body"))
+                    place = {"queue_id": sent.queue.queue_id, "offset": sent.queue_offset}
+                    more = {"broker_name": "b-1", "count": 1, "create_date": datetime.now(UTC)}
+                    tables.stub(sent.message_id, b"body", status=1, **place, **more)
+
+        def run(**more: Any) -> dict[str, Any]:
+            now = datetime.now(UTC) + timedelta(hours=1)
+            options = Options(url, "", tmp_path / "out", now, timedelta(minutes=1), **more)
+            return reconcile(replace(options, cluster=broker.name_server_address))
+
+        send(5)
+        url = tables.write()
+        first = run(increment=True)
+        send(3)
+        tables.write()
+        second = run(increment=True)
+        whole = run()
+
+    assert first["verdicts"] == {"settled": 5}
+    assert second["ledgers"]["first_deliveries"] == 3
+    assert second["verdicts"] == {"settled": 8}, "the last minute of the tables is read twice"
+    assert whole["verdicts"] == {"settled": 8}
 
 
 @pytest.mark.spark

@@ -107,13 +107,14 @@ def test_a_rival_in_plain_python_agrees_on_random_ledgers(tmp_path: Path, seed: 
     assert len(set(rival.values())) > 10
 
 
+@pytest.mark.parametrize("server", ["postgres_url", "mysql_url"])
 def test_a_repair_makes_the_next_run_clean_and_is_audited(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, server: str, request: pytest.FixtureRequest
 ) -> None:
-    """Given findings that can be repaired, on PostgreSQL; when they are planned, nothing changes;
-    when they are applied, the stubs are due, marked, confirmed; when the scheduler has sent what is
-    due and the group consumed it, then nothing is found."""
-    cases = Cases(postgres_url, tmp_path / "store")
+    """Given findings that can be repaired, on PostgreSQL and on MariaDB or MySQL; when they are
+    planned, nothing changes; when they are applied, the stubs are due, marked, confirmed; when the
+    scheduler has sent what is due and the group consumed it, then nothing is found."""
+    cases = Cases(request.getfixturevalue(server), tmp_path / "store")
     sent, queue = cases.new(payments=Verdict.SENT_NOT_MARKED)
     cases.send(sent, queue)
     cases.stub(sent, "payments")
@@ -284,19 +285,27 @@ def test_ledgers_of_several_databases_are_judged_as_one_and_repaired_where_they_
     place = {"broker_name": "broker-a", "queue_id": queue, "offset": 9, "count": 1}
     elsewhere.stub(lost, b"{}", required_groups="payments", **place)
     cases.send(message_id(77), 0, topic="rmq_notices_0123456789abcdef")
+    twin, queue = cases.new(ack=Verdict.SETTLED)
+    cases.stub(twin, status=1, **cases.send(twin, queue))
+    elsewhere.stub(twin, b"{}", create_date=NOW - GRACE * 2)
     url, store = cases.write()
     others = (elsewhere.write(),)
 
     summary = reconcile(options(url, store, tmp_path / "out", others=others, repair="apply"))
 
     assert verdicts_in(tmp_path / "out") == cases.expected
+    assert summary["twin_ids"] == {"count": 1, "first": [twin]}
+    assert (
+        f"two stubs, in two databases, of which the older one was judged; the first is {twin}"
+        in (summary["whole"]["message ids"])
+    )
     assert {a["message_id"]: a["outcome"] for a in summary["repair"]["actions"]} == {
         known: "done",
         lost: "done",
     }
     stubs = message_stub_table(MetaData())
     assert {row["message_id"]: row["status"] for row in rows_of(url, stubs)}[known] == 1
-    (stub,) = rows_of(others[0], stubs)
+    (stub,) = (row for row in rows_of(others[0], stubs) if row["message_id"] == lost)
     assert (stub["count"], stub["resend_time"]) == (0, NOW)
     assert len(rows_of(others[0], audit_table(MetaData(), "rmq_"))) == 1
 

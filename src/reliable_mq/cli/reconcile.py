@@ -44,6 +44,8 @@ def command(
     broker_name: options.BrokerName = "",
     table_prefix: options.TablePrefix = "rmq_",
     db_share: options.DbShare = 1.0,
+    managed: options.Managed = None,
+    unmanaged: options.Unmanaged = None,
     ledgers: options.Ledgers = "",
     export: options.Export = "",
     since: options.Since = "",
@@ -71,9 +73,8 @@ def command(
 
     Exit code 0: clean, 2: findings, 1: failed.
     """
-    first, *more = [each for each in store or [] if each] or [""]
-    asked: dict[str, Any] = {"store": first, "stores": tuple(more), "cluster": cluster or None}
-    asked |= {"partial": partial, "out": out, "prefix": table_prefix}
+    asked = _ledgers(store, cluster) | {"partial": partial, "out": out, "prefix": table_prefix}
+    asked |= {"managed": tuple(managed or ()), "unmanaged": tuple(unmanaged or ())}
     asked["db_share"] = db_share
     asked |= {"broker_name": broker_name or None, "findings_max": findings_max, "tells": tell}
     asked |= {"increment": increment or follow, "anew": full, "runs_kept": keep_runs}
@@ -105,6 +106,11 @@ def command(
     after(summary)
     _print(summary, as_json)
     raise typer.Exit(summary["exit_code"])
+
+
+def _ledgers(store: list[str] | None, cluster: str) -> dict[str, Any]:
+    first, *more = [each for each in store or [] if each] or [""]
+    return {"store": first, "stores": tuple(more), "cluster": cluster or None}
 
 
 def _print(summary: dict[str, Any], as_json: bool) -> None:

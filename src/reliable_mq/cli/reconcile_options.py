@@ -75,6 +75,23 @@ Ledgers = Annotated[
         rich_help_panel=LEDGERS,
     ),
 ]
+Managed = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC",
+        help="A topic that is managed though no stub of it is there; repeat it for several. What"
+        " one run takes as managed the next one knows.",
+        rich_help_panel=LEDGERS,
+    ),
+]
+Unmanaged = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC",
+        help="A topic without stubs that is to be managed no more; repeat it for several.",
+        rich_help_panel=LEDGERS,
+    ),
+]
 Export = Annotated[
     str,
     typer.Option(

@@ -25,7 +25,10 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
     A run of `kind` increment goes on where `previous_run_id` ended: no two can follow one run. It
     has read of each database what changed before `read_to`, of each broker's log what lies before
     `log_ends` (JSON objects); `watermark` is the earliest of `read_to`. `carried` messages are
-    open, and their events lie at `state`. `whole` is a JSON object of what could not be read.
+    open, and their events lie at `state`.
+
+    `whole` is a JSON object: of each ledger that was not whole, what is missing of it. `managed` is
+    a JSON list of the topics that the run took as managed.
     """
     return Table(
         f"{prefix}reconcile_run",
@@ -49,6 +52,7 @@ def run_table(metadata: MetaData, prefix: str) -> Table:
         Column("state", LongText),
         Column("carried", BigInteger),
         Column("whole", LongText),
+        Column("managed", LongText),
         Column("report", LongText),
         extend_existing=True,
     )

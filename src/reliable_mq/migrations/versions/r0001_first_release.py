@@ -478,6 +478,7 @@ def _reconcile_run(metadata: MetaData, name: str) -> None:
         Column("state", LongText),
         Column("carried", BigInteger),
         Column("whole", LongText),
+        Column("managed", LongText),
         Column("report", LongText),
     )
 

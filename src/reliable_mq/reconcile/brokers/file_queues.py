@@ -8,7 +8,7 @@ Source: Apache RocketMQ `ConsumeQueue`, `ConsumerOffsetManager`, `ScheduleMessag
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from reliable_mq.errors import StoreError
 from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
-from reliable_mq.reconcile.brokers.log_roles import SCHEDULE_TOPIC
+from reliable_mq.reconcile.brokers.log_roles import DEAD_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from reliable_mq.reconcile.brokers.offset_table import Progress, committed_offsets, group_names
 
 OFFSETS = "consumerOffset.json"
@@ -80,11 +80,18 @@ class QueueFiles:
         found = _first_index(low, high, is_behind)
         return (found, self._unit(found)[0]) if found < high else None
 
-    def log_end(self) -> int:
-        """Return the log offset behind the last record that this queue knows."""
+    def last(self) -> tuple[int, int]:
+        """Return where the last record lies that this queue knows: its log offset, and its end.
+
+        Both are 0 when it knows none.
+        """
         low, high = self.bounds()
         offset, size = self._unit(high - 1) if high > low else (0, 0)
-        return offset + size if size != _BLANK_UNIT_SIZE_FIELD else 0
+        return (offset, offset + size) if size not in (0, _BLANK_UNIT_SIZE_FIELD) else (0, 0)
+
+    def was_written(self) -> bool:
+        """Return whether a message ever lay in this queue, though it may have expired."""
+        return self.bounds()[1] > 0
 
     def flaw(self) -> str | None:
         """Return what is missing of the files, as one clause, or None."""
@@ -224,13 +231,18 @@ def read_progress(store: str) -> Progress:
     return {}
 
 
-def has_progress(store: str) -> bool:
+def has_progress(store: str, queues: Iterable[QueueFiles]) -> bool:
     """Return whether it is known how far the groups of a store have come.
 
     A broker writes the file with the first offset that a group commits; that of topics it writes
-    before the first message. Without both, the settings were lost or not copied.
+    before the first message. Without both, the settings were lost or not copied; and without the
+    first one, when messages of a group's lie in its retry or dead-letter topic.
     """
-    return any(path.exists() for name in (OFFSETS, TOPICS) for path in _with_copy(store, name))
+    if any(path.exists() for path in _with_copy(store, OFFSETS)):
+        return True
+    copies = (queue for queue in queues if queue.topic.startswith((RETRY_PREFIX, DEAD_PREFIX)))
+    has_topics = any(path.exists() for path in _with_copy(store, TOPICS))
+    return has_topics and not any(queue.was_written() for queue in copies)
 
 
 def read_groups(store: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,11 @@ import pyarrow as pa
 from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers import file_queues, file_store
 from reliable_mq.reconcile.brokers.log_schema import BROKER, STORED_SCHEMA, columns_of
+from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges, by_queue, by_topic
+from reliable_mq.reconcile.brokers.spark_begins import MovingBegins, QueueBegins, begins_of
 from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import TopicReader
+from reliable_mq.reconcile.clocks import Clock
 
 UNNAMED = ""
 """Stands for the name of the one broker whose log was given without a name."""
@@ -54,17 +58,23 @@ class BrokerLogs:
     topic) -> queue id -> committed offset. `begins`: (broker, topic) -> queue id -> the first
     message that is there. `brokers`: whose logs are read. `missing`: broker -> why its log is not.
     `size`: bytes of all logs, about. `bounds`: broker -> where its log begins, and surely reaches
-    to; of a cluster nobody knows.
+    to; of a cluster nobody knows, so `queues` stands for it: broker -> what its queues hold.
+    `queue_ranges`: what of them is read, None: all. `addresses`: where the brokers of the cluster
+    are. `clocks`: those of the brokers that tell.
     """
 
     stores: Mapping[str, str]
     cluster: str | None = None
     progress: Mapping[tuple[str, str, str], Mapping[int, int]] = field(default_factory=dict)
-    begins: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+    begins: QueueBegins = field(default_factory=dict)
     brokers: frozenset[str] = frozenset()
     missing: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    clocks: tuple[Clock, ...] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    queues: Mapping[str, QueueRanges] = field(default_factory=dict)
+    queue_ranges: Mapping[str, QueueRanges] | None = None
 
     def told(self) -> str:
         """Return where the logs are, for people."""
@@ -73,7 +83,11 @@ class BrokerLogs:
 
 
 def open_logs(
-    stores: Mapping[str, str], cluster: str | None = None, *, is_partial: bool = False
+    stores: Mapping[str, str],
+    cluster: str | None = None,
+    *,
+    is_partial: bool = False,
+    now: datetime | None = None,
 ) -> BrokerLogs:
     """Look at every log.
 
@@ -81,6 +95,8 @@ def open_logs(
         stores: broker -> directory.
         cluster: "host:port;host:port" of name servers.
         is_partial: leave out, as `missing`, what cannot be read.
+        now: by this machine's clock, with which that of a store's broker is compared; None: it is
+            not. Files tell only of a clock that is ahead.
 
     Raises:
         ConfigurationError: no log is given, or one broker's twice.
@@ -93,7 +109,7 @@ def open_logs(
         )
     if cluster and UNNAMED in stores:
         raise ConfigurationError("beside --cluster a store needs its broker's name: NAME=DIR")
-    found = [_of_store(name, path, is_partial) for name, path in stores.items()]
+    found = [_of_store(name, path, is_partial, now) for name, path in stores.items()]
     if cluster:
         found += _of_cluster(cluster, is_partial)
     names = [name for each in found for name in (*each.brokers, *each.missing)]
@@ -151,7 +167,7 @@ def hold_against(
 _OTHER_WINDOW = "--since and --until choose a time in which only the store's broker was used"
 
 
-def _of_store(name: str, path: str, is_partial: bool) -> BrokerLogs:
+def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> BrokerLogs:
     try:
         layout = _whole(path)
         progress = file_queues.read_progress(path)
@@ -162,11 +178,20 @@ def _of_store(name: str, path: str, is_partial: bool) -> BrokerLogs:
     return BrokerLogs(
         {name: path},
         progress={(name, *names): queues for names, queues in progress.items()},
-        begins=_begins(name, layout.queue_begins),
+        begins=begins_of(name, layout.queue_begins),
         brokers=frozenset({name}),
         size=layout.sure_end - layout.log_begin,
         bounds={name: (layout.log_begin, layout.sure_end)},
+        clocks=_clock_of_store(path, layout.newest_ms, now),
     )
+
+
+def _clock_of_store(path: str, newest_ms: int | None, now: datetime | None) -> tuple[Clock, ...]:
+    """Return the clock of a store's broker, if its newest record is from this machine's future."""
+    if newest_ms is None or now is None or newest_ms / 1000 <= now.timestamp():
+        return ()
+    whose = f"the broker of {path}, by the newest record in its log,"
+    return (Clock(whose, newest_ms / 1000 - now.timestamp()),)
 
 
 def _whole(path: str) -> file_store.StoreLayout:
@@ -186,19 +211,18 @@ def _of_cluster(name_servers: str, is_partial: bool) -> Iterator[BrokerLogs]:
         yield BrokerLogs(
             {},
             progress={(name, *names): queues for names, queues in ledger.progress.items()},
-            begins=_begins(name, firsts),
+            begins=begins_of(name, firsts),
             brokers=frozenset({name}),
-            size=_RECORD_SIZE * sum(end - begin for begin, end in ledger.queues.values()),
+            size=pulled_size(ledger.queues),
+            clocks=(ledger.clock,) if ledger.clock is not None else (),
+            addresses={name: ledger.broker.address},
+            queues={name: ledger.queues},
         )
 
 
-def _begins(
-    name: str, firsts: Mapping[tuple[str, int], int]
-) -> dict[tuple[str, str], dict[int, int]]:
-    found: dict[tuple[str, str], dict[int, int]] = {}
-    for (topic, queue_id), begin in firsts.items():
-        found.setdefault((name, topic), {})[queue_id] = begin
-    return found
+def pulled_size(queues: QueueRanges) -> int:
+    """Return how many bytes the messages of queues have, about."""
+    return _RECORD_SIZE * sum(end - begin for begin, end in queues.values())
 
 
 def _together(
@@ -208,15 +232,20 @@ def _together(
         return {key: value for each in found for key, value in getattr(each, name).items()}
 
     missing = union("missing")
+    there = {name: path for name, path in stores.items() if name not in missing}
+    addresses = union("addresses")
     return BrokerLogs(
-        {name: path for name, path in stores.items() if name not in missing},
+        there,
         cluster,
         union("progress"),
-        union("begins"),
+        MovingBegins(union("begins"), there, addresses),
         frozenset(name for each in found for name in each.brokers),
         missing,
         sum(each.size for each in found),
         union("bounds"),
+        tuple(clock for each in found for clock in each.clocks),
+        addresses,
+        union("queues"),
     )
 
 
@@ -229,7 +258,14 @@ def cluster_reader(text: str, columns: Iterable[str]) -> TopicReader:
     """
     asked = json.loads(text)
     schema = columns_of([BROKER, *columns], STORED_SCHEMA)
-    return TopicReader(asked["name_servers"], (), schema, brokers=frozenset(asked["brokers"]))
+    ranges = asked["ranges"]
+    return TopicReader(
+        asked["name_servers"],
+        (),
+        schema,
+        brokers=frozenset(asked["brokers"]),
+        ranges=None if ranges is None else {name: by_queue(each) for name, each in ranges.items()},
+    )
 
 
 def cluster_option(logs: BrokerLogs) -> str | None:
@@ -237,7 +273,9 @@ def cluster_option(logs: BrokerLogs) -> str | None:
     if not logs.cluster:
         return None
     brokers = sorted(logs.brokers - logs.stores.keys())
-    return json.dumps({"name_servers": logs.cluster, "brokers": brokers})
+    ranges = logs.queue_ranges
+    told = None if ranges is None else {name: by_topic(each) for name, each in ranges.items()}
+    return json.dumps({"name_servers": logs.cluster, "brokers": brokers, "ranges": told})
 
 
 def broker_of(batch: pa.RecordBatch) -> str:

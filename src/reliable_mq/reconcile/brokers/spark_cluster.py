@@ -5,20 +5,24 @@ that Spark's workers can pull by themselves (`spark_topic_source`). What a broke
 its name, because offsets and log offsets of two brokers have nothing to do with each other.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reliable_mq.errors import ConfigurationError, ReliableMQError, Unavailable
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.log_roles import Customs, delay_levels, pop_retries
 from reliable_mq.reconcile.brokers.offset_table import Progress
+from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
+from reliable_mq.reconcile.clocks import Clock
 from reliable_mq.runtime.blocking_link import BlockingLink
 
 TIMEOUT_SECONDS = 10.0
 MESSAGES_PER_PARTITION = 250_000
+_SECOND = 1.0  # brokers tell the time in whole ones
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class BrokerLedger:
     """What one broker of a cluster holds.
 
     `queues`: (topic, queue id) -> the first offset and the end. `progress`: the committed offsets.
-    `missing`: why the broker could not be read, None: it is whole.
+    `missing`: why the broker could not be read, None: it is whole. `clock`: None, it does not tell.
     """
 
     broker: BrokerAddress
@@ -57,6 +61,7 @@ class BrokerLedger:
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     progress: Progress = field(default_factory=dict)
     missing: str | None = None
+    clock: Clock | None = None
 
 
 def read_cluster(
@@ -111,6 +116,18 @@ def read_cluster(
     if unknown and all(ledger.missing is None for ledger in ledgers):
         raise ConfigurationError(f"no broker has the topic {', '.join(unknown)}")
     return ledgers
+
+
+def within(
+    partitions: Iterable[PullPartition], ranges: Mapping[str, QueueRanges]
+) -> Iterator[PullPartition]:
+    """Yield what partitions have of stretches of queues, given by broker."""
+    for each in partitions:
+        stretch = ranges.get(each.broker.name, {}).get((each.topic, each.queue_id))
+        if stretch is not None:
+            cut = replace(each, begin=max(each.begin, stretch[0]), end=min(each.end, stretch[1]))
+            if cut.begin < cut.end:
+                yield cut
 
 
 def _brokers(name_servers: Sequence[str], timeout: float) -> list[BrokerAddress]:
@@ -171,7 +188,17 @@ class _Asking:
                     )
         # Last, so that nothing counts as read whose offset was not yet there.
         progress = topic_pulls.progress_in(link.call(topic_pulls.ask_progress()))
-        return BrokerLedger(self._broker, tuple(partitions), queues, progress)
+        clock = self._clock()
+        return BrokerLedger(self._broker, tuple(partitions), queues, progress, clock=clock)
+
+    def _clock(self) -> Clock | None:
+        before = time.time()
+        theirs = topic_pulls.clock_in(self._link.call(topic_pulls.ask_runtime()))
+        after = time.time()
+        if theirs is None:
+            return None
+        ahead = theirs + _SECOND / 2 - (before + after) / 2
+        return Clock(f"the broker {self._broker.name}", ahead, (_SECOND + after - before) / 2)
 
     def _cut(self, topic: str, queue: QueueRange) -> Iterator[tuple[int, int]]:
         begin = queue.begin

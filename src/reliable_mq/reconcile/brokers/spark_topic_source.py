@@ -38,11 +38,13 @@ from reliable_mq.reconcile.brokers.log_schema import (
     without_broker,
 )
 from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
+from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
 from reliable_mq.reconcile.brokers.spark_cluster import (
     MESSAGES_PER_PARTITION,
     TIMEOUT_SECONDS,
     PullPartition,
     read_cluster,
+    within,
 )
 from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, Pushing, known_columns
 from reliable_mq.reconcile.brokers.topic_pulls import Came, Pulled
@@ -130,6 +132,7 @@ class TopicReader(DataSourceReader):
         messages_per_partition: how many messages a partition has at most.
         timeout: seconds that each answer may take.
         brokers: those that are read, by their names; None: all.
+        ranges: broker -> what of its queues is read; None: all.
     """
 
     def __init__(
@@ -143,8 +146,9 @@ class TopicReader(DataSourceReader):
         messages_per_partition: int = MESSAGES_PER_PARTITION,
         timeout: float = TIMEOUT_SECONDS,
         brokers: Collection[str] | None = None,
+        ranges: Mapping[str, QueueRanges] | None = None,
     ) -> None:
-        self._brokers = brokers
+        self._brokers, self._ranges = brokers, ranges
         self._name_servers = name_servers
         self._topics = topics
         self._schema = schema
@@ -164,6 +168,8 @@ class TopicReader(DataSourceReader):
             brokers=self._brokers,
         )
         found = [each for ledger in ledgers for each in ledger.partitions]
+        if self._ranges is not None:
+            found = list(within(found, self._ranges))
         return [InputPartition(each) for each in found if can_hold(each, self.conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

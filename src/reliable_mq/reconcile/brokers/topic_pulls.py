@@ -8,6 +8,7 @@ Source: Apache RocketMQ `ClusterInfo`, `TopicConfigSerializeWrapper`, `TopicStat
 `PullMessageProcessor`, `MQAdminImpl`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -36,6 +37,9 @@ _PULL_COUNT = 1_024  # brokers give fewer, each by its own settings
 _MASTER_ID = 0
 _READABLE = 4
 _LEVELS = "messageDelayLevel"
+# Java's MessageFormat sets commas into large numbers.
+_UPTIME = re.compile(r"([\d,]+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+_UPTIME_SECONDS = (86_400, 3_600, 60, 1)
 
 
 class BrokerAddress(NamedTuple):
@@ -209,6 +213,30 @@ def delay_levels_in(answer: Command) -> str | None:
         return parse_properties(_succeeded(answer).body.decode()).get(_LEVELS)
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the settings of a broker do not read: {error}") from error
+
+
+def ask_runtime() -> Command:
+    """Return the question to a broker how it does."""
+    return request(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+
+def clock_in(answer: Command) -> float | None:
+    """Return what a broker's clock showed when it answered, or None when it does not tell.
+
+    It says when it was started, and how long ago that was, in whole seconds; so the clock is up to
+    a second further. In seconds since the epoch.
+
+    Raises:
+        RemoteError, ProtocolError: when the answer is none.
+    """
+    table = _table(answer, "table")
+    uptime = _UPTIME.search(str(table.get("runtime", "")))
+    started = str(table.get("bootTimestamp", ""))
+    if uptime is None or not started.isdecimal():
+        return None
+    parts = (int(part.replace(",", "")) for part in uptime.groups())
+    seconds = sum(part * size for part, size in zip(parts, _UPTIME_SECONDS, strict=True))
+    return int(started) / 1000 + seconds
 
 
 def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int) -> Command:

@@ -29,6 +29,7 @@ _VALUES = {
     "stub_content_size": "content_size",
     "stub_content_crc": "content_crc",
     "stub_note": "note",
+    "other_stub_create_date": "other_stub_created",
     "record_copies": "records",
     "record_broker_name": "stored_by",
     "record_queue_id": "queue_id",

@@ -11,7 +11,14 @@ from functools import cached_property
 import numpy as np
 
 from reliable_mq.reconcile.brokers.log_roles import DEAD, RETRY, RETRY_DELAYED
-from reliable_mq.reconcile.judgement.events import CONSUMED, DUPLICATE, LOG, NO_TIME, TELLS
+from reliable_mq.reconcile.judgement.events import (
+    CONSUMED,
+    DUPLICATE,
+    LOG,
+    NO_TIME,
+    STUB,
+    TELLS,
+)
 from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
@@ -255,6 +262,21 @@ def second_effects(case: Case) -> np.ndarray:
     is_other |= traces["changed"][effects] != traces["changed"][first]
     others = effects[is_other]
     return firsts_of(row[is_other], len(rows), traces["seen"][others], others)
+
+
+def second_stubs(case: Case) -> np.ndarray:
+    """Return for each message the stub of another one that has its id, or -1.
+
+    One database cannot hold two of an id, but each of several can. The same row found in two of
+    them is a table that was copied, not a second message.
+    """
+    rows, traces = case.rows, case.traces
+    stubs = np.flatnonzero(traces["kind"] == STUB)
+    if len(stubs) == np.count_nonzero(rows.stub >= 0):
+        return np.full(len(rows.start), -1)
+    message, created = traces.message[stubs], traces["seen"][stubs]
+    is_other = created != traces["seen"][rows.stub[message]]
+    return firsts_of(message[is_other], len(rows.start), created[is_other], stubs[is_other])
 
 
 def _is_fresh(case: Case) -> np.ndarray:

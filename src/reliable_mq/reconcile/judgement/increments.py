@@ -130,8 +130,11 @@ def _without_superseded(parts: _Rows, since: datetime) -> pa.Table:
     if not parts.is_carried.any():
         return parts.rows
     names = _column(parts.rows, "names").dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    stubs = parts.messages((parts.kind == STUB) & ~parts.is_carried)
-    is_old = (parts.kind == STUB) & stubs[parts.message]
+    stub = parts.kind == STUB
+    # Its creation tells a stub from that of another message with its id, in another database.
+    _, created = np.unique(parts.body["seen"], return_inverse=True)
+    key = parts.message * (int(created.max(initial=0)) + 1) + created
+    is_old = stub & np.isin(key, key[stub & ~parts.is_carried])
     key = parts.message * (int(names.max(initial=0)) + 1) + names
     told = parts.kind == TOLD
     is_old |= told & np.isin(key, key[told & ~parts.is_carried])

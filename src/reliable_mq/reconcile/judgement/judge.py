@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from reliable_mq.reconcile.brokers.log_roles import DEAD
 from reliable_mq.reconcile.judgement.event_rows import column_of
 from reliable_mq.reconcile.judgement.events import IN_DOUBT, NO_TIME, VOIDED, id_times, unpacked_ids
-from reliable_mq.reconcile.judgement.facts import Case, facts_of
+from reliable_mq.reconcile.judgement.facts import Case, facts_of, second_stubs
 from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows, rows_of
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
@@ -55,6 +55,7 @@ VERDICTS = pa.schema(
         ("stub_offset", _LONG),
         ("stub_content_size", _LONG),
         ("stub_content_crc", _INT),
+        ("other_stub_create_date", _TIME),
         ("record_copies", _INT),
         ("record_broker_name", _TEXT),
         ("record_queue_id", _INT),
@@ -222,7 +223,11 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
     }
     status = np.minimum(at(case.traces["state"], case.stub, int(_NO_STATE)), VOIDED)
     found["stub_status"] = column_of(np.where(status < 0, NO_NUMBER, status.astype(np.int32)), _INT)
-    return found | {"stub_broker_name": _named(case, "broker", case.stub)}
+    other = second_stubs(case)[case.rows.message]
+    return found | {
+        "stub_broker_name": _named(case, "broker", case.stub),
+        "other_stub_create_date": _of(case, "seen", other, _TIME),
+    }
 
 
 def _records(case: Case) -> dict[str, pa.Array]:

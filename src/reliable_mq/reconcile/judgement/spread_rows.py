@@ -20,7 +20,14 @@ from reliable_mq.reconcile.judgement.events import (
     STUB,
     TOLD,
 )
-from reliable_mq.reconcile.judgement.traces import Names, Traces, firsts_of, spread, with_names
+from reliable_mq.reconcile.judgement.traces import (
+    Names,
+    Traces,
+    firsts_of,
+    has_twins,
+    spread,
+    with_names,
+)
 
 ROLE = {role: place for place, role in enumerate(ROLES)}
 _LATER_THAN_ANY_TIME = 1 << 60
@@ -75,6 +82,9 @@ def rows_of(traces: Traces) -> Rows:
     kind, state, message = traces["kind"], traces["state"], traces.message
     stubs, records = np.flatnonzero(kind == STUB), np.flatnonzero(kind == RECORD)
     logs = np.flatnonzero((kind == LOG) | (kind == TOLD))
+    if has_twins(message[stubs], count):
+        # Of one row that was read twice, as in two databases, the one counts that changed last.
+        stubs = stubs[np.argsort(traces["changed"][stubs], kind="stable")[::-1]]
     stub = firsts_of(message[stubs], count, traces["seen"][stubs], stubs)
     lists = _required_names(traces.names["required"])
     named = traces.names["consumer_group"]

@@ -17,6 +17,7 @@ from reliable_mq.reconcile.brokers.log_roles import FIRST
 from reliable_mq.reconcile.judgement.doubts import Doubts
 from reliable_mq.reconcile.judgement.events import LOG, RECORD, ROLES, STUB, TOLD
 from reliable_mq.reconcile.judgement.flow import Flow
+from reliable_mq.reconcile.judgement.twin_ids import TwinIds
 from reliable_mq.reconcile.report.summary import Group
 
 _KEYS = ("verdict", "finding", "topic", "consumer_group")
@@ -32,7 +33,7 @@ class Tally:
     """Counts that add up.
 
     `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
-    arrivals; `doubts`: effects in doubt.
+    arrivals; `doubts`: effects in doubt; `twins`: ids of two messages.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Tally:
         self.damaged_from: int | None = None
         self.flow = Flow()
         self.doubts = Doubts()
+        self.twins = TwinIds()
         self.carried = 0
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
@@ -80,6 +82,7 @@ class Tally:
             self._groups[key] = self._groups.get(key, np.zeros(len(_SUMS), np.int64)) + sums
         self.flow.add(verdicts)
         self.doubts.add(verdicts)
+        self.twins.add(verdicts)
 
     def add_carried(self, rows: pa.Table) -> None:
         """Count the messages that are carried on to the next increment."""
@@ -96,15 +99,16 @@ class Tally:
     def to_json(self) -> str:
         """Return the counts as a text that `add_json` reads."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
-        parts = (self.flow.to_data(), self.doubts.to_data())
+        parts = (self.flow.to_data(), self.doubts.to_data(), self.twins.to_data())
         data = [dict(self.ledgers), self.damaged_from, self.carried, groups, *parts]
         return json.dumps(data)
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, carried, groups, flow, doubts = json.loads(text)
+        ledgers, damaged_from, carried, groups, flow, doubts, twins = json.loads(text)
         self.flow.add_data(flow)
         self.doubts.add_data(doubts)
+        self.twins.add_data(twins)
         self.ledgers.update(ledgers)
         self.carried += carried
         self._begin_damage(damaged_from)

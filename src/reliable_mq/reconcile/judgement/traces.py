@@ -120,13 +120,14 @@ def firsts_of(groups: np.ndarray, count: int, order: np.ndarray, chosen: np.ndar
         order: what the events are ordered by, a value for each of `chosen`.
         chosen: places of events.
     """
-    ranked = np.lexsort((order, groups)) if _has_twins(groups, count) else np.arange(len(chosen))
+    ranked = np.lexsort((order, groups)) if has_twins(groups, count) else np.arange(len(chosen))
     found = np.full(count, -1, np.int64)
     found[groups[ranked][::-1]] = chosen[ranked][::-1]
     return found
 
 
-def _has_twins(groups: np.ndarray, count: int) -> bool:
+def has_twins(groups: np.ndarray, count: int) -> bool:
+    """Return whether one of `count` groups occurs twice."""
     return bool(np.bincount(groups, minlength=count).max(initial=0) > 1)
 
 

@@ -2,13 +2,15 @@
 
 A run with news is one escalation, in the database that keeps the record of the runs; notifiers
 tell it as they tell every other (D18): a mail server that is down loses nothing. What an open
-escalation tells of already is no news, nor is what the run has repaired. An escalation is closed by
-the first run that looked at its messages again and found none of its findings.
+escalation tells of already is no news, nor is what the run has repaired. A ledger that was not
+whole is news as a finding is. An escalation is closed by the first run that looked at its messages
+again and found none of its findings, and nothing missing that was missing.
 
 Nothing has to be remembered between a run and this: a process that dies before has told nobody, and
 what is wrong is still wrong, and news, for the next run.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, and_, exists, or_, select, true
 
 from reliable_mq.reconcile.databases.sql_ledger import STUB, open_engine, table_of
-from reliable_mq.reconcile.report.digest import News, reason_of
+from reliable_mq.reconcile.report.digest import News, flaws_in, has_read_all, reason_of
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
 from reliable_mq.resend.escalation import Escalation, Kind
 from reliable_mq.resend.sql_escalations import SqlEscalations
@@ -32,7 +34,7 @@ SEEN_AGAIN = "reconciled"
 
 
 def tell(urls: Sequence[str], prefix: str, summary: Mapping[str, Any]) -> int:
-    """Escalate what is new in a run, close what is good again; return how many findings are new.
+    """Escalate what is new in a run, close what is good again; return how much is new.
 
     Args:
         urls: the databases of the run; the first one keeps its record.
@@ -67,7 +69,11 @@ class _SqlDigest:
         with first.begin() as connection:
             now = clock.now_on(connection)
             open_runs = self._open_runs(connection)
-            news = self._news(connection, open_runs)
+            known = self._flaws(connection, open_runs)
+            flaws = {
+                name: why for name, why in flaws_in(summary).items() if (name, why) not in known
+            }
+            news = self._news(connection, open_runs)._replace(flaws=flaws)
             if news.total:
                 escalation = Escalation(
                     kind=Kind.RECONCILIATION,
@@ -77,7 +83,7 @@ class _SqlDigest:
                 )
                 self._escalations.escalate(connection, [escalation], now)
             if summary["findings_kept"] == summary["findings_total"]:  # else nobody can know
-                good = list(self._good_again(connection, open_runs))
+                good = list(self._good_again(connection, open_runs, summary))
                 self._escalations.close(connection, good, SEEN_AGAIN, now)
         return news.total
 
@@ -87,6 +93,12 @@ class _SqlDigest:
         is_open = and_(this.kind == Kind.RECONCILIATION.value, this.close_date.is_(None))
         runs = connection.scalars(select(this.message_id).where(is_open))
         return [each for each in runs if each != self._run_id]
+
+    def _flaws(self, connection: Connection, runs: Sequence[str]) -> set[tuple[str, str]]:
+        """Return what was missing of ledgers, as these runs noted it."""
+        row = self._runs.c
+        texts = connection.scalars(select(row.whole).where(row.run_id.in_(runs)))
+        return {flaw for text in texts for flaw in json.loads(text or "{}").items()}
 
     def _news(self, connection: Connection, open_runs: Sequence[str]) -> News:
         found, known = self._findings.alias("found"), self._findings.alias("known")
@@ -111,8 +123,11 @@ class _SqlDigest:
         query = select(audit.message_id).where(audit.message_id.in_(message_ids), *done)
         return {each for engine in self._engines for each in _scalars(engine, query)}
 
-    def _good_again(self, connection: Connection, open_runs: Sequence[str]) -> Iterator[str]:
-        """Yield the runs of which nothing is found any more, and whose messages were looked at."""
+    def _good_again(
+        self, connection: Connection, open_runs: Sequence[str], summary: Mapping[str, Any]
+    ) -> Iterator[str]:
+        """Yield the runs of which nothing is found any more, and whose ledgers were looked at."""
+        missing = set(flaws_in(summary).items())
         then, now = self._runs.alias("then"), self._runs.alias("now")
         since = or_(now.c.since.is_(None), then.c.since >= now.c.since)
         until = or_(now.c.until.is_(None), then.c.until <= now.c.until)
@@ -122,6 +137,9 @@ class _SqlDigest:
             .where(now.c.run_id == self._run_id, then.c.run_id.in_(open_runs), since, until)
         )
         for run_id in connection.scalars(covered).all():
+            flaws = self._flaws(connection, [run_id])
+            if flaws & missing or (flaws and not has_read_all(summary)):
+                continue
             old, new = self._findings.alias("old"), self._findings.alias("new")
             still = (
                 select(old.c.message_id)

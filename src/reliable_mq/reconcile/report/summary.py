@@ -15,7 +15,7 @@ FINDINGS_SHOWN_MAX = 1_000
 SLOTS_SHOWN_MAX = 96
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _EPOCH = date(1970, 1, 1)
-LOG = "broker log"
+LOG, MESSAGE_IDS = "broker log", "message ids"
 
 
 class Group(NamedTuple):

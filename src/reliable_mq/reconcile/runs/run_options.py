@@ -1,5 +1,6 @@
 """What a run is asked for. Pure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,7 +26,9 @@ class Options:
     repaired, and how fast. `tells`: people are told of what is new. `export`: where the ledgers are
     written first, to be judged from there. `ledgers`: an export to judge in place of databases and
     store, as of its time; such a run has no row. `increment`: go on where the last increment ended;
-    with `anew`, read everything, and let increments go on from there.
+    with `anew`, read everything, and let increments go on from there. `managed` topics are so
+    whether or not a stub of them is there; what earlier runs know of the topics `unmanaged` is
+    forgotten.
     """
 
     database: str
@@ -53,6 +56,8 @@ class Options:
     db_share: float = 1.0
     increment: bool = False
     anew: bool = False
+    managed: tuple[str, ...] = ()
+    unmanaged: tuple[str, ...] = ()
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -81,6 +86,9 @@ def check(options: Options) -> None:
         raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
     if options.export is not None and (options.cluster or options.partial):
         raise ConfigurationError("--export writes whole logs: give --store, and no --partial")
+    both = sorted(set(options.managed) & set(options.unmanaged))
+    if both:
+        raise ConfigurationError(f"{both[0]} is given by --managed and by --unmanaged")
     if options.increment:
         _check_increment(options)
 
@@ -90,8 +98,30 @@ def _check_increment(options: Options) -> None:
         raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
     if options.ledgers is not None or options.export is not None:
         raise ConfigurationError("--increment reads databases and store: no --ledgers, no --export")
-    if options.cluster is not None or options.partial:
-        raise ConfigurationError("--increment goes by offsets of logs: --store, and no --partial")
+    if options.partial:
+        raise ConfigurationError("--increment goes on in every log: no --partial")
+
+
+def managed_topics(
+    options: Options, stubs: Collection[str], remembered: Collection[str]
+) -> list[str]:
+    """Return the topics for which a stub was ever written, sorted.
+
+    Retention removes stubs, in the end the last one of a topic; what is found in the topic from
+    then on is an orphan all the same.
+
+    Args:
+        options: of the run; they add topics, and take away what is only remembered.
+        stubs: the topics of the stubs that are there.
+        remembered: those that earlier runs took as managed.
+
+    Raises:
+        ConfigurationError: a topic is to be unmanaged that has stubs.
+    """
+    held = sorted(set(options.unmanaged) & set(stubs))
+    if held:
+        raise ConfigurationError(f"--unmanaged {held[0]}: there are stubs of this topic")
+    return sorted({*stubs, *remembered, *options.managed} - {*options.unmanaged})
 
 
 def judged_since(options: Options, mark: datetime | None) -> Options:

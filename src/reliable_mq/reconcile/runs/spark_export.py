@@ -9,7 +9,7 @@ counts the databases from 0. `records`: those of every broker's log, `broker` na
 (`broker`, `consumer_group`, `topic`, `queue_id`, `offset`): where a group reads on. `queue_begins`
 (`broker`, `topic`, `queue_id`, `offset`): the first message that a queue still has. `about`: one
 row: the `version` of this layout, when it was `exported`, `removed_until` when retention had
-removed messages, how many `databases`, which `brokers`.
+removed messages, how many `databases`, which `brokers`, which topics are `managed`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,6 +45,7 @@ _ABOUT = pa.schema(
         ("removed_until", pa.timestamp("us", tz="UTC")),
         ("databases", pa.int32()),
         ("brokers", pa.list_(pa.string())),
+        ("managed", pa.list_(pa.string())),
     ]
 )
 
@@ -58,6 +59,8 @@ def export_ledgers(
     stores: Mapping[str, str],
     now: datetime,
     removed_until: datetime | None = None,
+    managed: Sequence[str] = (),
+    db_share: float = 1.0,
 ) -> None:
     """Write all ledgers to a folder.
 
@@ -69,13 +72,15 @@ def export_ledgers(
         stores: the store directory of each broker by its name; "" for one without a name.
         now: the time of the export, as of which it can be judged.
         removed_until: what retention has removed of them.
+        managed: the topics for which a stub was ever written.
+        db_share: how much of the time a worker may read from a database.
 
     Raises:
         ConfigurationError: when the folder holds something already.
     """
     _refuse_what_is_there(spark, uri)
     tables = {
-        folder: [_table(spark, url, table, prefix) for url in urls]
+        folder: [_table(spark, url, table, prefix, db_share) for url in urls]
         for folder, table in TABLES.items()
     }
     for folder, frames in tables.items():
@@ -86,7 +91,7 @@ def export_ledgers(
     )
     _small(spark, _progress(stores)).write.parquet(f"{uri}/{PROGRESS}")
     _small(spark, _queue_begins(stores)).write.parquet(f"{uri}/{QUEUE_BEGINS}")
-    about = [[VERSION], [now], [removed_until], [len(urls)], [list(stores)]]
+    about = [[VERSION], [now], [removed_until], [len(urls)], [list(stores)], [list(managed)]]
     _small(spark, pa.table(about, schema=_ABOUT)).write.parquet(f"{uri}/{ABOUT}")
 
 
@@ -98,9 +103,9 @@ def _refuse_what_is_there(spark: SparkSession, uri: str) -> None:
         raise ConfigurationError(f"{uri} holds something already; export to a new folder")
 
 
-def _table(spark: SparkSession, url: str, table: str, prefix: str) -> DataFrame:
+def _table(spark: SparkSession, url: str, table: str, prefix: str, db_share: float) -> DataFrame:
     reader = spark.read.format(TABLE_FORMAT).option("url", url).option("table", table)
-    return reader.option("prefix", prefix).load()
+    return reader.option("prefix", prefix).option("share", str(db_share)).load()
 
 
 def _log(spark: SparkSession, path: str, broker: str) -> DataFrame:

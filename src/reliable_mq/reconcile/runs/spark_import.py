@@ -18,10 +18,14 @@ from reliable_mq.reconcile.runs.spark_job import Ledgers
 
 
 class Export(NamedTuple):
-    """What an export says of itself. `removed_until`: what retention had removed by then."""
+    """What an export says of itself.
+
+    `removed_until`: what retention had removed by then. `managed`: the topics that were.
+    """
 
     exported: datetime
     removed_until: datetime | None
+    managed: frozenset[str]
 
 
 def open_export(spark: SparkSession, uri: str) -> Export:
@@ -38,7 +42,8 @@ def open_export(spark: SparkSession, uri: str) -> Export:
     if about["version"] != VERSION:
         raise ConfigurationError(f"{uri} is an export of layout {about['version']}, not {VERSION}")
     removed_until = about["removed_until"]
-    return Export(_utc(about["exported"]), removed_until and _utc(removed_until))
+    managed = frozenset(about["managed"])
+    return Export(_utc(about["exported"]), removed_until and _utc(removed_until), managed)
 
 
 def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:

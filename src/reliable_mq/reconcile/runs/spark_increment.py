@@ -2,10 +2,9 @@
 
 Receives the options of a run and its ledgers; hands on the ledgers as an increment reads them, and
 what its row says. What is carried on lies in the run's own folder, so that it is whole exactly when
-the run is; the managed topics lie beside it.
+the run is.
 """
 
-import json
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,13 +13,13 @@ from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.brokers.spark_brokers import pulled_size
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_visibility import visible_until
-from reliable_mq.reconcile.runs.run_folder import CARRIED, RunFolder
-from reliable_mq.reconcile.runs.run_plan import Ends, Plan, Previous, plan_of
+from reliable_mq.reconcile.runs.run_folder import CARRIED
+from reliable_mq.reconcile.runs.run_plan import Bounds, Ends, Plan, Previous, plan_of
 from reliable_mq.reconcile.runs.spark_job import Ledgers
 
-MANAGED = "managed.json"
 _EVENTS_OF_A_MESSAGE = 4
 _MESSAGE_SIZE = 1_000  # bytes of one in the log, about
 
@@ -34,10 +33,13 @@ def increment_plan(
         ConfigurationError: when the ledgers are not those of the last increment.
     """
     read_to = {_place(url): min(visible_until(url), as_of) for url in dict.fromkeys(ledgers.urls)}
-    bounds = ledgers.logs.bounds
-    ends = Ends(read_to, {name: max(bounds[name]) for name in bounds})
-    begins = {name: begin for name, (begin, _) in bounds.items()}
-    return plan_of(previous, ends, begins, mark, frozenset(ledgers.managed))
+    logs, queues = ledgers.logs.bounds, ledgers.logs.queues
+    queue_ends = {
+        name: {queue: end for queue, (_, end) in each.items()} for name, each in queues.items()
+    }
+    ends = Ends(read_to, {name: max(logs[name]) for name in logs}, queue_ends)
+    bounds = Bounds({name: begin for name, (begin, _) in logs.items()}, queues)
+    return plan_of(previous, ends, bounds, mark, frozenset(ledgers.managed))
 
 
 def _place(url: str) -> str:
@@ -52,8 +54,10 @@ def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: Plan) -> Ledg
         ConfigurationError: when what the last increment carried is not there.
     """
     size = sum(high - low for low, high in plan.log_ranges.values())
+    size += sum(map(pulled_size, plan.queue_ranges.values()))
     ledgers = replace(
         ledgers,
+        logs=replace(ledgers.logs, queue_ranges=plan.queue_ranges),
         increment=plan.increment,
         log_ranges=plan.log_ranges,
         log_size=size,
@@ -64,23 +68,10 @@ def increment_ledgers(spark: SparkSession, ledgers: Ledgers, plan: Plan) -> Ledg
     state = f"{plan.previous.state}/{CARRIED}"
     try:
         carried = spark.read.parquet(state).count()
-        text = spark.read.text(f"{plan.previous.state}/{MANAGED}", wholetext=True).collect()[0][0]
     except AnalysisException as error:
         raise ConfigurationError(
             f"what the last increment carried is not at {state}: --increment --full reads"
             " everything, and the increments go on from there"
         ) from error
     read = size // _MESSAGE_SIZE + carried // _EVENTS_OF_A_MESSAGE
-    managed = sorted({*ledgers.managed, *json.loads(text)})
-    return replace(
-        ledgers,
-        carried=state,
-        managed=managed,
-        increment=replace(plan.increment, managed=frozenset(managed)),
-        stub_count_max=min(read, ledgers.stub_count_max),
-    )
-
-
-def remember_topics(folder: RunFolder, ledgers: Ledgers) -> None:
-    """Keep which topics are managed: retention may remove the last stub of one."""
-    folder.write(MANAGED, json.dumps(sorted(ledgers.managed)) + "\n")
+    return replace(ledgers, carried=state, stub_count_max=min(read, ledgers.stub_count_max))

@@ -8,9 +8,9 @@ two files then; only those count whose tally came back. Everywhere else Spark wr
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from reliable_mq.reconcile.brokers.log_roles import FIRST
+from reliable_mq.reconcile.brokers.spark_begins import MovingBegins
 from reliable_mq.reconcile.databases.sql_details import with_details
 from reliable_mq.reconcile.databases.sql_events import tables_events
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, bodies_of
@@ -29,7 +30,8 @@ from reliable_mq.reconcile.judgement.increments import Increment, carried, compl
 from reliable_mq.reconcile.judgement.judge import VERDICTS, judge_traces
 from reliable_mq.reconcile.judgement.message_stream import whole_messages
 from reliable_mq.reconcile.judgement.tally import Tally
-from reliable_mq.reconcile.judgement.traces import traces_of_rows
+from reliable_mq.reconcile.judgement.traces import Traces, traces_of_rows
+from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.judgement.world import World
 
 EVENTS_AT_ONCE = 200_000
@@ -95,7 +97,7 @@ class Judging:
             if messages.num_rows and self.increment is not None:
                 messages = completed(messages, self.increment, self._look_up)
             if messages.num_rows:
-                verdicts = judge_traces(traces_of_rows(messages), self.world, unseen)
+                verdicts = self._judged(traces_of_rows(messages), unseen)
                 unseen.clear()
                 tally.add_verdicts(verdicts)
                 if self.increment is not None:
@@ -103,6 +105,20 @@ class Judging:
                     tally.add_carried(kept)
                     carry(kept)
                 yield with_details(verdicts, self.urls, self.prefix)
+
+    def _judged(self, traces: Traces, unseen: Mapping[bytes, int]) -> pa.Table:
+        """Judge, and once more by where queues begin now if it looks as if a broker lost something.
+
+        All logs have been read by then: what expired meanwhile is not lost.
+        """
+        verdicts = judge_traces(traces, self.world, unseen)
+        begins = self.world.begins
+        is_lost = pc.equal(verdicts["verdict"].cast(pa.string()), str(Verdict.LOST))
+        if not isinstance(begins, MovingBegins) or not pc.any(is_lost).as_py():
+            return verdicts
+        topics = set(verdicts["topic"].filter(is_lost).cast(pa.string()).to_pylist()) - {None}
+        world = replace(self.world, begins=begins.asked_again(topics))
+        return judge_traces(traces, world, unseen)
 
     def _look_up(self, ids: pa.Array) -> pa.Table:
         return tables_events(self.urls, self.prefix, ids, self.told_groups)

@@ -17,15 +17,17 @@ from reliable_mq.reconcile.brokers.spark_brokers import (
     named_stores,
     open_logs,
 )
+from reliable_mq.reconcile.clocks import largest_difference
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_changed_names import ChangedNames, changed_names
-from reliable_mq.reconcile.databases.sql_clocks import clock_skew
+from reliable_mq.reconcile.databases.sql_clocks import database_clocks
 from reliable_mq.reconcile.moments import first_id
 from reliable_mq.reconcile.report.summary import LOG
-from reliable_mq.reconcile.runs.run_options import Options, judged_since
+from reliable_mq.reconcile.runs.run_options import Options, judged_since, managed_topics
 from reliable_mq.reconcile.runs.spark_export import export_ledgers
 from reliable_mq.reconcile.runs.spark_import import exported_ledgers, open_export
 from reliable_mq.reconcile.runs.spark_job import Ledgers
+from reliable_mq.reconcile.runs.sql_outcome import remembered_topics
 
 _SMALL_LOG_SIZE = 512 * 1024 * 1024
 _SMALL_STUB_COUNT = 250_000
@@ -60,6 +62,8 @@ def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> 
         },
         now=options.now,
         removed_until=removed_until(options),
+        managed=ledgers.managed,
+        db_share=options.db_share,
     )
     return replace(ledgers, export=options.export)
 
@@ -69,7 +73,9 @@ def open_exported(spark: SparkSession, options: Options) -> tuple[Options, Ledge
     uri = options.ledgers or ""
     export = open_export(spark, uri)
     options = replace(options, now=export.exported, store=uri)
-    return judged_since(options, export.removed_until), exported_ledgers(spark, uri)
+    ledgers = exported_ledgers(spark, uri)
+    managed = managed_topics(options, ledgers.managed, export.managed)
+    return judged_since(options, export.removed_until), replace(ledgers, managed=managed)
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,11 @@ def open_ledgers(options: Options, changed_since: datetime | None = None) -> Ope
         sqlalchemy.exc.SQLAlchemyError: a database cannot be reached.
     """
     stores = named_stores(each for each in (options.store, *options.stores) if each)
-    logs = open_logs(stores, options.cluster, is_partial=options.partial)
+    logs = open_logs(stores, options.cluster, is_partial=options.partial, now=options.now)
     for url in options.databases:
         sql_ledger.check_tables(url, options.prefix)
+    clocks = [*database_clocks(options.databases), *logs.clocks]
+    skew_seconds = largest_difference(clocks, options.grace)
     window = sql_ledger.IdWindow(
         first_id(options.since) if options.since else None,
         first_id(options.until) if options.until else None,
@@ -111,12 +119,14 @@ def open_ledgers(options: Options, changed_since: datetime | None = None) -> Ope
         prefix=options.prefix,
         logs=logs,
         window=window,
-        managed=sorted(names.topics),
+        managed=managed_topics(
+            options, names.topics, remembered_topics(options.database, options.prefix)
+        ),
         told_groups=sql_ledger.told_groups(options.databases, options.prefix),
         stub_count_max=stubs,
         db_share=options.db_share,
         log_size=logs.size,
-        skew_seconds=clock_skew(options.databases, options.grace),
+        skew_seconds=skew_seconds,
     )
     return Opened(ledgers, is_small, names.brokers)
 

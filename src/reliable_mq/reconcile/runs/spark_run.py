@@ -28,7 +28,7 @@ from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
 from reliable_mq.reconcile.report.sql_digest import tell
-from reliable_mq.reconcile.report.summary import FINDINGS_SHOWN_MAX, summarize
+from reliable_mq.reconcile.report.summary import FINDINGS_SHOWN_MAX, MESSAGE_IDS, summarize
 from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
@@ -43,11 +43,7 @@ from reliable_mq.reconcile.runs.run_plan import (
     told_of,
 )
 from reliable_mq.reconcile.runs.spark_causes import cause
-from reliable_mq.reconcile.runs.spark_increment import (
-    increment_ledgers,
-    increment_plan,
-    remember_topics,
-)
+from reliable_mq.reconcile.runs.spark_increment import increment_ledgers, increment_plan
 from reliable_mq.reconcile.runs.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.runs.spark_opening import (
     export_if_asked,
@@ -214,14 +210,15 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         findings=islice(result.findings(), FINDINGS_SHOWN_MAX),
         flow=tally.flow,
         whole=whole_of(options, run.ledgers.logs)
-        | (dict(going_on.lost) if going_on is not None else {}),
+        | (dict(going_on.lost) if going_on is not None else {})
+        | ({MESSAGE_IDS: flaw} if (flaw := tally.twins.flaw()) else {}),
     )
     summary["in_doubt"] = tally.doubts.told()
+    summary["twin_ids"] = tally.twins.told()
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(options, run.run_id, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
-        remember_topics(folder, run.ledgers)
         summary["increment"] = told_of(going_on, tally.carried)
     return summary, result
 
@@ -245,6 +242,7 @@ def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
         "since": text(moment.since),
         "until": text(moment.until),
         "grace_seconds": moment.grace.total_seconds(),
+        "skew_seconds": round(moment.skew_seconds, 1),
         "store": logs.told(),
     }
 
@@ -282,6 +280,8 @@ def _record(run: _Run, summary: Mapping[str, Any], rows: Result) -> None:
         "is_clean": summary["clean"],
         "finish_date": datetime.now(UTC),
         "report": summary["report"],
+        "whole": json.dumps({name: why for name, why in summary["whole"].items() if why}),
+        "managed": json.dumps(list(run.ledgers.managed)),
     }
     if going_on is not None:
         row |= row_of(going_on, summary["increment"]["carried"]) | {"state": run.folder.uri}

@@ -119,6 +119,21 @@ def last_increment(url: str, prefix: str) -> dict[str, Any] | None:
         engine.dispose()
 
 
+def remembered_topics(url: str, prefix: str) -> frozenset[str]:
+    """Return the topics that the newest run took as managed; none where there was no run."""
+    runs = run_table(MetaData(), prefix)
+    newest = select(runs.c.managed).where(runs.c.managed.is_not(None))
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            if not inspect(connection).has_table(runs.name):
+                return frozenset()
+            text = connection.scalar(newest.order_by(runs.c.finish_date.desc()).limit(1))
+            return frozenset(json.loads(text or "[]"))
+    finally:
+        engine.dispose()
+
+
 def let_retention_pass(urls: Iterable[str], prefix: str, seen: datetime) -> None:
     """Let retention remove what changed before `seen`, in all databases, and nothing else.
 

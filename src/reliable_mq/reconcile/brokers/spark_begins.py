@@ -1,0 +1,72 @@
+"""Where the queues of brokers begin, while retention is at work.
+
+Receives what was asked before the logs were read; hands on what is asked again behind it. A message
+that expired in between is in nothing that was read, and yet no broker has lost it: its queue begins
+behind it by now.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from reliable_mq.reconcile.brokers import file_store, topic_pulls
+from reliable_mq.reconcile.brokers.spark_cluster import TIMEOUT_SECONDS
+from reliable_mq.runtime.blocking_link import BlockingLink
+
+QueueBegins = Mapping[tuple[str, str], Mapping[int, int]]
+"""(broker, topic) -> queue id -> the first message that is there."""
+
+
+class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
+    """What was asked first, and who can be asked again. Workers get copies of it.
+
+    Args:
+        begins: what was asked first.
+        stores: broker -> its store directory.
+        addresses: broker of a running cluster -> its address.
+    """
+
+    def __init__(
+        self, begins: QueueBegins, stores: Mapping[str, str], addresses: Mapping[str, str]
+    ) -> None:
+        super().__init__(begins)
+        self._stores, self._addresses = stores, addresses
+        self._now: dict[tuple[str, str], Mapping[int, int]] = {}
+
+    def asked_again(self, topics: Collection[str]) -> QueueBegins:
+        """Return where queues begin behind the reading: of stores, and of `topics` of a cluster.
+
+        It is asked once for each topic: whoever calls has read everything.
+
+        Raises:
+            StoreError: a directory is no store any more.
+            Unavailable, RemoteError, ProtocolError: a broker does not tell any more.
+        """
+        if not self._now:
+            for broker, path in self._stores.items():
+                self._now |= begins_of(broker, file_store.read_layout(path).queue_begins)
+        for broker, address in self._addresses.items():
+            known = {topic for name, topic in self if name == broker}
+            asked = {topic for name, topic in self._now if name == broker}
+            wanted = sorted(known.intersection(topics) - asked)
+            if wanted:
+                self._now |= _of_broker(broker, address, wanted)
+        return {**self, **self._now}
+
+
+def begins_of(
+    broker: str, firsts: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, str], dict[int, int]]:
+    """Return where the queues of a broker begin, given as (topic, queue id) -> offset."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for (topic, queue_id), begin in firsts.items():
+        found.setdefault((broker, topic), {})[queue_id] = begin
+    return found
+
+
+def _of_broker(broker: str, address: str, topics: Iterable[str]) -> QueueBegins:
+    with BlockingLink(address, TIMEOUT_SECONDS) as link:
+        firsts = {
+            (topic, each.queue_id): each.begin
+            for topic in topics
+            for each in topic_pulls.ranges_in(link.call(topic_pulls.ask_ranges(topic)))
+        }
+    return begins_of(broker, firsts)

@@ -1,0 +1,58 @@
+"""Topics stay managed when retention has removed their last stub: what is found there is wrong."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import create_engine, delete
+from tests.reconcile.cases import Cases
+from tests.reconcile.ledgers import GRACE, NOW, message_id
+from tests.reconcile.test_spark_reconcile import verdicts_in
+
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.judgement.verdict import Verdict
+from reliable_mq.reconcile.runs.run_options import check, managed_topics
+from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+
+OPTIONS = Options("sqlite://", "store", "out", NOW, GRACE)
+
+
+def test_managed_is_what_has_stubs_what_a_run_knew_and_what_is_declared() -> None:
+    asked = replace(OPTIONS, managed=("refunds",), unmanaged=("trial",))
+
+    assert managed_topics(asked, {"orders"}, {"mails", "trial"}) == ["mails", "orders", "refunds"]
+    with pytest.raises(ConfigurationError, match="--unmanaged trial: there are stubs"):
+        managed_topics(asked, {"trial"}, ())
+    with pytest.raises(ConfigurationError, match="trial is given by --managed and by --unmanaged"):
+        check(replace(asked, managed=("trial",)))
+
+
+@pytest.mark.spark
+def test_orphans_are_found_where_no_stub_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    """Given a topic whose stubs a run has seen, when retention has removed all of them, then a full
+    run finds the orphan in it, by itself and, where no run has been, when it is told; when the
+    topic is to be managed no more, then nothing is."""
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    settled, queue = cases.new(ack=Verdict.SETTLED)
+    cases.stub(settled, status=1, **cases.send(settled, queue))
+    url, store = cases.write()
+    options = Options(url, store, tmp_path / "out", NOW, GRACE)
+    reconcile(options)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(delete(cases.tables.stubs))
+    engine.dispose()
+    orphan = message_id(1_000)
+    cases.store.send(orphan, b"body", queue_id=queue)
+    cases.store.write()
+
+    reconcile(options)
+    found = verdicts_in(tmp_path / "out")
+    reconcile(replace(options, unmanaged=("orders",)))
+    forgotten = reconcile(options)
+    declared = reconcile(replace(options, managed=("orders",), out=tmp_path / "declared"))
+
+    assert found[orphan, ""] == Verdict.ORPHAN
+    assert forgotten["verdicts"] == {"unmanaged": 2}
+    assert declared["verdicts"] == {"orphan": 2}
