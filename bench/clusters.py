@@ -29,6 +29,7 @@ HASTY = {
     "transactionTimeOut": "100",
     "transactionCheckMax": "1000",
     "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
 }
 HASTY_THERE = {**HASTY, "transactionOpBatchInterval": "100"}
 

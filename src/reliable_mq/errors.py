@@ -12,6 +12,7 @@
     ├── Unavailable            theirs; nothing is wrong with the call, try again
     │   ├── ConnectionLost         the peer went away
     │   ├── RequestTimeout         no answer in time; it may or may not have happened
+    │   │   └── ReplyTimeout           the request was stored, nobody replied in time
     │   ├── TooManyInFlight        yours or theirs; you send faster than brokers take it
     │   ├── NotSent                an earlier message of the same queue failed; this one waits
     │   ├── HalfRolledBack         a check-back ended a half; run its transaction again
@@ -94,6 +95,10 @@ class ConnectionLost(Unavailable):
 
 class RequestTimeout(Unavailable):
     """No answer came in time: the request may or may not have taken effect."""
+
+
+class ReplyTimeout(RequestTimeout):
+    """A request was stored, and no client replied to it in time; it may be handled all the same."""
 
 
 class TooManyInFlight(Unavailable):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import Enum
 
 import msgspec
@@ -38,6 +39,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     `message_id` is the UNIQ_KEY: it stays the same through every resend and redelivery, and is
     what idempotency and reconciliation match on. The producer makes one when it is empty.
     Messages with one `ordering_key` go to one queue and are handled in order.
+
+    At most one of three says that it is shown to consumers later: `delay_level` (1..18, of every
+    broker), `delay` (from when the broker has it, to the millisecond) or `deliver_at` (an instant
+    with a time zone; one that has passed delays nothing). The latter two are timers, which brokers
+    before 5.0 do not have; how far ahead they may lie is the broker's to say (3 days).
     """
 
     topic: str
@@ -47,8 +53,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str = ""
     ordering_key: str = ""
     delay_level: int = 0
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
     flag: int = 0
     properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a timer of the broker shows it, and not a delay level."""
+        return self.delay is not None or self.deliver_at is not None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is shown later than it is stored; it cannot share a request then."""
+        return bool(self.delay_level) or self.is_timed
 
 
 class SendStatus(Enum):
@@ -69,13 +87,18 @@ class Decision(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message was stored. `queue_offset` counts messages in `queue`, from 0."""
+    """Where a message was stored. `queue_offset` counts messages in `queue`, from 0.
+
+    `recall_handle` names a timed message that waits, so that `recall` can take it back; it is empty
+    for any other. Such a message has its `queue_offset` among those that wait.
+    """
 
     status: SendStatus
     message_id: str
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str = ""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ class World:
         self.calls: list[Call] = []
         self.posts: list[Post] = []
         self.waits: list[float] = []
+        self.works = 0
         self.dead: set[str] = set()
 
     def play(self, flow: Flow[T]) -> T:
@@ -68,13 +69,14 @@ class World:
             return [self._call_or_failure(call) for call in step.calls]
         if isinstance(step, Once):
             return self.play(step.flow())
+        if isinstance(step, Work):
+            self.works += 1
+            return step.function()
         if isinstance(step, Post):
             if step.address in self.dead:
                 raise ConnectionLost(f"{step.address} is dead")
             self.posts.append(step)
             return None
-        if isinstance(step, Work):
-            return step.function()
         self.waits.append(step.seconds)
         self.seconds += step.seconds
         return None

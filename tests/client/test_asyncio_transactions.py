@@ -47,7 +47,7 @@ def test_a_check_function_that_exits_says_nothing_and_ends_nothing(
     async def scene() -> None:
         settings = ClientSettings()
         routes = RouteTable(None, 4, 30.0)  # type: ignore[arg-type] # nobody asks for a route
-        flows = TransactionFlows(settings, routes, Producer(settings, routes, bytes), bytes)
+        flows = TransactionFlows(settings, routes, Producer(settings, routes, bytes))
         transactions = AsyncTransactions(flows, run, tell)
         await transactions.join(GROUP, answerer)
         properties = encode_properties({"UNIQ_KEY": "M" * 32, "PGROUP": GROUP})

@@ -11,8 +11,8 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import MessageRefused, TooManyInFlight
-from reliable_mq.message import Message
+from reliable_mq.errors import ConnectionLost, MessageRefused, TooManyInFlight
+from reliable_mq.message import Message, SendResult
 
 
 def test_places_are_limited_in_number_and_in_bytes_but_one_always_fits() -> None:
@@ -123,6 +123,69 @@ def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() 
             in_flight = client._client.in_flight
             await until(lambda: in_flight.count == 0)
             await asyncio.to_thread(client.close)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_a_batch_takes_a_place_for_each_of_its_messages_and_one_always_fits() -> None:
+    room = InFlight(10, 100)
+    assert room.take(1000, 50), "a batch larger than the limit goes alone"
+    room.invariants()
+    assert not room.take(1)
+    room.give(1000, 50)
+    assert room.take(10, 7)
+    assert not room.take(10, 4)
+    assert room.take(10, 3)
+    room.invariants()
+    room.give(10, 7)
+    room.give(10, 3)
+    assert (room.count, room.size) == (0, 0)
+
+
+def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
+    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+    messages = [Message(topic="t", body=b"x") for _ in range(2)]
+
+    async def scene() -> None:
+        name_server = Peer()
+        name_server.silent.add(ROUTE)
+        async with (
+            name_server.listening() as address,
+            AsyncClient(address, settings=settings) as client,
+        ):
+            assert client.in_flight.take(0, 2)
+            with pytest.raises(TooManyInFlight):
+                await client.send_batch(messages, timeout=0.01)
+            assert client.in_flight.take(0, 1)
+            with pytest.raises(TooManyInFlight):
+                await client.send_oneway(messages[0])
+            client.in_flight.give(0, 2)
+            client.in_flight.give(0, 1)
+            with pytest.raises(ConnectionLost):
+                await client.send_batch(messages)
+            assert (client.in_flight.count, client.in_flight.size) == (0, 0)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() -> None:
+    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+
+    async def scene() -> None:
+        broker = Peer()
+        async with broker.listening() as broker_address:
+            name_server = Peer(broker_address)
+            async with (
+                name_server.listening() as address,
+                AsyncClient(address, settings=settings) as client,
+            ):
+                assert client.in_flight.take(0, 3)
+                (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
+                assert isinstance(outcome, TooManyInFlight)
+                client.in_flight.give(0, 3)
+                (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
+                assert isinstance(outcome, SendResult)
+                assert client.in_flight.count == 0
 
     asyncio.run(asyncio.wait_for(scene(), 20))
 

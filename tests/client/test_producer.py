@@ -12,6 +12,7 @@ from tests.client.script import (
 )
 
 from reliable_mq.client.flow import Call
+from reliable_mq.client.sending.batching import plan_many
 from reliable_mq.client.sending.outgoing import check_message, read_batch_results
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
@@ -208,6 +209,33 @@ def test_the_queue_of_an_ordering_key_never_changes() -> None:
     assert homes == {"customer-1": 5, "customer-2": 7, "ä": 3}
 
 
+def test_keys_that_java_producers_send_too_go_where_theirs_go() -> None:
+    """Golden, by Java's `String.hashCode`; that of the fourth has no absolute value in 32 bits."""
+    queues = [MessageQueue("t", "a", at) for at in range(7)]
+    codes = {
+        "": 0,
+        "a": 97,
+        "customer-1": -1_581_185_534,
+        "polygenelubricants": -(2**31),
+        "ä😀": 1_992_007,
+    }
+    homes = {key: queue_of_key(key, queues, "java").queue_id for key in codes}
+    assert homes == {key: abs(code) % 7 for key, code in codes.items()}
+
+
+def test_every_way_of_sending_follows_the_hash_that_is_set() -> None:
+    world, producer = world_of({"t": {"a": 8}}, ClientSettings(key_hash="java"))
+    keyed = Message(topic="t", body=b"x", ordering_key="a")
+    world.play(producer.send(keyed))
+    world.play(producer.send_batch([keyed, keyed]))
+    planned = world.play(
+        plan_many(producer, producer._routes, ClientSettings(key_hash="java"), [keyed])
+    )
+    assert {call.command.ext_fields["e"] for call in world.calls_of(SEND)} == {"1"}
+    assert {call.command.ext_fields["e"] for call in world.calls_of(BATCH)} == {"1"}
+    assert [group.queue for group in planned.groups] == [MessageQueue("t", "a", 1)]
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -316,6 +344,25 @@ def test_a_one_way_message_asks_for_no_reply() -> None:
     assert world.calls_of(SEND) == []
 
 
+def test_a_one_way_message_goes_to_another_broker_when_one_cannot_be_reached() -> None:
+    world, producer = world_of(TWO_BROKERS)
+    world.dead.add("a:10911")
+    for _ in range(4):
+        world.play(producer.send_oneway(Message(topic="t", body=b"x")))
+    assert {post.address for post in world.posts} == {"b:10911"}
+    assert len(world.posts) == 4
+    assert world.waits == []
+
+
+def test_a_one_way_message_of_a_key_waits_for_its_own_broker_and_gives_up_in_time() -> None:
+    world, producer = world_of({"t": {"a": 1}})
+    world.dead.add("a:10911")
+    with pytest.raises(ConnectionLost, match="dead"):
+        world.play(producer.send_oneway(Message(topic="t", body=b"x", ordering_key="k")))
+    assert len(world.waits) == 2
+    assert world.posts == []
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -326,6 +373,9 @@ def test_a_one_way_message_asks_for_no_reply() -> None:
         {"pull_suspend_seconds": 40.0},
         {"body_size_max": 16 * 1024 * 1024},
         {"body_size_max": 1000, "batch_size_max": 1001},
+        {"compress_from": 0},
+        {"key_hash": "md5"},
+        {"backoff_seconds_max": 0.0},
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object]) -> None:

@@ -1,14 +1,17 @@
 """Sending when brokers are slow, busy or hang, and what is too large to be sent at all."""
 
+from functools import partial
+
 import pytest
-from tests.client.script import says
+from tests.client.script import fails, route_table, says
 from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, addresses, world_of
 
 from reliable_mq.client.flow import Call
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.queue_choice import Turns
 from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
-from reliable_mq.errors import BrokerBusy, MessageRefused, RequestTimeout
+from reliable_mq.errors import BrokerBusy, ConnectionLost, MessageRefused, RequestTimeout
 from reliable_mq.message import Message, MessageQueue
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command
@@ -43,16 +46,55 @@ def test_a_try_that_nobody_else_could_make_has_all_the_time_there_is() -> None:
         assert [call.timeout for call in world.calls_of(SEND)] == [3.0]
 
 
-def test_busy_brokers_are_given_longer_and_longer_when_all_of_them_are() -> None:
-    world, producer = world_of(TWO_BROKERS, ClientSettings(retries=4, backoff_seconds=0.01))
+def repeated(byte: int, count: int) -> bytes:
+    return bytes([byte]) * count
+
+
+@pytest.mark.parametrize("chance", [0x00, 0x80, 0xFF])
+def test_busy_brokers_are_given_longer_and_longer_when_all_of_them_are(chance: int) -> None:
+    """Any part of the longest pause: who met them busy together does not come back together."""
+    settings = ClientSettings(retries=5, backoff_seconds=0.01, backoff_seconds_max=0.5)
+    world, _ = world_of(TWO_BROKERS)
+    producer = Producer(settings, route_table(), partial(repeated, chance))
     world.answers[SEND] = says(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy")
     with pytest.raises(BrokerBusy, match="OVERLOAD") as caught:
         world.play(producer.send(Message(topic="t", body=b"x")))
     assert caught.value.retryable
     assert len(set(addresses(world)[:2])) == 2, "the other one is tried at once"
-    assert len(world.waits) == 3
-    for at, pause in enumerate(world.waits, start=1):
-        assert 0.5 * 0.01 * 4**at <= pause <= 0.01 * 4**at
+    longest = [0.04, 0.16, 0.5, 0.5]
+    assert world.waits == pytest.approx([each * chance / 0xFF for each in longest])
+
+
+@pytest.mark.parametrize("code", [2, 14, 215])
+def test_every_way_to_say_busy_is_waited_for(code: int) -> None:
+    world, producer = world_of({"t": {"a": 1}})
+    world.answers[SEND] = says(code, remark="busy")
+    with pytest.raises(BrokerBusy):
+        world.play(producer.send(Message(topic="t", body=b"x")))
+    assert len(world.waits) == 2
+    assert len(addresses(world)) == 3
+
+
+def test_a_broker_that_is_not_busy_is_given_at_least_half_of_the_pause() -> None:
+    """One that was lost needs its time to come back: a pause of nothing would waste the try."""
+    for chance in (0x00, 0xFF):
+        world, _ = world_of({"t": {"a": 1}})
+        producer = Producer(ClientSettings(), route_table(), partial(repeated, chance))
+        world.answers[SEND] = fails(ConnectionLost("gone"))
+        with pytest.raises(ConnectionLost):
+            world.play(producer.send(Message(topic="t", body=b"x")))
+        share = 0.5 if chance else 1.0
+        assert world.waits == pytest.approx([0.05 * share, 0.2 * share])
+
+
+def test_nobody_waits_for_a_try_that_there_is_no_time_for() -> None:
+    settings = ClientSettings(backoff_seconds=10.0, backoff_seconds_max=10.0)
+    world, producer = world_of({"t": {"a": 1}}, settings)
+    world.answers[SEND] = fails(ConnectionLost("gone"))
+    with pytest.raises(ConnectionLost):
+        world.play(producer.send(Message(topic="t", body=b"x"), timeout=3.0))
+    assert world.waits == []
+    assert len(addresses(world)) == 1
 
 
 def test_the_least_bad_of_bad_brokers_is_chosen() -> None:

@@ -62,7 +62,7 @@ def flows(world: World) -> TransactionFlows:
     world.play(routes.of("t"))
     world.calls.clear()
     producer = Producer(settings, routes, random_bytes)
-    return TransactionFlows(settings, routes, producer, random_bytes)
+    return TransactionFlows(settings, routes, producer)
 
 
 def half(name: str = "m", *, key: str = "", asked_by: str = "", queue_id: int = 1) -> Half:
@@ -185,7 +185,7 @@ def test_a_half_of_a_broker_that_nobody_knows_cannot_be_ended(
 def test_a_half_of_another_client_is_ended_by_the_route_of_its_topic(world: World) -> None:
     settings = ClientSettings()
     routes = route_table(settings)
-    flows = TransactionFlows(settings, routes, Producer(settings, routes, random_bytes), bytes)
+    flows = TransactionFlows(settings, routes, Producer(settings, routes, random_bytes))
 
     (result,) = world.play(flows.commit_many([half(asked_by="a:10911")]))
 

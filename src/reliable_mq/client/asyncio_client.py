@@ -4,15 +4,13 @@ Everything that decides lives in the flows, and what drives them in `asyncio_eng
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Literal, Protocol, Self
 
 from reliable_mq.client.administering import admin
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
-from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
@@ -26,17 +24,10 @@ from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
-from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
-from reliable_mq.client.sending.batching import Group, plan_many
-from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.thread_in_flight import InFlight
-from reliable_mq.client.sending.transaction import TransactionFlows
+from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.message import Message, MessageQueue, SendResult
-from reliable_mq.wire.codes import RequestCode
-
-T = TypeVar("T")
+from reliable_mq.message import MessageQueue
 
 DEFAULT_SETTINGS = ClientSettings()
 
@@ -48,7 +39,7 @@ class Reader(Protocol):
         """Give up what it reads."""
 
 
-class AsyncClient(AsyncEngine):
+class AsyncClient(AsyncSending):
     """Sends and consumes on one event loop; everything in it shares its connections.
 
     Use it as `async with AsyncClient(...) as client`, or call `start` and `close`. Every verb
@@ -64,22 +55,12 @@ class AsyncClient(AsyncEngine):
 
     def __init__(self, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
         super().__init__(name_servers, settings)
-        self._producer = Producer(settings, self._routes, os.urandom)
-        flows = TransactionFlows(settings, self._routes, self._producer, os.urandom)
-        #: half messages: sent, ended, and answered for
-        self.transactions = AsyncTransactions(
-            flows, self.run, self.membership.produce_everywhere, self.namespace
-        )
-        self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
         self.requests |= ConsumerAnswers(self, self._consumers.get).requests()
         self._budget = FlowBudget(settings.held_total_size_max)
-        self._groups_in_flight = asyncio.Semaphore(settings.batches_in_flight)
         #: topics, groups, offsets, messages and dead letters looked after
         self.admin = AsyncAdmin(self)
-        #: the messages of `send` that are on their way
-        self.in_flight = InFlight(settings.in_flight_count_max, settings.in_flight_size_max)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -89,116 +70,21 @@ class AsyncClient(AsyncEngine):
         await self.close()
 
     async def close(self) -> None:
-        """Close the consumers gracefully, leave the producer groups, end the connections.
+        """Close consumers and batchers gracefully, leave the producer groups, end the connections.
 
-        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. In a
-        forked process this does nothing: all of it is the parent's.
+        Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. What
+        waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
         """
         if self.is_foreign:
             return
         links = self._started()
         readers = [*self._consumers.values(), *self._readers]
         await asyncio.gather(*(reader.close() for reader in readers))
+        await self.close_batchers()
         await self.stop_daemons()
         await self.transactions.close()
         await self.membership.farewell()
         await links.close()
-
-    async def send(
-        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send one message and return where it is stored.
-
-        It waits for a place while `in_flight_count_max` messages are on their way, or
-        `in_flight_size_max` bytes of bodies.
-
-        Args:
-            message: what to send.
-            timeout: seconds for the wait and all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
-            TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
-            Unavailable: when no broker takes it in time. It may be stored all the same.
-            ProtocolError: when the answer does not read. It may be stored all the same.
-        """
-        size = size_of(message)
-        if not self.in_flight.take(size):
-            begun = time.monotonic()
-            await self.in_flight.wait(size, timeout)
-            timeout -= time.monotonic() - begun
-        try:
-            return await self.send_unbounded(message, timeout=timeout, queue=queue)
-        finally:
-            self.in_flight.give(size)
-
-    async def send_unbounded(
-        self, message: Message, *, timeout: float, queue: MessageQueue | None
-    ) -> SendResult:
-        """Send a message whose caller has a place in `in_flight`, and gives it back."""
-        self._sends()
-        names = self.namespace
-        message, queue = names.whole_message(message), names.whole_queue(queue)
-        return names.own_result(
-            await self.run(self._producer.send(message, timeout=timeout, queue=queue))
-        )
-
-    async def send_oneway(self, message: Message) -> None:
-        """Send one message and ask for no answer: nobody will know whether it is stored.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is.
-            Unavailable: when no broker can be reached.
-        """
-        self._sends()
-        await self.run(self._producer.send_oneway(self.namespace.whole_message(message)))
-
-    async def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-    ) -> SendResult:
-        """Send messages of one topic to one queue in one request, all or none.
-
-        The result is the first message's; its ids are those of all, joined by commas.
-
-        Args:
-            messages: of one topic, without delays; with ordering keys of one queue.
-            timeout: seconds for all tries together.
-            queue: the queue to use; by default the ordering keys or the turn choose.
-
-        Raises:
-            MessageRefused: when they cannot be sent together, or are too large together.
-            RemoteError: when the broker refuses them.
-            Unavailable: when no broker takes them in time. They may be stored all the same.
-        """
-        self._sends()
-        names = self.namespace
-        messages, queue = names.whole_messages(messages), names.whole_queue(queue)
-        return names.own_result(
-            await self.run(self._producer.send_batch(messages, timeout=timeout, queue=queue))
-        )
-
-    async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages of any topics in few requests, several on their way at once.
-
-        The order of each ordering key is kept: when a message cannot be sent, later ones of its
-        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
-        place in the result holds the error.
-        """
-        self._sends()
-        messages = self.namespace.whole_messages(messages)
-        plan = await self.run(plan_many(self._producer, self._routes, self.settings, messages))
-        outcomes: dict[int, SendResult | Exception] = dict(plan.failures)
-        for group, results in zip(
-            plan.groups, await asyncio.gather(*map(self._send_group, plan.groups)), strict=True
-        ):
-            outcomes.update(zip(group.positions, results, strict=True))
-        return [outcomes[position] for position in range(len(messages))]
 
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
         """Begin to read for a consumer group and return the running consumer.
@@ -372,17 +258,3 @@ class AsyncClient(AsyncEngine):
     def _offsets_of(self, group: str) -> FileOffsets:
         host = self.client_id.partition("@")[0]
         return FileOffsets.of_group(group, host, self.settings)
-
-    async def _send_group(self, group: Group) -> list[SendResult | Exception]:
-        async with self._groups_in_flight:
-            results = await self.run(self._producer.send_in_order(group.batches, group.queue))
-        return self.namespace.own_results(results)
-
-    def _sends(self) -> None:
-        self.membership.produce(self.settings.producer_group)
-
-
-def size_of(message: Message) -> int:
-    """Return how much room a message takes; what is no message is refused later, with reasons."""
-    body: object = message.body
-    return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.sending.queue_choice import KEY_HASHES
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     FRAME_SIZE_MAX,
@@ -12,10 +13,12 @@ from reliable_mq.limits import (
     PULL_COUNT_MAX,
     PULL_SIZE_MAX,
 )
+from reliable_mq.wire.compression import KINDS, how_to_install, is_installed
 
 BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
 """What is left of a frame for a body, whatever its header says."""
 INSTANCE_NAME_LENGTH_MAX = 100
+NO_COMPRESSION = "none"
 
 _NAMESPACE = re.compile(r"[0-9A-Za-z_-]*")
 _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}})?", re.ASCII)
@@ -51,14 +54,22 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: a try that another broker could make as well is given up after so long, when more are left;
     #: the time-out divided by the tries that are left, if that is longer
     try_timeout: float = 1.0
-    #: the first pause before a broker that is busy is tried again; each is four times the last, and
-    #: up to the half shorter, by chance
+    #: the first pause before the same broker is tried again; each may be four times the last, up to
+    #: the longest. After "busy" it is any part of that, by chance, else up to the half shorter
     backoff_seconds: float = 0.05
+    backoff_seconds_max: float = 2.0
+    #: which queue an ordering key leads to: "crc32", or "java" for a topic to which Java producers
+    #: send the same keys (`SelectMessageQueueByHash`); a change moves the keys of a topic
+    key_hash: str = "crc32"
     #: turn away for a while from brokers that were slow or did not answer
     avoids_slow_brokers: bool = True
     #: larger bodies, and batches with a larger sum, are refused before they are sent
     body_size_max: int = MESSAGE_BODY_SIZE_MAX
-    #: messages that `send` and `send_async` keep on their way, and bytes of their bodies
+    #: what bodies are compressed by: "none", "zlib", or "lz4" and "zstd", which are extras
+    compression: str = "none"
+    #: smaller bodies are left as they are, and those of batches
+    compress_from: int = 4096
+    #: messages that a client keeps on their way, and bytes of their bodies
     in_flight_count_max: int = 10_000
     in_flight_size_max: int = 64 * 1024 * 1024
     #: how many batches `send_many` keeps on their way
@@ -113,6 +124,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if value < 0 or (value == 0 and name != "retries"):
                 raise ConfigurationError(f"{name} is {value}: it must be positive")
+        _check_sending(self.key_hash, self.compression)
         if self.body_size_max > BODY_SIZE_LIMIT:
             raise ConfigurationError(
                 f"body_size_max is {self.body_size_max}: a frame holds {BODY_SIZE_LIMIT} at most"
@@ -143,3 +155,18 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"instance_name is {self.instance_name!r}: use 0..{INSTANCE_NAME_LENGTH_MAX} of"
                 " a-z A-Z 0-9 _ - . #, the first no dot"
             )
+
+
+def _check_sending(key_hash: str, compression: str) -> None:
+    if key_hash not in KEY_HASHES:
+        raise ConfigurationError(f"key_hash is {key_hash!r}: use one of {', '.join(KEY_HASHES)}")
+    if compression == NO_COMPRESSION:
+        return
+    if compression not in KINDS:
+        raise ConfigurationError(
+            f"compression is {compression!r}: use one of {NO_COMPRESSION}, {', '.join(KINDS)}"
+        )
+    if not is_installed(compression):
+        raise ConfigurationError(
+            f"compression is {compression!r}, which is not installed: {how_to_install(compression)}"
+        )

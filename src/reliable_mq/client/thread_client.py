@@ -1,11 +1,10 @@
 """The synchronous face: the same verbs as `AsyncClient`, over a loop in a background thread."""
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from typing import Literal, Self
 
 from reliable_mq.client.administering.thread_admin import Admin
-from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient, size_of
+from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
@@ -14,10 +13,11 @@ from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
 from reliable_mq.client.consuming.thread_pulling import PullConsumer
 from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
+from reliable_mq.client.sending.thread_sending import ThreadSending
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ReliableMQError, UsageError
-from reliable_mq.message import Decision, Message, MessageQueue, SendResult
+from reliable_mq.errors import ReliableMQError
+from reliable_mq.message import Decision, Message, MessageQueue
 from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 
 Check = Callable[[CheckBack], Decision]
@@ -70,7 +70,7 @@ class PushConsumer:
         self._thread.run(self._consumer.close())
 
 
-class Client:
+class Client(ThreadSending):
     """Sends and consumes without an event loop of the caller's own; may be used by many threads.
 
     Use it as `with Client(...) as client`, or call `start` and `close`. Every verb raises
@@ -86,7 +86,7 @@ class Client:
 
     def __init__(self, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
         self._client = AsyncClient(name_servers, settings=settings)
-        self._thread: LoopThread | None = None
+        super().__init__(self._client)
         self._consumers: list[PushConsumer] = []
         self._checkers: list[Threads] = []
         #: topics, groups, offsets, messages and dead letters looked after
@@ -121,115 +121,22 @@ class Client:
         self._thread = thread
 
     def close(self) -> None:
-        """Close the consumers gracefully, end the connections and the background thread.
+        """Close consumers and batchers gracefully, end the connections and the background thread.
 
         In a forked process this does nothing: all of it is the parent's.
         """
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is None or thread.is_foreign:
             return
         try:
             for consumer in self._consumers:
-                consumer.close()
+                consumer.close()  # its handlers may still send
             thread.run(self._client.close())
         finally:
+            self._thread = None
             thread.close()
             for threads in self._checkers:
                 threads.close()
-
-    def send(
-        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send one message and return where it is stored.
-
-        It waits for a place while `in_flight_count_max` messages are on their way, or
-        `in_flight_size_max` bytes of bodies.
-
-        Args:
-            message: what to send.
-            timeout: seconds for the wait and all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
-            TooManyInFlight: when no place is free in time. Nothing was sent.
-            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
-            Unavailable: when no broker takes it in time. It may be stored all the same.
-            ProtocolError: when the answer does not read. It may be stored all the same.
-        """
-        return self._started().run(self._client.send(message, timeout=timeout, queue=queue))
-
-    def send_async(
-        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
-    ) -> Future[SendResult]:
-        """Begin to send one message and return a future of where it is stored.
-
-        A producer that is faster than its brokers is held up here: the call waits for a place
-        while `in_flight_count_max` messages are on their way, or `in_flight_size_max` bytes.
-
-        Args:
-            message: what to send.
-            timeout: seconds for the wait, and again for all tries together.
-            queue: the queue to use; by default the ordering key or the turn chooses.
-
-        Raises:
-            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
-                `AsyncClient.send` are the future's.
-        """
-        thread, size = self._started(), size_of(message)
-        in_flight = self._client.in_flight
-        if not in_flight.take(size):
-            in_flight.block(size, timeout)
-        try:
-            sending = self._client.send_unbounded(message, timeout=timeout, queue=queue)
-            future = thread.submit(sending)
-        except UsageError:  # the client is closed
-            in_flight.give(size)
-            raise
-        # Not by the coroutine itself: one that is cancelled before it begins does nothing.
-        future.add_done_callback(lambda _: in_flight.give(size))
-        return future
-
-    def send_oneway(self, message: Message) -> None:
-        """Send one message and ask for no answer: nobody will know whether it is stored.
-
-        Raises:
-            MessageRefused: when the message cannot be sent as it is.
-            Unavailable: when no broker can be reached.
-        """
-        self._started().run(self._client.send_oneway(message))
-
-    def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-    ) -> SendResult:
-        """Send messages of one topic to one queue in one request, all or none.
-
-        The result is the first message's; its ids are those of all, joined by commas.
-
-        Args:
-            messages: of one topic, without delays; with ordering keys of one queue.
-            timeout: seconds for all tries together.
-            queue: the queue to use; by default the ordering keys or the turn choose.
-
-        Raises:
-            MessageRefused: when they cannot be sent together, or are too large together.
-            RemoteError: when the broker refuses them.
-            Unavailable: when no broker takes them in time. They may be stored all the same.
-        """
-        return self._started().run(self._client.send_batch(messages, timeout=timeout, queue=queue))
-
-    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
-        """Send messages of any topics in few requests, several on their way at once.
-
-        The order of each ordering key is kept: when a message cannot be sent, later ones of its
-        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
-        place in the result holds the error.
-        """
-        return self._started().run(self._client.send_many(messages))
 
     def join_transactions(self, group: str, check: Check) -> None:
         """Answer for the half messages of a producer group, whoever of it sent them.
@@ -371,8 +278,3 @@ class Client:
             RemoteError, Unavailable: when none tells.
         """
         return self._started().run(self._client.topic_route(topic))
-
-    def _started(self) -> LoopThread:
-        if self._thread is None:
-            raise UsageError("this client is not started: use it in `with`, or call start()")
-        return self._thread

@@ -58,16 +58,22 @@ class LoopThread:
             ForkedClient: when another process has started the thread, of which this is a fork.
             UsageError: when the loop is closed, or something has ended its thread.
         """
-        if self.is_foreign:
+        try:
+            self._refuse_dead()
+        except UsageError:
             coroutine.close()
-            raise ForkedClient(
-                f"this client was started in process {self._process} and is used in {os.getpid()}:"
-                " make and start a client there, after the fork"
-            )
-        if not self.is_alive:
-            coroutine.close()
-            raise UsageError("this client is closed: make a new one")
+            raise
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, function: Callable[..., object], *words: object) -> None:
+        """Call a function on the loop, behind what was submitted before; nobody hears of its end.
+
+        Raises:
+            ForkedClient: when another process has started the thread, of which this is a fork.
+            UsageError: when the loop is closed, or something has ended its thread.
+        """
+        self._refuse_dead()
+        self._loop.call_soon_threadsafe(function, *words)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result; it is cancelled when the wait is.
@@ -96,6 +102,15 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _refuse_dead(self) -> None:
+        if self.is_foreign:
+            raise ForkedClient(
+                f"this client was started in process {self._process} and is used in {os.getpid()}:"
+                " make and start a client there, after the fork"
+            )
+        if not self.is_alive:
+            raise UsageError("this client is closed: make a new one")
 
     def _leave_to_parent(self) -> None:
         """Keep a forked child from closing descriptors of the loop: the parent waits on them."""

@@ -97,6 +97,7 @@ class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
     queue_id: I32
     queue_offset: I64
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
 
 class PullMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):

@@ -7,10 +7,10 @@ from tests.simulation.kinds.groups import PRODUCERS
 from tests.simulation.model import Model
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
-from reliable_mq.broker_core.requests.timed import read_recall_handle
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import RecallMessageHeader
+from reliable_mq.wire.recall_handle import decode_recall_handle
 
 _TAG = "_RECALL_TAG_"
 _BODY = b"0"
@@ -34,7 +34,7 @@ class Recall:
 
     def expect(self, model: Model, asked: Asked) -> list[Expected]:
         header = RecallMessageHeader.decode(asked.command.ext_fields)
-        handle = read_recall_handle(header.recall_handle)
+        handle = decode_recall_handle(header.recall_handle)
         assert handle is not None
         if header.topic not in model.tables.topics or int(handle.time) <= asked.now_ms:
             return []

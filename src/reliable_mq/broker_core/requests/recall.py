@@ -5,11 +5,7 @@ Source: Apache RocketMQ `RecallMessageProcessor`.
 
 from reliable_mq.broker_core.delivery.timed_message import delete_key
 from reliable_mq.broker_core.requests.refusal import Refused
-from reliable_mq.broker_core.requests.timed import (
-    java_long,
-    put_into_wheel,
-    read_recall_handle,
-)
+from reliable_mq.broker_core.requests.timed import java_long, put_into_wheel
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.wire.codes import ResponseCode
@@ -25,6 +21,7 @@ from reliable_mq.wire.properties import (
     UNIQ_KEY,
     encode_properties,
 )
+from reliable_mq.wire.recall_handle import decode_recall_handle
 
 _TAG = "_RECALL_TAG_"
 
@@ -60,7 +57,7 @@ def _deletion(
         raise Refused(
             ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
         )
-    handle = read_recall_handle(header.recall_handle)
+    handle = decode_recall_handle(header.recall_handle)
     if handle is None:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
     if handle.topic != header.topic:

@@ -2,14 +2,11 @@
 
 Receives the message and its properties; changes both, so that the message waits in the topic of
 the wheel; refuses what lies too far ahead, in Apache's words.
-Source: Apache RocketMQ `HookUtils`, `SendMessageProcessor`, `RecallMessageHandle`.
+Source: Apache RocketMQ `HookUtils`, `SendMessageProcessor`.
 """
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from reliable_mq.broker_core.names import TIMER_TOPIC, can_wait, is_retry_topic
 from reliable_mq.broker_core.requests.refusal import Refused, too_large
@@ -30,22 +27,13 @@ from reliable_mq.wire.properties import (
     decode_properties,
     encode_properties,
 )
+from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
 TIMER_WISHES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """What a producer may ask with, in the order in which it counts."""
 
 _NOTES_SIZE = 128  # what is added when the message is delivered
 _JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_VERSION = "v1"
-
-
-class RecallHandle(NamedTuple):
-    """Which timed message is meant: `time` is an instant in its slot, in milliseconds, as text."""
-
-    topic: str
-    broker: str
-    time: str
-    unique_key: str
 
 
 def is_timed(properties: Mapping[str, str]) -> bool:
@@ -123,18 +111,5 @@ def recall_handle(state: BrokerState, message: StoredMessage) -> str:
     topic = properties.get(REAL_TOPIC, "")
     if out_ms is None or not topic or is_retry_topic(topic):
         return ""
-    fields = (_VERSION, topic, state.config.broker_name, str(out_ms + 1), properties[UNIQ_KEY])
-    return base64.urlsafe_b64encode(" ".join(fields).encode()).decode()
-
-
-def read_recall_handle(text: str) -> RecallHandle | None:
-    """Return what a handle says, or None when it is none."""
-    try:
-        padding = "" if text.endswith("=") else "=" * (-len(text) % 4)
-        raw = base64.b64decode(text + padding, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    version, *fields = raw.decode("utf-8", "replace").split(" ")
-    if version != _VERSION or len(fields) < 4:
-        return None
-    return RecallHandle(*fields[:4])
+    handle = RecallHandle(topic, state.config.broker_name, str(out_ms + 1), properties[UNIQ_KEY])
+    return encode_recall_handle(handle)

@@ -11,15 +11,16 @@ from reliable_mq.client.connecting.routes import MASTER_ID, Broker
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import expression_of, expression_type
-from reliable_mq.client.consuming.received import received, unpacked, with_tags
+from reliable_mq.client.consuming.received import received, unpack, with_tags
 from reliable_mq.client.consuming.settling import dead_letter
 from reliable_mq.client.flow import Flow, call, now
-from reliable_mq.errors import ProtocolError, RecordError, RemoteError, Unavailable
+from reliable_mq.errors import ProtocolError, RemoteError, Unavailable
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.headers import PullMessageHeader, PullResultHeader
-from reliable_mq.wire.record import COMPRESSED, iter_records
+from reliable_mq.wire.record import iter_records
 from reliable_mq.wire.remote_faults import remote_error
 
 log = logging.getLogger(__name__)
@@ -163,23 +164,18 @@ def _read(
     One that cannot be unpacked may become a dead letter. What is unpacked to more than was asked
     for is enough: the rest of the pull is left, to be pulled again.
     """
+    records = list(iter_records(body))
+    size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_size_max)
+    count, faults = yield from unpack(records, size_max, group.settings.pull_size)
+    if count < len(records):
+        next_offset = records[count].queue_offset
     messages: list[ReceivedMessage] = []
-    size = 0
-    for record in iter_records(body):
-        if size >= group.settings.pull_size:
-            next_offset = record.queue_offset
-            break
+    for at, record in enumerate(records[:count]):
         message = received(record, assigned.queue)
-        if record.sys_flag & COMPRESSED:
-            try:
-                record.body = unpacked(record)
-            except RecordError as error:
-                if not group.subscription.takes_faulty:
-                    yield from dead_letter(group, message, str(error))
-                    continue
-                message = msgspec.structs.replace(message, fault=str(error))
-            else:
-                message = received(record, assigned.queue)
+        if at in faults:
+            if not group.subscription.takes_faulty:
+                yield from dead_letter(group, message, faults[at])
+                continue
+            message = msgspec.structs.replace(message, fault=faults[at])
         messages.append(message)
-        size += len(message.body)
     return with_tags(messages, group.tags[assigned.queue.topic]), next_offset

@@ -4,17 +4,19 @@ A message that comes from a retry topic gets its own topic back. Bodies that oth
 compressed are unpacked here. Source: Apache RocketMQ `MessageDecoder`, `MessageSysFlag`.
 """
 
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from reliable_mq.client.consuming.subscription import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     is_legal_name,
 )
+from reliable_mq.client.flow import Flow, work
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.wire.compression import decompress
 from reliable_mq.wire.message_id import encode_offset_message_id, ledger_id
 from reliable_mq.wire.properties import (
     KEYS,
@@ -26,9 +28,8 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import COMPRESSED, Record
 
-_COMPRESSION_MASK = 0x700
-_ZLIB_KINDS = (0x000, 0x300)  # 0: clients from before there was a choice
-_NAMES = {0x100: "LZ4", 0x200: "ZSTD"}
+_WORK_SIZE_MIN = 16 * 1024
+"""More bytes than this are unpacked where they hold up nobody else."""
 
 
 def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
@@ -70,25 +71,45 @@ def received(record: Record, queue: MessageQueue) -> ReceivedMessage:
     )
 
 
-def unpacked(record: Record) -> bytes:
+def unpacked(record: Record, size_max: int = MESSAGE_BODY_SIZE_MAX) -> bytes:
     """Return the body as it was before its producer compressed it, if it did.
 
     Raises:
-        RecordError: when it is compressed by something else than zlib, damaged, or unpacks to more
-            than a message may hold.
+        RecordError: when it is damaged, unpacks to more than `size_max` bytes, or was compressed by
+            what is not installed here.
     """
     if not record.sys_flag & COMPRESSED:
         return record.body
-    kind = record.sys_flag & _COMPRESSION_MASK
-    if kind not in _ZLIB_KINDS:
-        raise RecordError(f"a body compressed with {_NAMES.get(kind, kind)} cannot be unpacked")
-    try:
-        body = zlib.decompressobj().decompress(record.body, MESSAGE_BODY_SIZE_MAX + 1)
-    except zlib.error as error:
-        raise RecordError(f"a compressed body is damaged: {error}") from error
-    if len(body) > MESSAGE_BODY_SIZE_MAX:
-        raise RecordError(f"a compressed body unpacks to more than {MESSAGE_BODY_SIZE_MAX} bytes")
-    return body
+    return decompress(record.body, record.sys_flag, size_max)
+
+
+def unpack(
+    records: Sequence[Record], size_max: int, enough: int
+) -> Flow[tuple[int, dict[int, str]]]:
+    """Unpack the bodies of `records` in their places, until that makes `enough` bytes.
+
+    Returns how many are unpacked, from the first, and what is wrong with those that cannot be, by
+    position; they stay as they are stored.
+    """
+    job = partial(_unpack, records, size_max, enough)
+    packed = sum(len(record.body) for record in records if record.sys_flag & COMPRESSED)
+    if packed < _WORK_SIZE_MIN:
+        return job()
+    return (yield from work(job))
+
+
+def _unpack(records: Sequence[Record], size_max: int, enough: int) -> tuple[int, dict[int, str]]:
+    faults: dict[int, str] = {}
+    size = 0
+    for at, record in enumerate(records):
+        if size >= enough:
+            return at, faults
+        try:
+            record.body = unpacked(record, size_max)
+        except RecordError as error:
+            faults[at] = str(error)
+        size += len(record.body)
+    return len(records), faults
 
 
 def with_tags(messages: Iterable[ReceivedMessage], tags: frozenset[str]) -> list[ReceivedMessage]:

@@ -39,37 +39,40 @@ def plan(
     *,
     count_max: int,
     size_max: int,
+    goes_alone: Callable[[Letter], bool] = lambda out: out.message.is_delayed,
+    queue_of: Callable[[str, Sequence[MessageQueue]], MessageQueue] = queue_of_key,
 ) -> list[Group]:
     """Return the groups for `items`: pairs of a position and its letter.
 
     Messages with an ordering key stay in order within the group of their key's queue. Messages
-    without one are spread over the queues of their topic. A delayed message goes alone, because a
-    batch cannot hold it.
+    without one are spread over the queues of their topic.
 
     Args:
         items: what to send.
         queues_of: returns the writable queues of a topic.
         count_max: messages in a batch at most.
         size_max: bytes in a batch at most; a larger message goes alone.
+        goes_alone: whether a batch cannot hold a message for what it is.
+        queue_of: returns the queue that an ordering key leads to.
     """
     bound: dict[MessageQueue, list[Item]] = {}
     free: dict[str, list[Item]] = {}
     groups: list[Group] = []
     for item in items:
         message = item[1].message
-        if message.delay_level and not message.ordering_key:
+        if not message.ordering_key and goes_alone(item[1]):
             groups.append(Group(None, ((item[1],),), (item[0],)))
         elif message.ordering_key:
-            home = queue_of_key(message.ordering_key, queues_of(message.topic))
+            home = queue_of(message.ordering_key, queues_of(message.topic))
             bound.setdefault(home, []).append(item)
         else:
             free.setdefault(message.topic, []).append(item)
     for home, row in bound.items():
-        groups.append(_group(home, _cut(row, count_max, size_max)))
+        groups.append(_group(home, _cut(row, count_max, size_max, goes_alone)))
     for topic, row in free.items():
         share = -(-len(row) // len(queues_of(topic)))
         share = min(max(share, SPREAD_COUNT_MIN), count_max)
-        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max)]
+        groups += [_group(None, [batch]) for batch in _cut(row, share, size_max, goes_alone)]
     return groups
 
 
@@ -81,18 +84,22 @@ def _group(queue: MessageQueue | None, batches: list[list[Item]]) -> Group:
     )
 
 
-def _cut(row: Sequence[Item], count_max: int, size_max: int) -> list[list[Item]]:
+def _cut(
+    row: Sequence[Item], count_max: int, size_max: int, goes_alone: Callable[[Letter], bool]
+) -> list[list[Item]]:
     batches: list[list[Item]] = []
     size = 0
+    after_single = False
     for item in row:
         out = item[1]
-        alone = bool(out.message.delay_level)
+        alone = goes_alone(out)
         full = not batches or len(batches[-1]) >= count_max or size + out.batch_size > size_max
-        if full or alone or batches[-1][-1][1].message.delay_level:
+        if full or alone or after_single:
             batches.append([])
             size = 0
         batches[-1].append(item)
         size += out.batch_size
+        after_single = alone
     return batches
 
 
@@ -137,5 +144,7 @@ def plan_many(
         queues.__getitem__,
         count_max=settings.batch_count_max,
         size_max=settings.batch_size_max,
+        goes_alone=producer.goes_alone,
+        queue_of=producer.queue_of,
     )
     return Plan(groups, failures)

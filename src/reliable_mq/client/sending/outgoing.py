@@ -10,6 +10,7 @@ import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.sending.timed import check_times, timer_properties
 from reliable_mq.errors import MessageRefused, ProtocolError
 from reliable_mq.limits import (
     DELAY_LEVEL_SECONDS,
@@ -80,6 +81,8 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
+    if message.is_timed:
+        check_times(message)
     if any(" " in key for key in message.keys):
         raise MessageRefused("a message key holds a space, which separates keys")
     for name, value in message.properties.items():
@@ -88,6 +91,12 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
     taken = _OWN_FIELDS.intersection(message.properties)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
+
+
+def size_of(message: Message) -> int:
+    """Return how much room a message takes; what is no message is refused later, with reasons."""
+    body: object = message.body
+    return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
 
 
 def named(message: Message, now_ms: int, random_bytes: Callable[[int], bytes]) -> Message:
@@ -114,6 +123,8 @@ def properties_of(message: Message) -> bytes:
         properties[SHARDING_KEY] = message.ordering_key
     if message.delay_level:
         properties[DELAY] = str(message.delay_level)
+    if message.is_timed:
+        properties |= timer_properties(message)
     encoded = encode_properties(properties)
     if len(encoded) > PROPERTIES_SIZE_MAX:
         raise MessageRefused(
@@ -123,10 +134,20 @@ def properties_of(message: Message) -> bytes:
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A checked message with its id and its stored properties."""
+    """A checked message with its id and its stored properties.
+
+    `packed` is its body as it travels when it is compressed, `packing` the flags that say by what.
+    """
 
     message: Message
     properties: bytes
+    packed: bytes | None = None
+    packing: int = 0
+
+    @property
+    def body(self) -> bytes:
+        """The body as it travels."""
+        return self.message.body if self.packed is None else self.packed
 
     @property
     def batch_size(self) -> int:
@@ -180,6 +201,7 @@ class Sender(msgspec.Struct, frozen=True):
         sys_flag: int = 0,
         reconsume_times: int = 0,
         max_reconsume_times: int | None = None,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Command:
         """Return the request that sends one message."""
         header = SendMessageHeaderV2(
@@ -188,7 +210,7 @@ class Sender(msgspec.Struct, frozen=True):
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=self.new_topic_queues,
             queue_id=queue.queue_id,
-            sys_flag=sys_flag,
+            sys_flag=sys_flag | out.packing,
             born_timestamp=now_ms,
             flag=out.message.flag,
             properties=out.properties.decode(),
@@ -197,9 +219,7 @@ class Sender(msgspec.Struct, frozen=True):
             max_reconsume_times=max_reconsume_times,
             batch=False,
         )
-        return request(
-            RequestCode.SEND_MESSAGE_V2, header.to_ext(), out.message.body, oneway=oneway
-        )
+        return request(code, header.to_ext(), out.body, oneway=oneway)
 
     def batch_command(self, batch: Sequence[Letter], queue: MessageQueue, now_ms: int) -> Command:
         """Return the request that sends many messages of one topic to one queue."""
@@ -259,6 +279,7 @@ def read_batch_results(
             offset_message_id=offset_id,
             queue=stored_in,
             queue_offset=header.queue_offset + index,
+            recall_handle=header.recall_handle or "",
         )
         for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
     ]
@@ -273,7 +294,7 @@ def same_topic(messages: Sequence[Message]) -> str:
     topics = {message.topic for message in messages}
     if len(topics) != 1:
         raise MessageRefused(f"a batch has one topic, this one has {sorted(topics)}")
-    if any(message.delay_level for message in messages):
+    if any(message.is_delayed for message in messages):
         raise MessageRefused("a batch cannot hold a delayed message")
     return topics.pop()
 

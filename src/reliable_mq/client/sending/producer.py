@@ -1,16 +1,17 @@
 """Sending: flows that put messages into queues, at the next broker when one fails.
 
 A message with an ordering key has one queue and is tried again there only; any other goes to the
-queues in turn. What a broker may refuse now and take a moment later is tried again; the rest is
-raised at once. Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
+queues in turn. How a request is tried again is `tries`' to say.
+Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`, `tryToCompressMessage`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
-from reliable_mq.client.connecting.routes import Route, RouteTable
-from reliable_mq.client.flow import Flow, Post, Wait, call, now
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.flow import Flow, now, work
 from reliable_mq.client.sending.outgoing import (
     Letter,
     Sender,
@@ -20,49 +21,18 @@ from reliable_mq.client.sending.outgoing import (
     read_result,
     same_topic,
 )
-from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
-from reliable_mq.client.sending.slow_brokers import BUSY_SECONDS, FAILED_SECONDS, SlowBrokers
-from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import (
-    MessageRefused,
-    NotSent,
-    ReliableMQError,
-    RemoteError,
-    RequestTimeout,
-    Unavailable,
-)
+from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.sending.timed import TimerBrokers
+from reliable_mq.client.sending.tries import Bind, Check, Tries
+from reliable_mq.client.settings import NO_COMPRESSION, ClientSettings
+from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError, RemoteError
 from reliable_mq.message import Message, MessageQueue, SendResult
-from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
-from reliable_mq.wire.remote_faults import remote_error
+from reliable_mq.wire.compression import compress, flags_of
 
-#: what `DefaultMQProducer.retryResponseCodes` holds, GO_AWAY included, and a quota that is used up
-RETRY_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-        ResponseCode.FLOW_CONTROL,
-    }
-)
-
-_BUSY_CODES = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-    }
-)
-
-_NOT_WRITABLE = "sending message is forbidden"  # Apache RocketMQ `AbstractSendMessageProcessor`
-
-Bind = Callable[[MessageQueue, int], Command]
-"""Makes the command that sends to a queue, given milliseconds since the epoch."""
+_WORK_SIZE_MIN = 64 * 1024
+"""Larger bodies are compressed where they hold up nobody else."""
 
 
 class Producer:
@@ -71,7 +41,7 @@ class Producer:
     Args:
         settings: time-outs, retries, the producer group.
         routes: the client's routes.
-        random_bytes: returns so many random bytes (message ids, where turns begin).
+        random_bytes: returns so many random bytes (message ids, pauses, where turns begin).
     """
 
     def __init__(
@@ -83,8 +53,8 @@ class Producer:
         self._settings = settings
         self._routes = routes
         self._random_bytes = random_bytes
-        self._slow = SlowBrokers()
-        self._turns = Turns(int.from_bytes(random_bytes(2)))
+        self._tries = Tries(settings, routes, random_bytes)
+        self._timers = TimerBrokers(settings.request_timeout)
         self._sender = Sender(settings.producer_group, settings.new_topic_queues)
 
     def send(
@@ -103,16 +73,21 @@ class Producer:
             Unavailable: when no broker takes it in time. It may be stored all the same.
         """
         instant = yield from now()
-        out = self.prepare(message, instant.epoch_ms)
-        message_id = out.message.message_id
+        out = yield from self.packed(self.prepare(message, instant.epoch_ms))
+        return (yield from self._send_one(out, message.ordering_key, queue, timeout))
 
-        def bind(to: MessageQueue, now_ms: int) -> Command:
-            return self._sender.command(out, to, now_ms)
+    def send_reply(self, message: Message, *, timeout: float) -> Flow[SendResult]:
+        """Send a message that answers another one: its broker brings it to whoever asked.
 
-        reply, stored_in = yield from self.deliver(
-            message.topic, message.ordering_key, queue, timeout, bind
-        )
-        return read_result(reply, message_id, stored_in)
+        Raises:
+            MessageRefused: when the message cannot be sent as it is.
+            RemoteError: when nobody waits for it any more.
+            Unavailable: when no broker takes it in time.
+        """
+        instant = yield from now()
+        out = yield from self.packed(self.prepare(message, instant.epoch_ms))
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        return (yield from self._send_one(out, "", None, timeout, code))
 
     def send_oneway(self, message: Message) -> Flow[None]:
         """Send one message and ask for no answer: nobody will know whether it is stored.
@@ -122,29 +97,24 @@ class Producer:
             Unavailable: when no broker can be reached.
         """
         instant = yield from now()
-        out = self.prepare(message, instant.epoch_ms)
-        route = yield from self._routes.to_send(message.topic)
-        queue = self._choose(route, message.ordering_key, "", instant.seconds)
-        command = self._sender.command(out, queue, instant.epoch_ms, oneway=True)
-        yield Post(self._address(route, queue), command)
+        out = yield from self.packed(self.prepare(message, instant.epoch_ms))
+        bind = partial(self._sender.command, out, oneway=True)
+        check = self._check_of(message)
+        yield from self._tries.post(message.topic, message.ordering_key, bind, check)
 
     def send_retry(
         self, message: Message, *, reconsume_times: int, max_reconsume_times: int
     ) -> Flow[SendResult]:
         """Send a message to a retry topic, as a broker would that takes a message back."""
         instant = yield from now()
-        out = self.prepare(message, instant.epoch_ms)
-
-        def bind(to: MessageQueue, now_ms: int) -> Command:
-            return self._sender.command(
-                out,
-                to,
-                now_ms,
-                reconsume_times=reconsume_times,
-                max_reconsume_times=max_reconsume_times,
-            )
-
-        reply, stored_in = yield from self.deliver(
+        out = yield from self.packed(self.prepare(message, instant.epoch_ms))
+        bind = partial(
+            self._sender.command,
+            out,
+            reconsume_times=reconsume_times,
+            max_reconsume_times=max_reconsume_times,
+        )
+        reply, stored_in = yield from self._tries.call(
             message.topic, "", None, self._settings.request_timeout, bind
         )
         return read_result(reply, out.message.message_id, stored_in)
@@ -169,7 +139,7 @@ class Producer:
         topic = same_topic(messages)
         route = yield from self._routes.to_send(topic)
         keys = {message.ordering_key for message in messages} - {""}
-        homes = {queue_of_key(key, route.writable) for key in keys}
+        homes = {self.queue_of(key, route.writable) for key in keys}
         if len(homes) > 1 and queue is None:
             raise MessageRefused("the ordering keys of a batch belong to different queues")
         instant = yield from now()
@@ -192,18 +162,17 @@ class Producer:
             MessageRefused: when they are too large together.
             RemoteError, Unavailable, ProtocolError: as `send`.
         """
-        if len(batch) > 1:
-            check_batch(batch, self._settings.body_size_max)
-        ids = [out.message.message_id for out in batch]
+        if len(batch) == 1:
+            out = yield from self.packed(batch[0])
+            return [(yield from self._send_one(out, "", queue, timeout))]
+        check_batch(batch, self._settings.body_size_max)
 
         def bind(to: MessageQueue, now_ms: int) -> Command:
-            if len(batch) == 1:
-                return self._sender.command(batch[0], to, now_ms)
             return self._sender.batch_command(batch, to, now_ms)
 
         topic = batch[0].message.topic
-        reply, stored_in = yield from self.deliver(topic, "", queue, timeout, bind)
-        return read_batch_results(reply, ids, stored_in)
+        reply, stored_in = yield from self._tries.call(topic, "", queue, timeout, bind)
+        return read_batch_results(reply, [out.message.message_id for out in batch], stored_in)
 
     def send_in_order(
         self, batches: Sequence[Sequence[Letter]], queue: MessageQueue | None
@@ -214,7 +183,7 @@ class Producer:
         """
         outcomes: list[SendResult | Exception] = []
         for at, batch in enumerate(batches):
-            results = yield from self._send_together(batch, queue)
+            results = yield from self.send_together(batch, queue)
             outcomes += results
             error = next((each for each in results if isinstance(each, Exception)), None)
             if error is not None:
@@ -222,7 +191,7 @@ class Producer:
                 break
         return outcomes
 
-    def _send_together(
+    def send_together(
         self, batch: Sequence[Letter], queue: MessageQueue | None
     ) -> Flow[list[SendResult | Exception]]:
         """Send a batch in one request; one that is illegal, message by message.
@@ -240,7 +209,7 @@ class Producer:
             return [*stored]
         apart: list[SendResult | Exception] = []
         for at, each in enumerate(batch):
-            apart += yield from self._send_together([each], queue)
+            apart += yield from self.send_together([each], queue)
             last = apart[-1]
             if queue is not None and isinstance(last, Exception):
                 apart += _unsent(len(batch) - at - 1, last)
@@ -255,6 +224,25 @@ class Producer:
         """
         return letter(message, now_ms, self._random_bytes, self._settings.body_size_max)
 
+    def queue_of(self, ordering_key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """Return which of a topic's queues an ordering key leads to."""
+        return queue_of_key(ordering_key, queues, self._settings.key_hash)
+
+    def goes_alone(self, out: Letter) -> bool:
+        """Say whether a message cannot share a request: a delayed one, or one to compress."""
+        return out.message.is_delayed or self._is_to_pack(out)
+
+    def packed(self, out: Letter) -> Flow[Letter]:
+        """Return a letter with its body compressed, if it shall be and that makes it smaller."""
+        if not self._is_to_pack(out):
+            return out
+        body, kind = out.message.body, self._settings.compression
+        pack = partial(compress, body, kind)
+        packed = (yield from work(pack)) if len(body) > _WORK_SIZE_MIN else pack()
+        if len(packed) >= len(body):
+            return out
+        return msgspec.structs.replace(out, packed=packed, packing=flags_of(kind))
+
     def deliver(
         self,
         topic: str,
@@ -263,103 +251,38 @@ class Producer:
         timeout: float,
         bind: Bind,
     ) -> Flow[tuple[Command, MessageQueue]]:
-        """Send what `bind` makes for a queue until a broker answers; return answer and queue.
+        """Send what `bind` makes for a queue until a broker answers; see `Tries.call`."""
+        return (yield from self._tries.call(topic, ordering_key, queue, timeout, bind))
 
-        Raises:
-            RemoteError: when the last try was refused by a code that may pass.
-            Unavailable: when no broker answers in time.
-        """
-        instant = yield from now()
-        deadline = instant.seconds + timeout
-        bound = queue is not None or bool(ordering_key)
-        avoid = ""
-        failure: ReliableMQError = RequestTimeout(f"no time is left to send to topic {topic}")
-        for attempt in range(1 + self._settings.retries):
-            if instant.seconds >= deadline:
-                break
-            tried = ""
-            try:
-                route = yield from self._routes.to_send(topic)
-                chosen = queue or self._choose(route, ordering_key, avoid, instant.seconds)
-                avoid = tried = chosen.broker_name
-                address = self._address(route, chosen)
-                left = self._share(route, chosen, deadline - instant.seconds, attempt, bound=bound)
-                reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
-                begun, instant = instant.seconds, (yield from now())
-                self._note(chosen, reply.code, instant.seconds - begun, instant.seconds)
-                if reply.code not in RETRY_CODES:
-                    return reply, chosen
-                failure = remote_error(reply.code, reply.remark)
-                if self._is_about_account(reply):
-                    break
-            except Unavailable as error:
-                failure = error
-                instant = yield from now()
-                if tried:
-                    self._slow.note(tried, FAILED_SECONDS, instant.seconds)
-            self._routes.doubt(topic)
-            if attempt < self._settings.retries and (
-                bound or not self._has_other(topic, avoid, instant.seconds)
-            ):
-                yield Wait(self._pause(attempt))
-                instant = yield from now()
-        raise failure
+    def _send_one(
+        self,
+        out: Letter,
+        ordering_key: str,
+        queue: MessageQueue | None,
+        timeout: float,
+        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+    ) -> Flow[SendResult]:
+        message = out.message
+        reply, stored_in = yield from self._tries.call(
+            message.topic,
+            ordering_key,
+            queue,
+            timeout,
+            partial(self._sender.command, out, code=code),
+            self._check_of(message),
+        )
+        return read_result(reply, message.message_id, stored_in)
 
-    def _share(
-        self, route: Route, queue: MessageQueue, left: float, attempt: int, *, bound: bool
-    ) -> float:
-        """Return how long a try may take: all there is, when no other broker could do it better."""
-        tries = 1 + self._settings.retries - attempt
-        if bound or tries == 1 or not _others(route, queue.broker_name):
-            return left
-        return min(left, max(self._settings.try_timeout, left / tries))
-
-    def _note(self, queue: MessageQueue, code: int, took: float, seconds: float) -> None:
-        if code in _BUSY_CODES:
-            took = max(took, BUSY_SECONDS)
-        self._slow.note(queue.broker_name, took, seconds)
-
-    def _is_about_account(self, reply: Command) -> bool:
-        """Whether a refusal is one of access control, which every broker would repeat.
-
-        With the same code a broker says that it, or the topic there, may not be written.
-        """
+    def _is_to_pack(self, out: Letter) -> bool:
+        settings = self._settings
         return (
-            self._settings.credentials is not None
-            and reply.code == ResponseCode.NO_PERMISSION
-            and _NOT_WRITABLE not in (reply.remark or "")
+            settings.compression != NO_COMPRESSION
+            and out.packed is None
+            and len(out.message.body) >= settings.compress_from
         )
 
-    def _pause(self, attempt: int) -> float:
-        chance = int.from_bytes(self._random_bytes(2)) / 0xFFFF
-        return self._settings.backoff_seconds * 4.0**attempt * (1 - chance / 2)
-
-    def _choose(self, route: Route, ordering_key: str, avoid: str, seconds: float) -> MessageQueue:
-        if ordering_key:
-            return queue_of_key(ordering_key, route.writable)
-        if not self._settings.avoids_slow_brokers:
-            return self._turns.choose(route.writable, avoid)
-        return self._turns.choose(
-            route.writable, avoid, lambda name: self._slow.rank(name, seconds)
-        )
-
-    def _has_other(self, topic: str, failed: str, seconds: float) -> bool:
-        """Whether a broker that is not slow is left beside `failed`: then no try need wait."""
-        route = self._routes.find(topic)
-        return route is not None and any(
-            not self._slow.rank(name, seconds) for name in _others(route, failed)
-        )
-
-    def _address(self, route: Route, queue: MessageQueue) -> str:
-        broker = route.brokers.get(queue.broker_name) or self._routes.broker(queue.broker_name)
-        if broker is None or broker.master is None:
-            raise Unavailable(f"no master of broker {queue.broker_name} is known")
-        return broker.master
-
-
-def _others(route: Route, broker_name: str) -> set[str]:
-    """Return the brokers that could take a message instead of the one so called."""
-    return {queue.broker_name for queue in route.writable} - {broker_name}
+    def _check_of(self, message: Message) -> Check | None:
+        return self._timers.check if message.is_timed else None
 
 
 def _unsent(count: int, error: Exception) -> list[Exception]:

@@ -16,8 +16,9 @@ from reliable_mq.errors import InvariantBroken, TooManyInFlight
 class _Waiter:
     """Somebody who wants a place; `wake` is called once he has it."""
 
-    def __init__(self, size: int, wake: Callable[[], object]) -> None:
+    def __init__(self, size: int, count: int, wake: Callable[[], object]) -> None:
         self.size = size
+        self.count = count
         self.wake = wake
         self.has_place = False
 
@@ -25,8 +26,8 @@ class _Waiter:
 class InFlight:
     """The messages on their way.
 
-    Invariant: count and size are within their limits, except that one message always fits; nobody
-    waits while the first who waits would fit.
+    Invariant: count and size are within their limits, except that one message, or one batch, always
+    fits; nobody waits while the first who waits would fit.
 
     Args:
         count_max: messages.
@@ -40,24 +41,30 @@ class InFlight:
         self._waiters: deque[_Waiter] = deque()
         self.count = 0
         self.size = 0
+        self._holders = 0
 
-    def take(self, size: int) -> bool:
-        """Take a place for a message at once, if there is one and nobody else waits."""
+    def take(self, size: int, count: int = 1) -> bool:
+        """Take places for so many messages at once, if there are and nobody else waits.
+
+        Args:
+            size: bytes of all of them.
+            count: how many they are; they are given back as one, too.
+        """
         with self._lock:
-            if self._waiters or not self._fits(size):
+            if self._waiters or not self._fits(size, count):
                 return False
-            self._take(size)
+            self._take(size, count)
             return True
 
-    async def wait(self, size: int, timeout: float) -> None:
-        """Take a place as soon as there is one.
+    async def wait(self, size: int, timeout: float, count: int = 1) -> None:
+        """Take places as soon as there are.
 
         Raises:
             TooManyInFlight: when there is none within `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
-        waiter = _Waiter(size, lambda: loop.call_soon_threadsafe(ready.set))
+        waiter = _Waiter(size, count, lambda: loop.call_soon_threadsafe(ready.set))
         if self._queue_up(waiter):
             return
         try:
@@ -68,7 +75,7 @@ class InFlight:
                 raise self._too_many(timeout) from None
         except BaseException:  # cancelled
             if not self._give_up(waiter):
-                self.give(size)
+                self.give(size, count)
             raise
 
     def block(self, size: int, timeout: float) -> None:
@@ -78,16 +85,17 @@ class InFlight:
             TooManyInFlight: when there is none within `timeout` seconds.
         """
         ready = threading.Event()
-        waiter = _Waiter(size, ready.set)
+        waiter = _Waiter(size, 1, ready.set)
         if self._queue_up(waiter) or ready.wait(timeout) or not self._give_up(waiter):
             return
         raise self._too_many(timeout)
 
-    def give(self, size: int) -> None:
-        """Give a place back; whoever waits first gets it."""
+    def give(self, size: int, count: int = 1) -> None:
+        """Give places back as they were taken; whoever waits first gets them."""
         with self._lock:
-            self.count -= 1
+            self.count -= count
             self.size -= size
+            self._holders -= 1
             if self._waiters:
                 self._serve()
 
@@ -97,19 +105,21 @@ class InFlight:
         Raises:
             InvariantBroken: when it does not hold; a bug.
         """
-        if self.count > self._count_max or (self.size > self._size_max and self.count > 1):
+        is_over = self.count > self._count_max or self.size > self._size_max
+        if is_over and self._holders > 1:
             raise InvariantBroken(f"{self.count} messages of {self.size} bytes are on their way")
-        if self._waiters and self._fits(self._waiters[0].size):
+        if self._waiters and self._fits(self._waiters[0].size, self._waiters[0].count):
             raise InvariantBroken("somebody waits for a place that is free")
 
-    def _fits(self, size: int) -> bool:
-        return not self.count or (
-            self.count < self._count_max and self.size + size <= self._size_max
+    def _fits(self, size: int, count: int) -> bool:
+        return not self._holders or (
+            self.count + count <= self._count_max and self.size + size <= self._size_max
         )
 
-    def _take(self, size: int) -> None:
-        self.count += 1
+    def _take(self, size: int, count: int) -> None:
+        self.count += count
         self.size += size
+        self._holders += 1
 
     def _queue_up(self, waiter: _Waiter) -> bool:
         """Wait in line; return whether a place was free after all."""
@@ -128,9 +138,9 @@ class InFlight:
             return True
 
     def _serve(self) -> None:
-        while self._waiters and self._fits(self._waiters[0].size):
+        while self._waiters and self._fits(self._waiters[0].size, self._waiters[0].count):
             waiter = self._waiters.popleft()
-            self._take(waiter.size)
+            self._take(waiter.size, waiter.count)
             waiter.has_place = True
             waiter.wake()
 

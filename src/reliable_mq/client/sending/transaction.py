@@ -15,13 +15,7 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
-from reliable_mq.client.sending.outgoing import (
-    Letter,
-    Sender,
-    extra_properties,
-    letter,
-    read_result,
-)
+from reliable_mq.client.sending.outgoing import Letter, Sender, extra_properties, read_result
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
@@ -93,12 +87,10 @@ class TransactionFlows:
         settings: ClientSettings,
         routes: RouteTable,
         producer: Producer,
-        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._settings = settings
         self._routes = routes
         self._producer = producer
-        self._random_bytes = random_bytes
 
     def send(self, message: Message, group: str, *, timeout: float) -> Flow[Half]:
         """Send a half for a producer group, whose clients a broker may ask for it.
@@ -113,11 +105,12 @@ class TransactionFlows:
             RemoteError: when the broker refuses it; it may take no halves at all.
             Unavailable: when no broker stores it safely in time. One that did is asking for it.
         """
-        if message.delay_level:
+        if message.is_delayed:
             raise MessageRefused("a half message cannot be delayed: brokers lose one of the two")
         marks = {TRANSACTION_PREPARED: "true", PRODUCER_GROUP: group}
         instant = yield from now()
-        out = letter(extra_properties(message, marks), instant.epoch_ms, self._random_bytes)
+        marked = extra_properties(message, marks)
+        out = yield from self._producer.packed(self._producer.prepare(marked, instant.epoch_ms))
         bind = _binding(Sender(group, self._settings.new_topic_queues), out)
         key = message.ordering_key
         reply, queue = yield from self._producer.deliver(message.topic, key, None, timeout, bind)

@@ -1,0 +1,276 @@
+"""A batcher: single messages leave in few requests, without their sender putting them together.
+
+Receives messages one by one; hands on batches, and to each sender what became of his message.
+Refuses to decide what leaves when: that is `linger`'s.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Self
+
+from reliable_mq.client.connecting.namespace import Namespace
+from reliable_mq.client.connecting.routes import Route, RouteTable
+from reliable_mq.client.sending.asyncio_transactions import Run
+from reliable_mq.client.sending.linger import Batch, Parcel, Rows
+from reliable_mq.client.sending.outgoing import size_of
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.errors import NotSent, ReliableMQError, UsageError
+from reliable_mq.message import Message, SendResult
+
+log = logging.getLogger(__name__)
+
+Ticket = asyncio.Future[SendResult] | Future[SendResult]
+"""Tells a sender what became of his message."""
+
+
+class _Wave:
+    """The messages between two flushes; `over` is set when all of a flushed one have ended."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_flushed = False
+        self.over = asyncio.Event()
+
+    def one_ended(self) -> None:
+        self.count -= 1
+        if self.is_flushed and not self.count:
+            self.over.set()
+
+
+class _Owner:
+    """Who waits for a letter, and what place it takes among all that are on their way."""
+
+    __slots__ = ("size", "ticket", "wave")
+
+    def __init__(self, ticket: Ticket, size: int, wave: _Wave) -> None:
+        self.ticket = ticket
+        self.size = size
+        self.wave = wave
+
+
+class AsyncBatcher:
+    """Gathers messages into batches. Made by `AsyncClient.batcher`.
+
+    Use it as `async with client.batcher() as batcher`; at its end everything is sent. A message
+    leaves when `count` or `size` is reached, when it has waited `linger` seconds, or by `flush`.
+    The order of each ordering key is kept: of one queue one batch is under way at a time, and when
+    one fails, what waits behind it for that queue is not sent and its senders get `NotSent`.
+
+    Invariant: each message that was taken ends once, and gives its place back then.
+
+    Args:
+        producer: checks messages and sends batches.
+        routes: which queue a key leads to.
+        run: drives flows.
+        in_flight: the places of the client, of which each message takes one.
+        rows: what leaves when.
+        namespace: how topics are called here.
+        on_closed: called when this batcher has ended.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        routes: RouteTable,
+        run: Run,
+        in_flight: InFlight,
+        rows: Rows,
+        namespace: Namespace,
+        on_closed: Callable[["AsyncBatcher"], object],
+    ) -> None:
+        self._producer = producer
+        self._routes = routes
+        self._run = run
+        self._in_flight = in_flight
+        self._rows = rows
+        self._namespace = namespace
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsorted: dict[str, list[Parcel]] = {}
+        self._wave = _Wave()
+        self._flushed: list[_Wave] = []
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, message: Message, *, timeout: float = 3.0) -> SendResult:
+        """Send a message with others and return where it is stored.
+
+        Who is cancelled while he waits leaves his message here: it is sent all the same.
+
+        Args:
+            message: what to send.
+            timeout: seconds to wait for a place among the messages on their way.
+
+        Raises:
+            UsageError: when this batcher is closed.
+            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            NotSent: when it waited behind one that failed, for the same queue.
+            RemoteError, Unavailable, ProtocolError: as `AsyncClient.send`, of the whole batch.
+        """
+        return await asyncio.shield(await self.put(message, timeout=timeout))
+
+    async def put(self, message: Message, *, timeout: float = 3.0) -> asyncio.Future[SendResult]:
+        """Take a message to be sent with others, and return a future of where it is stored.
+
+        Args:
+            message: what to send.
+            timeout: seconds to wait for a place among the messages on their way.
+
+        Raises:
+            UsageError: when this batcher is closed.
+            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. The other errors of `send` are the
+                future's.
+        """
+        self._refuse_closed()
+        size = size_of(message)
+        if not self._in_flight.take(size):
+            self.hurry()
+            await self._in_flight.wait(size, timeout)
+        ticket: asyncio.Future[SendResult] = self._loop.create_future()
+        try:
+            self._add(message, ticket, size)
+        except BaseException:
+            self._in_flight.give(size)
+            raise
+        return ticket
+
+    def take(self, message: Message, ticket: Future[SendResult], size: int) -> None:
+        """Take a message of another thread, which has its place; `ticket` tells of all errors."""
+        if not ticket.set_running_or_notify_cancel():
+            self._in_flight.give(size)
+            return
+        try:
+            self._add(message, ticket, size)
+        except ReliableMQError as error:
+            self._in_flight.give(size)
+            ticket.set_exception(error)
+
+    def hurry(self) -> None:
+        """Let everything that was taken leave as soon as it may: somebody waits for that."""
+        if self._wave.count:
+            self._wave.is_flushed = True
+            self._flushed = [each for each in self._flushed if not each.over.is_set()]
+            self._flushed.append(self._wave)
+            self._wave = _Wave()
+        self._rows.hurry()
+        self._depart()
+
+    async def flush(self) -> None:
+        """Send what waits, and return when everything that was taken before has ended.
+
+        What became of it is told to its senders and raises nothing here.
+        """
+        self.hurry()
+        for wave in self._flushed:
+            await wave.over.wait()
+
+    async def close(self) -> None:
+        """Take nothing more, and return when everything that was taken has ended."""
+        self._is_closed = True
+        await self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_closed(self)
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise UsageError("this batcher is closed: make a new one")
+
+    def _add(self, message: Message, ticket: Ticket, size: int) -> None:
+        self._refuse_closed()
+        message = self._namespace.whole_message(message)
+        letter = self._producer.prepare(message, time.time_ns() // 1_000_000)
+        self._wave.count += 1
+        parcel = Parcel(letter, _Owner(ticket, size, self._wave))
+        unsorted = self._unsorted.get(message.topic)
+        if unsorted is not None:  # in the order in which they came
+            unsorted.append(parcel)
+            return
+        route = self._routes.find(message.topic)
+        if route is None or not route.writable:
+            self._unsorted[message.topic] = [parcel]
+            self._start(self._sort(message.topic))
+        elif self._sorted_in(parcel, route):
+            self._depart()
+        elif self._timer is None:
+            self._set_timer()
+
+    def _sorted_in(self, parcel: Parcel, route: Route) -> bool:
+        key = parcel.letter.message.ordering_key
+        queue = self._producer.queue_of(key, route.writable) if key else None
+        hurried = parcel.owner.wave.is_flushed
+        return self._rows.add(parcel, queue, self._loop.time(), hurried=hurried)
+
+    async def _sort(self, topic: str) -> None:
+        """Put the first messages of a topic into rows, as soon as its queues are known."""
+        try:
+            route = await self._run(self._routes.to_send(topic))
+        except ReliableMQError as error:
+            for parcel in self._unsorted.pop(topic):
+                self._end(parcel, error)
+            return
+        for parcel in self._unsorted.pop(topic):
+            self._sorted_in(parcel, route)
+        self._depart()
+
+    def _depart(self) -> None:
+        for batch in self._rows.departures(self._loop.time()):
+            self._start(self._send(batch))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        at = self._rows.next_departure()
+        if at is None or (self._timer is not None and self._timer.when() <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._depart()
+
+    async def _send(self, batch: Batch) -> None:
+        results = await self._results(batch)
+        failure = next((each for each in results if isinstance(each, Exception)), None)
+        for parcel, result in zip(batch.parcels, results, strict=True):
+            self._end(parcel, result)
+        for parcel in self._rows.ended(batch, failed=failure is not None):
+            self._end(parcel, NotSent(f"an earlier message of its queue was not sent: {failure}"))
+        self._depart()
+
+    async def _results(self, batch: Batch) -> list[SendResult | Exception]:
+        try:
+            return await self._run(self._producer.send_together(batch.letters, batch.row.queue))
+        except Exception as error:  # a bug; nobody shall wait for ever because of it
+            log.exception("a batch for topic %s failed", batch.row.topic)
+            return [error] * len(batch.parcels)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end(self, parcel: Parcel, result: SendResult | Exception) -> None:
+        owner: _Owner = parcel.owner
+        self._in_flight.give(owner.size)
+        owner.wave.one_ended()
+        if owner.ticket.done():  # its sender was cancelled
+            return
+        if isinstance(result, Exception):
+            owner.ticket.set_exception(result)
+        else:
+            owner.ticket.set_result(self._namespace.own_result(result))

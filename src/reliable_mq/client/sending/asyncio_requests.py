@@ -1,0 +1,103 @@
+"""Requests that wait for the reply of another client, on an event loop.
+
+Receives requests and what brokers push to this client; hands on replies to those who wait for
+them. Refuses to know how a message is sent.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.sending.asyncio_transactions import Run
+from reliable_mq.client.sending.request_reply import correlation_of, read_reply, request_of
+from reliable_mq.errors import ProtocolError, ReplyTimeout, RequestTimeout
+from reliable_mq.message import Message, ReceivedMessage, SendResult
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Message, float], Awaitable[SendResult]]
+"""Sends a message within so many seconds."""
+
+
+class AsyncRequests:
+    """The requests of one client that wait.
+
+    Invariant: a request waits under an id of its own, until its reply or its time is over.
+
+    Args:
+        client_id: how brokers know this client.
+        random_bytes: returns so many random bytes (correlation ids).
+        run: drives flows.
+        be_known: tells every broker that this client is there: any of them may bring a reply.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        random_bytes: Callable[[int], bytes],
+        run: Run,
+        be_known: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._client_id = client_id
+        self._random_bytes = random_bytes
+        self._run = run
+        self._be_known = be_known
+        self._known: asyncio.Task[bool] | None = None
+        self._waiting: dict[str, asyncio.Future[Command]] = {}
+
+    async def ask(self, message: Message, timeout: float, send: Send) -> ReceivedMessage:
+        """Send a request and return its reply.
+
+        Raises:
+            ReplyTimeout: when none comes within `timeout` seconds.
+            ProtocolError: when the reply does not read.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        correlation_id = self._random_bytes(16).hex()
+        waiting: asyncio.Future[Command] = loop.create_future()
+        await self._introduce(deadline)
+        left = deadline - loop.time()
+        asked = request_of(message, self._client_id, correlation_id, left)
+        self._waiting[correlation_id] = waiting
+        try:
+            await send(asked, left)
+            async with asyncio.timeout_at(deadline):
+                pushed = await waiting
+        except TimeoutError as error:
+            raise ReplyTimeout(
+                f"nobody replied to a request in topic {message.topic} in {timeout:.3g} s"
+            ) from error
+        finally:
+            del self._waiting[correlation_id]
+        return await self._run(read_reply(pushed))
+
+    def answered(self, address: str, command: Command) -> Command:
+        """Take a reply that a broker brings; one that nobody waits for any more is let go."""
+        try:
+            waiting = self._waiting.get(correlation_of(command))
+        except ProtocolError as error:
+            log.warning("%s brings a reply that does not read: %s", address, error)
+            return reply(command, ResponseCode.SYSTEM_ERROR, "process reply message fail")
+        if waiting is None:
+            log.info("%s brings a reply that nobody waits for any more", address)
+        elif not waiting.done():
+            waiting.set_result(command)
+        return reply(command)
+
+    async def _introduce(self, deadline: float) -> None:
+        """Be known at all brokers before the first request leaves; those away hear it later."""
+        if self._known is None:
+            self._known = asyncio.create_task(attempt(self._be_known, "the heartbeat of an asker"))
+        if self._known.done():
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.shield(self._known)
+        except TimeoutError as error:
+            raise RequestTimeout(
+                "no broker heard of this client in time: nothing was sent"
+            ) from error

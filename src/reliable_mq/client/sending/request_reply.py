@@ -1,0 +1,109 @@
+"""Request and reply between two clients: what marks a message as a request, and how a reply reads.
+
+A request is an ordinary message that says which client waits for its reply. The reply goes to a
+topic of the cluster by a request code of its own, and a broker pushes it to that client.
+Source: Apache RocketMQ `MessageUtil`, `DefaultMQProducerImpl.request`, `ClientRemotingProcessor`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from reliable_mq.client.consuming.subscription import is_legal_name
+from reliable_mq.client.flow import Flow, work
+from reliable_mq.client.sending.outgoing import extra_properties
+from reliable_mq.errors import ProtocolError, UsageError
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.wire.command import Command
+from reliable_mq.wire.compression import decompress
+from reliable_mq.wire.headers import PushReplyHeader
+from reliable_mq.wire.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    KEYS,
+    MESSAGE_TYPE,
+    REPLY_TO_CLIENT,
+    TAGS,
+    TTL,
+    UNIQ_KEY,
+    decode_properties,
+)
+from reliable_mq.wire.record import COMPRESSED
+
+_TOPIC_SUFFIX = "REPLY_TOPIC"
+_REPLY = "reply"
+_WORK_SIZE_MIN = 16 * 1024
+
+
+def request_of(message: Message, client_id: str, correlation_id: str, timeout: float) -> Message:
+    """Return `message` as a request of a client, which waits `timeout` seconds for its reply."""
+    marks = {
+        CORRELATION_ID: correlation_id,
+        REPLY_TO_CLIENT: client_id,
+        TTL: str(int(timeout * 1000)),
+    }
+    return extra_properties(message, marks)
+
+
+def reply_to(
+    request: ReceivedMessage, body: bytes, tag: str, properties: Mapping[str, str]
+) -> Message:
+    """Return the message that answers `request`.
+
+    Raises:
+        UsageError: when `request` is none: nobody waits for an answer to it.
+    """
+    asked = request.properties
+    missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not asked.get(name)]
+    if missing:
+        raise UsageError(
+            f"message {request.message_id} is no request, it lacks the property {missing[0]}"
+        )
+    topic = f"{asked[CLUSTER]}_{_TOPIC_SUFFIX}"
+    if not is_legal_name(topic, TOPIC_LENGTH_MAX):
+        raise UsageError(f"message {request.message_id} names no cluster: {asked[CLUSTER]!r}")
+    marks = {name: asked[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in asked}
+    return Message(
+        topic=topic, body=body, tag=tag, properties={**properties, **marks, MESSAGE_TYPE: _REPLY}
+    )
+
+
+def correlation_of(pushed: Command) -> str:
+    """Return which request a pushed reply answers.
+
+    Raises:
+        ProtocolError: when it does not say.
+    """
+    header = PushReplyHeader.decode(pushed.ext_fields)
+    correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID)
+    if not correlation_id:
+        raise ProtocolError("a reply does not say which request it answers")
+    return correlation_id
+
+
+def read_reply(pushed: Command) -> Flow[ReceivedMessage]:
+    """Return the message in a pushed reply; where it is stored it does not say.
+
+    Raises:
+        ProtocolError: when it does not read, or its body cannot be unpacked.
+    """
+    header = PushReplyHeader.decode(pushed.ext_fields)
+    properties = decode_properties(header.properties or "")
+    body = pushed.body
+    if header.sys_flag & COMPRESSED:
+        unpack = partial(decompress, body, header.sys_flag, MESSAGE_BODY_SIZE_MAX)
+        body = (yield from work(unpack)) if len(body) > _WORK_SIZE_MIN else unpack()
+    keys = properties.get(KEYS)
+    return ReceivedMessage(
+        topic=header.topic,
+        body=body,
+        tag=properties.get(TAGS, ""),
+        keys=tuple(keys.split()) if keys else (),
+        message_id=properties.get(UNIQ_KEY, ""),
+        properties=properties,
+        queue=MessageQueue(header.topic, "", header.queue_id),
+        queue_offset=-1,
+        born_time_ms=header.born_timestamp,
+        store_time_ms=header.store_timestamp,
+        reconsume_times=header.reconsume_times or 0,
+    )

@@ -1,0 +1,285 @@
+"""The verbs of the synchronous face that send: those of `AsyncSending`, from threads."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Self
+
+from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
+from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
+from reliable_mq.client.sending.outgoing import size_of
+from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.errors import UsageError
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.runtime.loop_thread import LoopThread
+
+
+class Batcher:
+    """Gathers messages of many threads into batches. Made by `Client.batcher`.
+
+    Use it as `with client.batcher() as batcher`; at its end everything is sent. When a message
+    leaves, and what is kept in order, is said by `AsyncBatcher`. The messages of one thread are
+    taken in its order.
+    """
+
+    def __init__(self, thread: LoopThread, batcher: AsyncBatcher, in_flight: InFlight) -> None:
+        self._thread = thread
+        self._batcher = batcher
+        self._in_flight = in_flight
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, message: Message, *, timeout: float = 3.0) -> SendResult:
+        """Send a message with others and return where it is stored.
+
+        Args:
+            message: what to send.
+            timeout: seconds to wait for a place among the messages on their way.
+
+        Raises:
+            UsageError: when this batcher or its client is closed.
+            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            NotSent: when it waited behind one that failed, for the same queue.
+            RemoteError, Unavailable, ProtocolError: as `Client.send`, of the whole batch.
+        """
+        return self.put(message, timeout=timeout).result()
+
+    def put(self, message: Message, *, timeout: float = 3.0) -> Future[SendResult]:
+        """Take a message to be sent with others, and return a future of where it is stored.
+
+        A producer that is faster than its brokers is held up here, as by `Client.send_async`.
+
+        Args:
+            message: what to send.
+            timeout: seconds to wait for a place among the messages on their way.
+
+        Raises:
+            UsageError: when the client is closed.
+            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
+                `send` are the future's.
+        """
+        size = size_of(message)
+        if not self._in_flight.take(size):
+            self._thread.call_soon(self._batcher.hurry)
+            self._in_flight.block(size, timeout)
+        ticket: Future[SendResult] = Future()
+        try:
+            self._thread.call_soon(self._batcher.take, message, ticket, size)
+        except UsageError:  # the client is closed
+            self._in_flight.give(size)
+            raise
+        return ticket
+
+    def flush(self) -> None:
+        """Send what waits, and return when everything that this thread put before has ended.
+
+        What became of it is told by the futures and raises nothing here.
+        """
+        self._thread.run(self._batcher.flush())
+
+    def close(self) -> None:
+        """Take nothing more, and return when everything that was taken has ended."""
+        self._thread.run(self._batcher.close())
+
+
+class ThreadSending:
+    """What `Client` can be asked to send.
+
+    Args:
+        client: what sends, on the loop of `_thread` while that is there.
+    """
+
+    def __init__(self, client: AsyncSending) -> None:
+        self._sending = client
+        self._thread: LoopThread | None = None
+
+    def send(
+        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send one message and return where it is stored.
+
+        It waits for a place while `in_flight_count_max` messages are on their way, or
+        `in_flight_size_max` bytes of bodies.
+
+        Args:
+            message: what to send.
+            timeout: seconds for the wait and all tries together.
+            queue: the queue to use; by default the ordering key or the turn chooses.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is. Nothing was sent.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            RemoteError: when the broker refuses it; `retryable` of the class says what to do.
+            Unavailable: when no broker takes it in time. It may be stored all the same.
+            ProtocolError: when the answer does not read. It may be stored all the same.
+        """
+        return self._started().run(self._sending.send(message, timeout=timeout, queue=queue))
+
+    def send_async(
+        self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
+    ) -> Future[SendResult]:
+        """Begin to send one message and return a future of where it is stored.
+
+        A producer that is faster than its brokers is held up here: the call waits for a place
+        while `in_flight_count_max` messages are on their way, or `in_flight_size_max` bytes.
+
+        Args:
+            message: what to send.
+            timeout: seconds for the wait, and again for all tries together.
+            queue: the queue to use; by default the ordering key or the turn chooses.
+
+        Raises:
+            TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
+                `AsyncClient.send` are the future's.
+        """
+        thread, size = self._started(), size_of(message)
+        in_flight = self._sending.in_flight
+        if not in_flight.take(size):
+            in_flight.block(size, timeout)
+        try:
+            sending = self._sending.send_unbounded(message, timeout=timeout, queue=queue)
+            future = thread.submit(sending)
+        except UsageError:  # the client is closed
+            in_flight.give(size)
+            raise
+        # Not by the coroutine itself: one that is cancelled before it begins does nothing.
+        future.add_done_callback(lambda _: in_flight.give(size))
+        return future
+
+    def send_oneway(self, message: Message) -> None:
+        """Send one message and ask for no answer: nobody will know whether it is stored.
+
+        Raises:
+            MessageRefused: when the message cannot be sent as it is.
+            Unavailable: when no broker can be reached.
+        """
+        self._started().run(self._sending.send_oneway(message))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+    ) -> SendResult:
+        """Send messages of one topic to one queue in one request, all or none.
+
+        The result is the first message's; its ids are those of all, joined by commas.
+
+        Args:
+            messages: of one topic, without delays; with ordering keys of one queue.
+            timeout: seconds for all tries together.
+            queue: the queue to use; by default the ordering keys or the turn choose.
+
+        Raises:
+            MessageRefused: when they cannot be sent together, or are too large together.
+            RemoteError: when the broker refuses them.
+            Unavailable: when no broker takes them in time. They may be stored all the same.
+        """
+        return self._started().run(self._sending.send_batch(messages, timeout=timeout, queue=queue))
+
+    def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
+        """Send messages of any topics in few requests, several on their way at once.
+
+        The order of each ordering key is kept: when a message cannot be sent, later ones of its
+        queue are not sent either and carry `NotSent`. Nothing is raised for a single message; its
+        place in the result holds the error.
+        """
+        return self._started().run(self._sending.send_many(messages))
+
+    def batcher(
+        self,
+        *,
+        count: int | None = None,
+        size: int | None = None,
+        linger: float = LINGER_SECONDS,
+    ) -> Batcher:
+        """Return a batcher: single messages that are sent through it leave in few requests.
+
+        Close it, or use it in `with`; `close` of the client does the same.
+
+        Args:
+            count: messages in a batch at most; by default the setting `batch_count_max`.
+            size: bytes in a batch at most; by default the setting `batch_size_max`.
+            linger: seconds that a message waits for others.
+
+        Raises:
+            ConfigurationError: when one of them cannot work.
+        """
+
+        async def make() -> AsyncBatcher:
+            return self._sending.batcher(count=count, size=size, linger=linger)
+
+        thread = self._started()
+        return Batcher(thread, thread.run(make()), self._sending.in_flight)
+
+    def recall(self, handle: str, *, timeout: float = 3.0) -> str:
+        """Take a timed message back before its time, and return its message id.
+
+        Args:
+            handle: `recall_handle` of the result of its send.
+            timeout: seconds to wait for the broker.
+
+        Raises:
+            UsageError: when `handle` is none.
+            NotPermitted: when its broker takes nothing back (`recallMessageEnable=false`, which is
+                what brokers do unless they are told otherwise).
+            Refused: when it is too late.
+            Unavailable: when the broker does not answer; the message may be taken back all the
+                same, and another recall does no harm.
+        """
+        return self._started().run(self._sending.recall(handle, timeout=timeout))
+
+    def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
+        """Send a message and return the reply of whoever consumes it.
+
+        The reply says nothing of where it is stored: its queue has no broker, its offset is -1.
+
+        Args:
+            message: the request; consumers get it like any other message, and answer it by `reply`.
+            timeout: seconds for sending it and for the reply together.
+
+        Raises:
+            ReplyTimeout: when nobody replied in time. Somebody may have handled it all the same.
+            MessageRefused, TooManyInFlight, RemoteError, Unavailable, ProtocolError: as `send`.
+        """
+        return self._started().run(self._sending.request(message, timeout=timeout))
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tag: str = "",
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 3.0,
+    ) -> SendResult:
+        """Answer a request; returns when whoever asked has the reply.
+
+        Args:
+            request: a message that was received and is a request, of any client.
+            body: the reply.
+            tag: its tag.
+            properties: its properties.
+            timeout: seconds for all tries together.
+
+        Raises:
+            UsageError: when `request` is none.
+            MessageRefused: when the reply cannot be sent as it is.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            RemoteError: when whoever asked is there no more, or did not take it.
+            Unavailable: when no broker takes it in time.
+        """
+        thread = self._started()
+        return thread.run(
+            self._sending.reply(request, body, tag=tag, properties=properties, timeout=timeout)
+        )
+
+    def _started(self) -> LoopThread:
+        if self._thread is None:
+            raise UsageError("this client is not started: use it in `with`, or call start()")
+        return self._thread

@@ -1,0 +1,138 @@
+"""Messages that a timer of the broker shows: what is asked for, and taking one back.
+
+Receives messages and recall handles; hands on properties and requests. Refuses to ask a broker that
+would not hear it: one before 5.0 knows no timers and would show the message at once.
+Source: Apache RocketMQ `HookUtils`, `DefaultMQProducerImpl.recallMessage`, `MQVersion`.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.flow import Flow, call, succeeded
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import MessageRefused, ProtocolError, Unavailable, UsageError
+from reliable_mq.message import Message
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import request
+from reliable_mq.wire.headers import RecallMessageHeader
+from reliable_mq.wire.properties import (
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
+from reliable_mq.wire.recall_handle import decode_recall_handle
+
+TIMERS_SINCE = 413
+"""MQVersion.V5_0_0: brokers before it know no timers."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_OF_TIMERS = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS})
+_HELLO = msgspec.json.encode(
+    {
+        "clientID": "reliable_mq",
+        "consumerDataSet": [],
+        "heartbeatFingerprint": 0,
+        "producerDataSet": [],
+        "withoutSub": False,
+    }
+)
+
+
+def check_times(message: Message) -> None:
+    """Check how a message says when it is shown.
+
+    Raises:
+        MessageRefused: when it says so in two ways, or in one that nobody can follow.
+    """
+    said = bool(message.delay_level) + (message.delay is not None)
+    if said + (message.deliver_at is not None) > 1:
+        raise MessageRefused("a message has one of delay_level, delay and deliver_at")
+    if message.delay is not None and message.delay < timedelta():
+        raise MessageRefused(f"a delay of {message.delay} would end before it begins")
+    if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
+        raise MessageRefused(
+            f"deliver_at {message.deliver_at} has no time zone: use datetime.now(UTC), say"
+        )
+    taken = _OF_TIMERS.intersection(message.properties) if message.is_timed else ()
+    if taken:
+        raise MessageRefused(f"property {min(taken)} is of another timer: leave it out")
+
+
+def timer_properties(message: Message) -> dict[str, str]:
+    """Return the properties by which a timed message asks for its time.
+
+    A delay counts from when the broker has the message, by the broker's clock.
+    """
+    if message.delay is not None:
+        return {TIMER_DELAY_MS: str(-(-message.delay // _MILLISECOND))}
+    if message.deliver_at is not None:
+        return {TIMER_DELIVER_MS: str((message.deliver_at - _EPOCH) // _MILLISECOND)}
+    return {}
+
+
+class TimerBrokers:
+    """Which brokers are known to have timers; each is asked once, by an empty heartbeat.
+
+    Args:
+        timeout: seconds to wait for the answer.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._versions: dict[str, int] = {}
+
+    def check(self, address: str) -> Flow[None]:
+        """Check that the broker at `address` shows a timed message in time.
+
+        Raises:
+            MessageRefused: when it would show it at once.
+            Unavailable: when it does not answer.
+        """
+        version = self._versions.get(address)
+        if version is None:
+            hello = request(RequestCode.HEART_BEAT, None, _HELLO)
+            version = (yield from call(address, hello, self._timeout)).version
+            self._versions[address] = version
+        if version < TIMERS_SINCE:
+            del self._versions[address]  # there may be another one at the next send
+            raise MessageRefused(
+                f"the broker at {address} is older than 5.0 and has no timers: use delay_level"
+            )
+
+
+def recall(routes: RouteTable, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:
+    """Take a timed message back before its time, and return its message id.
+
+    Args:
+        routes: where its broker is.
+        settings: the producer group.
+        handle: `recall_handle` of the result of its send.
+        timeout: seconds to wait for the broker.
+
+    Raises:
+        UsageError: when `handle` is none.
+        NotPermitted: when the broker takes nothing back (`recallMessageEnable=false`).
+        Refused: when it is too late.
+        Unavailable: when the broker does not answer; it may have taken it back all the same.
+    """
+    named = decode_recall_handle(handle)
+    if named is None:
+        raise UsageError(f"{handle!r} is no recall handle: only timed messages have one")
+    broker = routes.broker(named.broker)
+    if broker is None:
+        broker = (yield from routes.of(named.topic)).brokers.get(named.broker)
+    if broker is None or broker.master is None:
+        raise Unavailable(f"no master of broker {named.broker} is known")
+    header = RecallMessageHeader(
+        topic=named.topic, recall_handle=handle, producer_group=settings.producer_group
+    )
+    command = request(RequestCode.RECALL_MESSAGE, header.to_ext())
+    reply = succeeded((yield from call(broker.master, command, timeout)))
+    message_id = reply.ext_fields.get("msgId")
+    if not message_id:
+        raise ProtocolError("the reply to a recall names no message")
+    return message_id

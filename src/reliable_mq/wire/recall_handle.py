@@ -1,0 +1,40 @@
+"""Recall handles: how a timed message is named by whoever wants it back.
+
+    base64url of `v1 TOPIC BROKER TIME UNIQ_KEY`
+
+`TIME` is an instant in the message's slot, in milliseconds. Source: Apache RocketMQ
+`RecallMessageHandle`.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+_VERSION = "v1"
+
+
+class RecallHandle(NamedTuple):
+    """Which timed message is meant: `time` is an instant in its slot, in milliseconds, as text."""
+
+    topic: str
+    broker: str
+    time: str
+    unique_key: str
+
+
+def encode_recall_handle(handle: RecallHandle) -> str:
+    """Return the handle as brokers give it to producers."""
+    return base64.urlsafe_b64encode(" ".join((_VERSION, *handle)).encode()).decode()
+
+
+def decode_recall_handle(text: str) -> RecallHandle | None:
+    """Return what a handle says, or None when it is none."""
+    try:
+        padding = "" if text.endswith("=") else "=" * (-len(text) % 4)
+        raw = base64.b64decode(text + padding, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    version, *fields = raw.decode("utf-8", "replace").split(" ")
+    if version != _VERSION or len(fields) < 4:
+        return None
+    return RecallHandle(*fields[:4])
