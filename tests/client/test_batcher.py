@@ -41,7 +41,7 @@ class Shelf(Peer):
         super().__init__()
         self.batches: list[list[bytes]] = []
 
-    def _answer(self, command: Command) -> Command:
+    def _answer(self, command: Command) -> Command | None:
         if command.code not in (SEND, BATCH):
             return super()._answer(command)
         bodies = [command.body]
@@ -62,7 +62,7 @@ class Names(Peer):
         super().__init__(broker)
         self.knows = True
 
-    def _answer(self, command: Command) -> Command:
+    def _answer(self, command: Command) -> Command | None:
         if command.code == ROUTE and not self.knows:
             return reply(command, ResponseCode.TOPIC_NOT_EXIST, "none")
         if command.code == ROUTE:
