@@ -138,6 +138,51 @@ def test_what_fails_stays_in_the_namespace_until_its_dead_letter(
 
 
 @pytest.mark.processes
+def test_who_asks_for_messages_meets_own_names_only(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        told: list[MessageQueue] = []
+        async with client_in(cluster, "shop") as shop:
+            await shop.create_topic(topic, 1)
+            queue = MessageQueue(topic, (await shop.topic_route(topic)).readable[0].broker_name, 0)
+            await shop.send(Message(topic=topic, body=b"x"))
+            async with shop.pull_consumer(group) as puller:
+                await puller.subscribe({topic: "*"}, on_assigned=told.extend)
+                messages: list[ReceivedMessage] = []
+                while not messages:
+                    messages = await puller.poll(1.0)
+                assert [(each.topic, each.queue) for each in messages] == [(topic, queue)]
+                assert (told, puller.queues) == ([queue], {queue})
+                await puller.commit({queue: 1})
+                assert await puller.committed() == {queue: 1}
+                assert await puller.lag() == {queue: 0}
+                await puller.pause(queue)
+                assert puller.paused == {queue}
+                await puller.resume()
+                await puller.seek_to_begin(queue)
+                assert await puller.position(queue) == 0
+            async with shop.pull_consumer(f"{group}-hand") as by_hand:
+                await by_hand.assign([queue])
+                assert await by_hand.end_offsets() == {queue: 1}
+            wanted = Subscription(group=f"{group}-simple", topics={topic: "*"}, ordered=False)
+            simple = await shop.simple_consumer(wanted)
+            first: list[ReceivedMessage] = []
+            second: list[ReceivedMessage] = []
+            while not first:
+                first = await simple.receive(timeout=1.0)
+            await simple.retry(first[0], after=1.0)
+            while not second:
+                second = await simple.receive(timeout=1.0)
+            assert [(each.topic, each.body) for each in (*first, *second)] == [(topic, b"x")] * 2
+            assert second[0].queue.topic == f"%RETRY%{group}-simple"
+            await simple.ack(*second)
+            await simple.close()
+
+    play(scene())
+
+
+@pytest.mark.processes
 def test_a_half_message_is_of_the_namespace_and_so_is_the_question_for_it(
     cluster: Cluster, topic: str, group: str
 ) -> None:
