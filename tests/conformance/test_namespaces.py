@@ -1,7 +1,4 @@
-"""Namespaces: an application's own names inside, whole names at brokers."""
-
-import asyncio
-from collections.abc import Sequence
+"""Several tenants of one cluster, each with names of its own."""
 
 import msgspec
 import pytest
@@ -9,70 +6,18 @@ from tests.client.cluster import QUICK, Seen, eventually, play
 from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
-from reliable_mq.client.consuming.allocation import Configured
 from reliable_mq.client.consuming.subscription import (
-    CONSUMED,
     Dead,
     Later,
-    Outcome,
     Subscription,
 )
 from reliable_mq.client.sending.transaction import CheckBack
-from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, NoRoute
+from reliable_mq.errors import NoRoute
 from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
 
 CLUSTERS = ("bundled", "apache")
-SHOP = Namespace("shop")
 
-
-@pytest.mark.parametrize(
-    ("own", "whole"),
-    [
-        ("orders", "shop%orders"),
-        ("%RETRY%payments", "%RETRY%shop%payments"),
-        ("%DLQ%payments", "%DLQ%shop%payments"),
-        ("other%orders", "shop%other%orders"),
-        ("shopping", "shop%shopping"),
-    ],
-)
-def test_names_get_the_namespace_and_lose_it_as_javas_do(own: str, whole: str) -> None:
-    assert SHOP.whole(own) == whole
-    assert SHOP.whole(whole) == whole, "a whole name stays whole"
-    assert SHOP.own(whole) == own
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "CID_RMQ_SYS_TRANS", ""],
-)
-def test_names_of_the_brokers_belong_to_nobody(name: str) -> None:
-    assert SHOP.whole(name) == name
-    assert SHOP.own(name) == name
-
-
-def test_without_a_namespace_nothing_is_copied() -> None:
-    message = Message(topic="shop%orders", body=b"x")
-    subscription = Subscription(group="g", topics={"t": "*"})
-    assert NO_NAMESPACE.whole_message(message) is message
-    assert NO_NAMESPACE.whole_subscription(subscription) is subscription
-    assert NO_NAMESPACE.own("shop%orders") == "shop%orders"
-
-
-def test_queues_that_are_given_by_hand_are_those_of_the_namespace() -> None:
-    given = Configured((MessageQueue("orders", "a", 0),))
-    subscription = Subscription(group="g", topics={"orders": "paid"}, allocation=given)
-    whole = SHOP.whole_subscription(subscription)
-    assert (whole.group, whole.topics) == ("shop%g", {"shop%orders": "paid"})
-    assert whole.allocation == Configured((MessageQueue("shop%orders", "a", 0),))
-    assert whole.retry_topic == "%RETRY%shop%g"
-
-
-@pytest.mark.parametrize("name", ["a%b", "a b", "ü"])
-def test_a_namespace_that_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="namespace"):
-        ClientSettings(namespace=name)
+pytestmark = pytest.mark.processes
 
 
 def client_in(cluster: Cluster, namespace: str) -> AsyncClient:
@@ -80,7 +25,6 @@ def client_in(cluster: Cluster, namespace: str) -> AsyncClient:
     return AsyncClient(cluster.name_server_address, settings=settings)
 
 
-@pytest.mark.processes
 def test_two_tenants_of_one_cluster_never_meet(cluster: Cluster, topic: str, group: str) -> None:
     async def scene() -> None:
         async with (
@@ -116,7 +60,6 @@ def test_two_tenants_of_one_cluster_never_meet(cluster: Cluster, topic: str, gro
     play(scene())
 
 
-@pytest.mark.processes
 def test_what_fails_stays_in_the_namespace_until_its_dead_letter(
     cluster: Cluster, topic: str, group: str
 ) -> None:
@@ -137,7 +80,6 @@ def test_what_fails_stays_in_the_namespace_until_its_dead_letter(
     play(scene())
 
 
-@pytest.mark.processes
 def test_who_asks_for_messages_meets_own_names_only(
     cluster: Cluster, topic: str, group: str
 ) -> None:
@@ -182,7 +124,6 @@ def test_who_asks_for_messages_meets_own_names_only(
     play(scene())
 
 
-@pytest.mark.processes
 def test_a_half_message_is_of_the_namespace_and_so_is_the_question_for_it(
     cluster: Cluster, topic: str, group: str
 ) -> None:
@@ -203,18 +144,3 @@ def test_a_half_message_is_of_the_namespace_and_so_is_the_question_for_it(
             await eventually(lambda: seen.bodies == [b"half"])
 
     play(scene())
-
-
-def test_a_plain_function_sees_own_names_too() -> None:
-    seen: list[ReceivedMessage] = []
-
-    def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-        seen.extend(messages)
-        return [CONSUMED] * len(messages)
-
-    message = ReceivedMessage(
-        topic="shop%t", body=b"x", queue=MessageQueue("%RETRY%shop%g", "a", 0), queue_offset=0
-    )
-    outcomes = SHOP.own_handler(handle)([message])
-    assert not asyncio.iscoroutine(outcomes)
-    assert (seen[0].topic, seen[0].queue.topic) == ("t", "%RETRY%g")
