@@ -88,6 +88,13 @@ def test_stubs_of_one_key_may_go_together_but_not_around_somebody_elses(table: T
     assert table.stubs.sendable([first, last], "me") == {first: False, last: True}
 
 
+def test_a_stub_waits_for_an_earlier_one_that_was_ours_and_is_nobodys_now(table: Table) -> None:
+    first, last = table.write("first", key="k"), table.write("last", key="k")
+    table.set(first, owner=None, lease_until=None)  # a scheduler had claimed it and let it go
+
+    assert table.stubs.sendable([first, last], "me") == {last: True}
+
+
 def test_an_acknowledged_send_is_recorded_with_its_position(table: Table) -> None:
     sent = table.write("a")
 

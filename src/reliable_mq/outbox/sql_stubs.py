@@ -101,6 +101,7 @@ class SqlStubs:
                 not_(earlier.given_up),
                 not_(
                     and_(
+                        earlier.owner.is_not(None),  # else it is unknown whether it is ours
                         earlier.owner == bindparam("me"),
                         is_among(earlier.message_id, "ids", self.engine.dialect.name),
                     )
