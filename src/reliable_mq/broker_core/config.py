@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from reliable_mq.broker_core.names import TRACE_TOPIC
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
@@ -47,6 +48,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
     region_id: _Text = msgspec.field(default="DefaultRegion", name="regionId")
     trace_on: bool = msgspec.field(default=True, name="traceOn")
+    has_trace_topic: bool = msgspec.field(default=False, name="traceTopicEnable")
+    trace_topic: _Name = msgspec.field(default=TRACE_TOPIC, name="msgTraceTopicName")
     flush_disk_type: str = msgspec.field(default=SYNC_FLUSH, name="flushDiskType")
     flush_interval_ms: _Positive = msgspec.field(default=500, name="flushIntervalCommitLog")
     segment_size: _Positive = msgspec.field(
@@ -210,6 +213,7 @@ _READ_AT_START = frozenset(
         *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "listenPort", "namesrvAddr"),
         *("regionId", "traceOn", "flushDiskType", "flushIntervalCommitLog", "messageDelayLevel"),
         *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "defaultTopicQueueNums"),
+        *("traceTopicEnable", "msgTraceTopicName"),
     }
 )
 

@@ -115,6 +115,7 @@ class BrokerCore:
             auto_create=config.auto_create_topic,
             queues=config.default_topic_queues,
             levels=len(config.delays_ms),
+            trace_topic=config.trace_topic if config.has_trace_topic else "",
         )
         state.topics.version.advance(now_ms)
         state.topics_changed()

@@ -98,9 +98,25 @@ class TopicTable:
                 raise InvariantBroken(f"T1: topic {name!r} has a negative number of queues")
 
     def create_system_topics(
-        self, cluster: str, broker: str, *, auto_create: bool, queues: int, levels: int
+        self,
+        cluster: str,
+        broker: str,
+        *,
+        auto_create: bool,
+        queues: int,
+        levels: int,
+        trace_topic: str = "",
     ) -> None:
-        """Add the topics that every broker has; those that are there stay as they are."""
+        """Add the topics that every broker has; those that are there stay as they are.
+
+        Args:
+            cluster: its name.
+            broker: its name.
+            auto_create: whether there is a template of topics that are sent to first.
+            queues: of the template.
+            levels: how many delay levels there are.
+            trace_topic: the topic of message traces; empty: none is made.
+        """
         system = [
             TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1),
             TopicConfig(topic_name=cluster, read_queue_nums=16, write_queue_nums=16, perm=7),
@@ -134,6 +150,10 @@ class TopicTable:
                 write_queue_nums=1,
             ),
         ]
+        if trace_topic:
+            system.append(
+                TopicConfig(topic_name=trace_topic, read_queue_nums=1, write_queue_nums=1)
+            )
         if auto_create:
             system.append(
                 TopicConfig(

@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 # What this broker is, under the names of properties that tools look at (`exportConfigs`).
 _FACTS = {
     "brokerRole": "ASYNC_MASTER",
-    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
-    "traceTopicEnable": False,
     "useTLS": False,
 }
 _PROCESSORS = "clientCallbackExecutorThreads"  # where `exportMetrics` looks for their number
