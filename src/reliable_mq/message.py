@@ -91,6 +91,8 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `recall_handle` names a timed message that waits, so that `recall` can take it back; it is empty
     for any other. Such a message has its `queue_offset` among those that wait.
+    `region` is what the broker calls the place where it stands, and `trace_on` whether it wants
+    messages traced; see `MessageTraceMiddleware`.
     """
 
     status: SendStatus
@@ -99,6 +101,8 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     queue: MessageQueue
     queue_offset: int
     recall_handle: str = ""
+    region: str = ""
+    trace_on: bool = True
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):

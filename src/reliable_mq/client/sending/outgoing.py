@@ -27,8 +27,10 @@ from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
 from reliable_mq.wire.properties import (
     DELAY,
     KEYS,
+    MSG_REGION,
     SHARDING_KEY,
     TAGS,
+    TRACE_ON,
     UNIQ_KEY,
     WAIT,
     encode_properties,
@@ -272,6 +274,8 @@ def read_batch_results(
             f"{len(message_ids)} messages were sent, {len(offset_ids)} are said to be stored"
         )
     stored_in = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+    region = reply.ext_fields.get(MSG_REGION, "")
+    trace_on = reply.ext_fields.get(TRACE_ON) != "false"
     return [
         SendResult(
             status=status,
@@ -280,6 +284,8 @@ def read_batch_results(
             queue=stored_in,
             queue_offset=header.queue_offset + index,
             recall_handle=header.recall_handle or "",
+            region=region,
+            trace_on=trace_on,
         )
         for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
     ]

@@ -60,7 +60,8 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
 
     `queue` is where the message is shown once it is committed. `half_offset` and
     `commit_log_offset` are the half's own place. `asked_by` is the address of the broker that asked
-    for it, empty while nobody did.
+    for it, empty while nobody did. `stored` is what a broker answered to the half, None for one
+    that was asked for.
     """
 
     message_id: str
@@ -70,6 +71,7 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
     half_offset: int
     commit_log_offset: int
     asked_by: str = ""
+    stored: SendResult | None = None
 
 
 class CheckBack(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ class TransactionFlows:
             ordering_key=key,
             half_offset=result.queue_offset,
             commit_log_offset=decode_offset_message_id(result.offset_message_id).commit_log_offset,
+            stored=result,
         )
         if result.status is not SendStatus.SEND_OK:
             yield from self.post(half, Decision.ROLLBACK)
