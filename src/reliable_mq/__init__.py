@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Sql, Subscription
     from reliable_mq.client.consuming.thread_pulling import PullConsumer
     from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
+    from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
+    from reliable_mq.client.observing.logged import LoggingMiddleware
+    from reliable_mq.client.observing.middleware import Delivery, Ending, Middleware, Sending, Skip
+    from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
+    from reliable_mq.client.observing.prometheus import PrometheusMiddleware
     from reliable_mq.client.settings import ClientSettings
     from reliable_mq.client.thread_client import Client
     from reliable_mq.message import Decision, Message, MessageQueue, ReceivedMessage, SendResult
@@ -49,17 +54,26 @@ _HOMES = {
     "Credentials": "reliable_mq.client.connecting.security",
     "Dead": "reliable_mq.client.consuming.subscription",
     "Decision": "reliable_mq.message",
+    "Delivery": "reliable_mq.client.observing.middleware",
+    "Ending": "reliable_mq.client.observing.middleware",
     "IdempotentCall": "reliable_mq.app.keyed_function",
     "Later": "reliable_mq.client.consuming.subscription",
+    "LoggingMiddleware": "reliable_mq.client.observing.logged",
     "Message": "reliable_mq.message",
     "MessageQueue": "reliable_mq.message",
     "PullConsumer": "reliable_mq.client.consuming.thread_pulling",
+    "MessageTraceMiddleware": "reliable_mq.client.observing.asyncio_message_trace",
+    "Middleware": "reliable_mq.client.observing.middleware",
+    "OpenTelemetryMiddleware": "reliable_mq.client.observing.open_telemetry",
+    "PrometheusMiddleware": "reliable_mq.client.observing.prometheus",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
     "SimpleConsumer": "reliable_mq.client.consuming.thread_sharing",
+    "Sending": "reliable_mq.client.observing.middleware",
+    "Skip": "reliable_mq.client.observing.middleware",
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",
     "TLS": "reliable_mq.client.connecting.security",
@@ -79,17 +93,26 @@ __all__ = [
     "Credentials",
     "Dead",
     "Decision",
+    "Delivery",
+    "Ending",
     "IdempotentCall",
     "Later",
+    "LoggingMiddleware",
     "Message",
     "MessageQueue",
+    "MessageTraceMiddleware",
+    "Middleware",
+    "OpenTelemetryMiddleware",
+    "PrometheusMiddleware",
     "PullConsumer",
     "ReceivedMessage",
     "Reject",
     "ReliableMQ",
     "Retry",
     "SendResult",
+    "Sending",
     "SimpleConsumer",
+    "Skip",
     "Sql",
     "Subscription",
     "Transaction",

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiosqlite  # noqa: F401 - loaded here, so that no life has to
@@ -28,6 +29,7 @@ from tests.crash_matrix.worlds import World
 
 from reliable_mq.cli import dlq, stub  # noqa: F401
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.resend import windows
 from reliable_mq.testing import crash_watch  # noqa: F401
@@ -80,7 +82,11 @@ def _hurry() -> None:
     begin = AsyncClient.__init__
 
     def begun(
-        self: AsyncClient, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS
+        self: AsyncClient,
+        name_servers: str,
+        *,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         quick = msgspec.structs.replace(
             settings,
@@ -90,7 +96,7 @@ def _hurry() -> None:
             settle_retry_seconds=0.2,
             hold_seconds=0.05,
         )
-        begin(self, name_servers, settings=quick)
+        begin(self, name_servers, settings=quick, middleware=middleware)
 
     AsyncClient.__init__ = begun  # type: ignore[method-assign]
 

@@ -1,18 +1,20 @@
 """The trace context goes with a message, with OpenTelemetry and without."""
 
-from typing import Any
+from contextlib import AbstractContextManager
 
 import pytest
-from opentelemetry import propagate, trace
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.outbox.benches import Bench
 
+from reliable_mq.app.observed_handlers import hooks_of_handlers, observed
+from reliable_mq.client.observing import trace_context
+from reliable_mq.client.observing.middleware import Origin
+from reliable_mq.client.observing.trace_context import trace_properties
 from reliable_mq.message import MessageQueue, ReceivedMessage
-from reliable_mq.outbox import trace as carried
 from reliable_mq.outbox.composing import with_trace
-from reliable_mq.outbox.trace import handling, trace_properties
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -28,9 +30,14 @@ def received(properties: dict[str, str]) -> ReceivedMessage:
     )
 
 
+def handling(message: ReceivedMessage, group: str) -> AbstractContextManager[bool]:
+    """Stand for what an application does around the call of a handler."""
+    return observed(hooks_of_handlers((), Origin()), group, message)
+
+
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "_otel", None)
+    monkeypatch.setattr(trace_context, "otel", None)
 
 
 @pytest.fixture(scope="module")
@@ -87,29 +94,6 @@ def test_the_span_in_which_a_message_is_sent_is_the_parent_of_its_handling(
     assert handled.attributes is not None
     assert handled.attributes["messaging.consumer.group.name"] == "payments"
     assert f"{inside.trace_id:032x}-{inside.span_id:016x}" in sent_on["traceparent"]
-
-
-@pytest.mark.usefixtures("spans")
-def test_a_context_that_cannot_be_carried_stops_no_message(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def odd(carrier: dict[str, str], **_: Any) -> None:
-        carrier |= {"a": "line\n", "b": "x" * 10_000, "c": "fine"}
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError
-
-    with trace.get_tracer("shop").start_as_current_span("place order"):
-        for inject in (odd, broken):
-            monkeypatch.setattr(propagate, "inject", inject)
-            with bench.transaction() as tx:
-                tx.send("orders", {"id": 1})
-    monkeypatch.setattr(propagate, "extract", broken)
-    with handling(received({}), "payments"):
-        pass
-
-    assert [row.properties for row in bench.stubs()] == ['{"c": "fine"}', "{}"]
-    assert len(caplog.records) == 2
 
 
 @pytest.mark.usefixtures("without")

@@ -19,6 +19,7 @@ from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
@@ -56,6 +57,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             what the settings name (mail, webhook).
         resend_wait: how long after the n-th send of a stub the next one is due: one of tenacity's
             waits, alone or composed; default a ladder of the setting `resend_waits`.
+        middleware: sees what is sent and what handlers do, see `Middleware`.
         **more: single settings by name, see `reliable_mq.settings.Settings`.
 
     Raises:
@@ -74,6 +76,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         settings: Settings | None = None,
         notifiers: Sequence[Notifier] = (),
         resend_wait: Wait | None = None,
+        middleware: Sequence[Middleware] = (),
         **more: Any,
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
@@ -99,7 +102,8 @@ class ReliableMQ(Declaring, TablesAndHealth):
         self._calls = CallBook(lambda: self.database, self.settings.claim_lease)
         self._notifiers = notifiers
         check_upkeep(self.settings, self._policy)
-        self._stand_on(Connections(name, self.settings, self._policy, leases))
+        self._middleware = check_middleware(middleware)
+        self._stand_on(Connections(name, self.settings, self._policy, leases, self._middleware))
 
     def _stand_on(self, connections: Connections) -> None:
         """Make what sends and receives over these connections; tests give others."""

@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
+from reliable_mq.app.observed_handlers import observed
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.outbox.trace import handling
 
 
 async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -138,7 +138,10 @@ async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
     held = cast("HandlerSession", session.sync_session).held()
-    with held, handling(attempt.message, attempts.consumer.group):
+    group = attempts.consumer.group
+    with held, observed(attempts.hooks, group, attempt.message) as is_wanted:
+        if not is_wanted:
+            return
         try:
             answer = await plan.function(**arguments)
         except Exception:

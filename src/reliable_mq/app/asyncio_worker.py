@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.settings import Settings
 
@@ -26,6 +28,7 @@ class Worker:
         client: reads from the broker.
         settings: the application's.
         open_leases: opens the store of leases on this loop; it gives None where there is none.
+        middleware: called around the calls of handlers.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Worker:
         client: AsyncClient,
         settings: Settings,
         open_leases: Callable[[], LeaseStore | None],
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._consumers = consumers
         self._databases = databases
@@ -43,6 +47,7 @@ class Worker:
         self._client = client
         self._settings = settings
         self._open_leases = open_leases
+        self._hooks = hooks_of_handlers(middleware, client.hooks.origin)
         self._leases: LeaseStore | None = None
         self._deliveries: list[Deliveries] = []
         self._running: list[AsyncPushConsumer] = []
@@ -60,6 +65,7 @@ class Worker:
                 database,
                 retry_waits=settings.retry_waits,
                 notices=self._notices[consumer.database],
+                hooks=self._hooks,
             )
             deliveries = Deliveries(attempts, self._leases, self._threads)
             deliveries.start()

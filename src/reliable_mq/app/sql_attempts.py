@@ -22,6 +22,7 @@ from reliable_mq.app.judging import (
     Results,
     Settled,
 )
+from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_receipts import (
     Attempt,
@@ -32,6 +33,8 @@ from reliable_mq.app.sql_receipts import (
 )
 from reliable_mq.app.sql_telling import NoticeInbox, Telling
 from reliable_mq.client.consuming.subscription import Dead, Later
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
@@ -58,6 +61,7 @@ class Attempts:
         database: where consume log and stubs lie.
         retry_waits: the waits between attempts, seconds.
         notices: tells other databases, whose stubs these are, what was consumed.
+        hooks: called around each call of the handler.
     """
 
     def __init__(
@@ -67,9 +71,11 @@ class Attempts:
         *,
         retry_waits: Sequence[float],
         notices: NoticeInbox | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.consumer = consumer
         self.database = database
+        self.hooks = hooks or hooks_of_handlers((), Origin())
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self._confirmation = database.confirmation()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
+from reliable_mq.app.observed_handlers import OutsideHandlers
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_presence import Presence
@@ -21,6 +22,7 @@ from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import parse_addresses
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, NoRoute
@@ -53,6 +55,7 @@ class Connections:
 
     Args:
         leases: opens a store of leases in Redis's place, on the loop of the workers.
+        middleware: sees what is sent and what handlers do.
 
     Raises:
         ConfigurationError: when the name servers' addresses do not read.
@@ -62,8 +65,14 @@ class Connections:
     shares_relays = True
 
     def __init__(
-        self, name: str, settings: Settings, policy: ResendPolicy, leases: OpenLeases | None = None
+        self,
+        name: str,
+        settings: Settings,
+        policy: ResendPolicy,
+        leases: OpenLeases | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
+        self._middleware = middleware
         self._open_leases = leases or (lambda: redis_leases(settings))
         self._name = name
         self._settings = settings
@@ -130,10 +139,16 @@ class Connections:
         with self._lock:
             if self._client is None:
                 settings = ClientSettings(producer_group=f"{self._name}_relay")
-                client = AsyncClient(self._name_servers(), settings=settings)
+                client = AsyncClient(
+                    self._name_servers(), settings=settings, middleware=self._outside_handlers()
+                )
                 self.loop_thread.run(client.start())
                 self._client = client
             return self._client
+
+    def _outside_handlers(self) -> list[Middleware]:
+        """Return what the client calls of the middleware; the rest is called by the workers."""
+        return [OutsideHandlers(each) for each in self._middleware]
 
     def _name_servers(self) -> str:
         broker = self._settings.broker
@@ -231,7 +246,7 @@ class Connections:
                 }
                 worker = Worker(
                     *(consumers, databases, notices, self.client, self._settings),
-                    self._open_leases,
+                    *(self._open_leases, self._middleware),
                 )
                 self.loop_thread.run(worker.start())
                 self._workers[duty] = worker

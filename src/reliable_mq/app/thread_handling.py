@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
+from reliable_mq.app.observed_handlers import observed
 from reliable_mq.app.sql_attempts import Attempts, Begun
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.sql_receipts import Attempt
-from reliable_mq.outbox.trace import handling
 
 
 def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
@@ -126,7 +126,10 @@ def _call(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None
 def _answer(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
-    with session.held(), handling(attempt.message, attempts.consumer.group):
+    group = attempts.consumer.group
+    with session.held(), observed(attempts.hooks, group, attempt.message) as is_wanted:
+        if not is_wanted:
+            return
         try:
             answer = plan.function(**arguments)
         except Exception:

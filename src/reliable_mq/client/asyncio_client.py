@@ -5,7 +5,7 @@ Everything that decides lives in the flows, and what drives them in `asyncio_eng
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, Self
 
 from reliable_mq.client.administering import admin
@@ -24,6 +24,7 @@ from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError
@@ -48,13 +49,20 @@ class AsyncClient(AsyncSending):
     Args:
         name_servers: "host:port", several joined by ";".
         settings: time-outs, limits and intervals.
+        middleware: sees what is sent and consumed, see `Middleware`.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read.
+        ConfigurationError: when `name_servers` does not read, or a middleware is none.
     """
 
-    def __init__(self, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
-        super().__init__(name_servers, settings)
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        super().__init__(name_servers, settings, middleware)
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
         self.requests |= ConsumerAnswers(self, self._consumers.get).requests()
@@ -69,6 +77,21 @@ class AsyncClient(AsyncSending):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def members(self) -> Collection[Member]:
+        """This client's members of consumer groups."""
+        return self.membership.members
+
+    async def start(self) -> None:
+        """Make the client ready; connections open when they are needed.
+
+        Raises:
+            ForkedClient: when it was made before a fork: every member of a group has its own name.
+            UsageError: when it was started before.
+        """
+        await super().start()
+        await self.hooks.start(self)
+
     async def close(self) -> None:
         """Close consumers and batchers gracefully, leave the producer groups, end the connections.
 
@@ -81,6 +104,7 @@ class AsyncClient(AsyncSending):
         readers = [*self._consumers.values(), *self._readers]
         await asyncio.gather(*(reader.close() for reader in readers))
         await self.close_batchers()
+        await self.hooks.close(self)
         await self.stop_daemons()
         await self.transactions.close()
         await self.membership.farewell()
@@ -107,7 +131,8 @@ class AsyncClient(AsyncSending):
         group = await self._checked_group(subscription)
         if subscription.broadcasting:
             group.local_offsets = await asyncio.to_thread(self._offsets_of, group.name)
-        consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(handler))
+        observed = self.hooks.around_handler(handler, subscription.group)
+        consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(observed))
         self.membership.join(consumer)
         self._consumers[group.name] = consumer
         await consumer.start()

@@ -1,6 +1,6 @@
 """The synchronous face: the same verbs as `AsyncClient`, over a loop in a background thread."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Self
 
 from reliable_mq.client.administering.thread_admin import Admin
@@ -13,6 +13,7 @@ from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
 from reliable_mq.client.consuming.thread_pulling import PullConsumer
 from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.thread_sending import ThreadSending
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
@@ -79,13 +80,20 @@ class Client(ThreadSending):
     Args:
         name_servers: "host:port", several joined by ";".
         settings: time-outs, limits and intervals.
+        middleware: sees what is sent and consumed, see `Middleware`.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read.
+        ConfigurationError: when `name_servers` does not read, or a middleware is none.
     """
 
-    def __init__(self, name_servers: str, *, settings: ClientSettings = DEFAULT_SETTINGS) -> None:
-        self._client = AsyncClient(name_servers, settings=settings)
+    def __init__(
+        self,
+        name_servers: str,
+        *,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self._client = AsyncClient(name_servers, settings=settings, middleware=middleware)
         super().__init__(self._client)
         self._consumers: list[PushConsumer] = []
         self._checkers: list[Threads] = []

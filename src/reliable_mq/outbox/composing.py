@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from reliable_mq.client.consuming.subscription import check_name
+from reliable_mq.client.observing.trace_context import trace_properties, with_context
 from reliable_mq.client.sending.outgoing import check_message, check_topic, properties_of
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
@@ -16,12 +17,10 @@ from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
-from reliable_mq.outbox.trace import trace_properties
 
 _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
 
-_ROOM_FOR_TRACE = 4_096
 _SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
@@ -136,9 +135,7 @@ class Composer:
 
 def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
     """Return properties with the trace context, unless theirs take the room."""
-    if properties and sum(len(str(each)) for each in properties.values()) > _ROOM_FOR_TRACE:
-        return dict(properties)
-    return {**trace_properties(), **properties}
+    return with_context(properties, trace_properties())
 
 
 def key_text(key: object) -> str:

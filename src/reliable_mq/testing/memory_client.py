@@ -24,6 +24,7 @@ from reliable_mq.client.consuming.subscription import (
     checked_outcomes,
 )
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait, Work
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -49,6 +50,7 @@ class MemoryClient(AsyncClient):
         faults: what happens to its requests.
         number: of its connection; no two clients have the same.
         producer_group: how the broker knows it when it sends.
+        middleware: sees what is sent.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class MemoryClient(AsyncClient):
         *,
         number: int,
         producer_group: str,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         # A request is tried once: what becomes of one that failed is what tests want to see.
         settings = ClientSettings(producer_group=producer_group, retries=0)
-        super().__init__(NAME_SERVER, settings=settings)
+        super().__init__(NAME_SERVER, settings=settings, middleware=middleware)
         self._broker = broker
         self._clock = clock
         self._faults = faults

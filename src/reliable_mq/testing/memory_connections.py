@@ -11,6 +11,7 @@ from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.thread_connections import Connections, Handover
 from reliable_mq.app.thread_notices import Notices
+from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.idempotency.sql_notices import Owed, SqlNotices
 from reliable_mq.outbox.relay import Relay
 from reliable_mq.outbox.sql_stubs import SqlStubs
@@ -38,6 +39,7 @@ class MemoryConnections(Connections):
         clock: the world's.
         faults: the world's.
         leases: what Redis would remember; None: the database decides alone.
+        middleware: the application's.
     """
 
     shares_relays = False
@@ -52,8 +54,9 @@ class MemoryConnections(Connections):
         clock: ManualClock,
         faults: Faults,
         leases: LeaseTable | None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
-        super().__init__(name, settings, policy, self._leases_of(leases, faults))
+        super().__init__(name, settings, policy, self._leases_of(leases, faults), middleware)
         self._memory = (broker, clock, faults)
         self._in_step: dict[str, Relay] = {}
         self._telling: dict[str, _Telling] = {}
@@ -72,6 +75,7 @@ class MemoryConnections(Connections):
                     *(broker, clock, faults),
                     number=next(_numbers),
                     producer_group=f"{self._name}_relay",
+                    middleware=self._outside_handlers(),
                 )
             return self._client
 

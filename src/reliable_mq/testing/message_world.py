@@ -239,6 +239,7 @@ class MessageWorld:
             clock=self.clock,
             faults=self.faults,
             leases=self.leases,
+            middleware=mq._middleware,
         )
         mq._stand_on(self._connections)
         consumers = mq._declared.consumers

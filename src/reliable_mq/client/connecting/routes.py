@@ -141,6 +141,11 @@ class RouteTable:
         """Return the broker called `name`, when a route names it."""
         return self._brokers.get(name)
 
+    def master_of(self, name: str) -> str:
+        """Return the address of the master of the broker called `name`, "" when none is known."""
+        broker = self._brokers.get(name)
+        return (broker.master or "") if broker is not None else ""
+
     def doubt(self, topic: str) -> None:
         """Ask for the route of `topic` again before its next use: a broker in it failed."""
         self._asked_at.pop(topic, None)

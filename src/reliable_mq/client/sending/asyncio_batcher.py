@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import Route, RouteTable
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.send_results import of_future
 from reliable_mq.client.sending.asyncio_transactions import Run
 from reliable_mq.client.sending.linger import Batch, Parcel, Rows
 from reliable_mq.client.sending.outgoing import size_of
@@ -70,6 +72,7 @@ class AsyncBatcher:
         rows: what leaves when.
         namespace: how topics are called here.
         on_closed: called when this batcher has ended.
+        hooks: see each message.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class AsyncBatcher:
         rows: Rows,
         namespace: Namespace,
         on_closed: Callable[["AsyncBatcher"], object],
+        hooks: Hooks,
     ) -> None:
         self._producer = producer
         self._routes = routes
@@ -89,6 +93,7 @@ class AsyncBatcher:
         self._rows = rows
         self._namespace = namespace
         self._on_closed = on_closed
+        self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,8 +147,10 @@ class AsyncBatcher:
         ticket: asyncio.Future[SendResult] = self._loop.create_future()
         try:
             self._add(message, ticket, size)
-        except BaseException:
+        except BaseException as error:
             self._in_flight.give(size)
+            ticket.set_exception(error)
+            ticket.exception()  # looked at: it is raised here
             raise
         return ticket
 
@@ -157,6 +164,16 @@ class AsyncBatcher:
         except ReliableMQError as error:
             self._in_flight.give(size)
             ticket.set_exception(error)
+
+    def _watched(self, message: Message, ticket: Ticket) -> Message:
+        """Call the hooks now and when the message has ended; return what they made of it."""
+        sending = self._hooks.begin_send("batcher", (message,))
+
+        def ended(done: Any) -> None:
+            self._hooks.end_send(sending, [of_future(done)])
+
+        ticket.add_done_callback(ended)
+        return sending.messages[0]
 
     def hurry(self) -> None:
         """Let everything that was taken leave as soon as it may: somebody waits for that."""
@@ -191,6 +208,8 @@ class AsyncBatcher:
 
     def _add(self, message: Message, ticket: Ticket, size: int) -> None:
         self._refuse_closed()
+        if self._hooks.sends:
+            message = self._watched(message, ticket)
         message = self._namespace.whole_message(message)
         letter = self._producer.prepare(message, time.time_ns() // 1_000_000)
         self._wave.count += 1

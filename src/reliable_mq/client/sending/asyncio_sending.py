@@ -11,6 +11,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Middleware, Origin
+from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
@@ -33,14 +36,24 @@ LINGER_SECONDS = 0.005
 class AsyncSending(AsyncEngine):
     """What `AsyncClient` can be asked to send."""
 
-    def __init__(self, name_servers: str, settings: ClientSettings) -> None:
+    def __init__(
+        self, name_servers: str, settings: ClientSettings, middleware: Sequence[Middleware]
+    ) -> None:
         super().__init__(name_servers, settings)
+        origin = Origin(
+            client_id=self.client_id,
+            producer_group=settings.producer_group,
+            namespace=self.namespace.name,
+            address_of=self._routes.master_of,
+        )
+        #: what calls the middleware
+        self.hooks = Hooks(middleware, origin)
         settings = self.settings
         self._producer = Producer(settings, self._routes, os.urandom)
         flows = TransactionFlows(settings, self._routes, self._producer)
         #: half messages: sent, ended, and answered for
         self.transactions = AsyncTransactions(
-            flows, self.run, self.membership.produce_everywhere, self.namespace
+            flows, self.run, self.membership.produce_everywhere, self.namespace, self.hooks
         )
         self.requests[RequestCode.CHECK_TRANSACTION_STATE] = self.transactions.asked
         be_known = partial(self.membership.produce_everywhere, settings.producer_group)
@@ -86,8 +99,17 @@ class AsyncSending(AsyncEngine):
     ) -> SendResult:
         """Send a message whose caller has a place in `in_flight`, and gives it back."""
         self._sends()
+        if not self.hooks.sends:
+            return await self._send((message,), timeout, queue)
+        return await self.hooks.around_send(
+            "send", (message,), lambda sent: self._send(sent, timeout, queue), of_one
+        )
+
+    async def _send(
+        self, messages: Sequence[Message], timeout: float, queue: MessageQueue | None
+    ) -> SendResult:
         names = self.namespace
-        message, queue = names.whole_message(message), names.whole_queue(queue)
+        message, queue = names.whole_message(messages[0]), names.whole_queue(queue)
         return names.own_result(
             await self.run(self._producer.send(message, timeout=timeout, queue=queue))
         )
@@ -104,7 +126,10 @@ class AsyncSending(AsyncEngine):
         """
         self._sends()
         async with self._places([message], self.settings.request_timeout):
-            await self.run(self._producer.send_oneway(self.namespace.whole_message(message)))
+            await self.hooks.around_send("send_oneway", (message,), self._send_oneway, of_nothing)
+
+    async def _send_oneway(self, messages: Sequence[Message]) -> None:
+        await self.run(self._producer.send_oneway(self.namespace.whole_message(messages[0])))
 
     async def send_batch(
         self,
@@ -130,11 +155,14 @@ class AsyncSending(AsyncEngine):
         """
         self._sends()
         names = self.namespace
-        messages, queue = names.whole_messages(messages), names.whole_queue(queue)
         async with self._places(messages, timeout) as left:
-            return names.own_result(
-                await self.run(self._producer.send_batch(messages, timeout=left, queue=queue))
-            )
+
+            async def send(sent: Sequence[Message]) -> SendResult:
+                batch, where = names.whole_messages(sent), names.whole_queue(queue)
+                sending = self._producer.send_batch(batch, timeout=left, queue=where)
+                return names.own_result(await self.run(sending))
+
+            return await self.hooks.around_send("send_batch", messages, send, of_batch)
 
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests, several on their way at once.
@@ -144,6 +172,9 @@ class AsyncSending(AsyncEngine):
         place in the result holds the error.
         """
         self._sends()
+        return await self.hooks.around_send("send_many", messages, self._send_many, of_many)
+
+    async def _send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         messages = self.namespace.whole_messages(messages)
         plan = await self.run(plan_many(self._producer, self._routes, self.settings, messages))
         outcomes: dict[int, SendResult | Exception] = dict(plan.failures)
@@ -198,6 +229,7 @@ class AsyncSending(AsyncEngine):
             rows,
             self.namespace,
             self._batchers.discard,
+            self.hooks,
         )
         self._batchers.add(batcher)
         return batcher
@@ -267,7 +299,12 @@ class AsyncSending(AsyncEngine):
         self._sends()
         answer = reply_to(request, body, tag, properties or {})
         async with self._places([answer], timeout) as left:
-            return await self.run(self._producer.send_reply(answer, timeout=left))
+            return await self.hooks.around_send(
+                "reply",
+                (answer,),
+                lambda sent: self.run(self._producer.send_reply(sent[0], timeout=left)),
+                of_one,
+            )
 
     async def close_batchers(self) -> None:
         """Send what waits in batchers, and end them."""

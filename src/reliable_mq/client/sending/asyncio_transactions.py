@@ -13,6 +13,8 @@ from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
 from reliable_mq.client.consuming.thread_handling import ExitInside
 from reliable_mq.client.flow import Flow
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Origin, SendOutcome
 from reliable_mq.client.sending.transaction import (
     CheckBack,
     Half,
@@ -50,6 +52,7 @@ class AsyncTransactions:
         run: does it.
         tell_group: tells all brokers of a group that was joined.
         namespace: how topics and groups are called here. A `Half` names them as brokers do.
+        hooks: see what is sent and how it ends.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class AsyncTransactions:
         run: Run,
         tell_group: Callable[[str], Awaitable[None]],
         namespace: Namespace = NO_NAMESPACE,
+        hooks: Hooks | None = None,
     ) -> None:
         self._namespace = namespace
         self._flows = flows
         self._run = run
         self._tell_group = tell_group
+        self._hooks = hooks or Hooks((), Origin())
         self._answerers: dict[str, Answerer] = {}
         self._answering: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -93,22 +98,34 @@ class AsyncTransactions:
         Raises:
             UsageError: when nobody here answers for the group: the half would hang.
         """
-        message, group = self._namespace.whole_message(message), self._namespace.whole(group)
-        if group not in self._answerers:
-            raise UsageError(f"join producer group {group} before it sends a half")
-        return await self._run(self._flows.send(message, group, timeout=timeout))
+        names, whole = self._namespace, self._namespace.whole(group)
+        if whole not in self._answerers:
+            raise UsageError(f"join producer group {whole} before it sends a half")
+
+        def send(sent: Sequence[Message]) -> Awaitable[Half]:
+            return self._run(self._flows.send(names.whole_message(sent[0]), whole, timeout=timeout))
+
+        def stored(half: Half) -> Sequence[SendOutcome]:
+            return (names.own_result(half.stored) if half.stored else None,)
+
+        return await self._hooks.around_send("send_half", (message,), send, stored, group=group)
 
     async def end(self, half: Half, decision: Decision) -> None:
         """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
-        await self._run(self._flows.end(half, decision))
+        await self._seen(half, decision, self._flows.end(half, decision))
 
     async def post(self, half: Half, decision: Decision) -> None:
         """End a half without waiting for an answer; see `TransactionFlows.post`."""
-        await self._run(self._flows.post(half, decision))
+        await self._seen(half, decision, self._flows.post(half, decision))
 
     async def commit_many(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
         """Commit halves, see `TransactionFlows.commit_many`."""
-        return await self._run(self._flows.commit_many(halves))
+        results = await self._run(self._flows.commit_many(halves))
+        if self._hooks.ends:
+            for half, result in zip(halves, results, strict=True):
+                error = result if isinstance(result, Exception) else None
+                self._hooks.ended(half, Decision.COMMIT, error)
+        return results
 
     def asked(self, address: str, command: Command) -> None:
         """Take a broker's question; it is answered by a task of its own."""
@@ -136,6 +153,18 @@ class AsyncTransactions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _seen(self, half: Half, decision: Decision, flow: Flow[None]) -> None:
+        """End a half, and let the hooks see how; what nobody knows yet has no end."""
+        sees = self._hooks.ends and decision is not Decision.UNKNOWN
+        try:
+            await self._run(flow)
+        except BaseException as error:
+            if sees:
+                self._hooks.ended(half, decision, error)
+            raise
+        if sees:
+            self._hooks.ended(half, decision)
 
     async def _answer(self, check: CheckBack, answerer: Answerer) -> None:
         async def work() -> Any:

@@ -1,0 +1,355 @@
+"""Calls the hooks of middlewares around what a client sends and what its handlers do.
+
+The shells call this, not the flows: a flow is one try after another, a hook sees the call. Refuses
+to let a hook decide: what it raises is logged, a message that it spoiled is sent as it was.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+from reliable_mq.client.consuming.subscription import Handler, Outcome, checked_outcomes
+from reliable_mq.client.consuming.thread_handling import AnyHandler, is_asynchronous
+from reliable_mq.client.observing.middleware import (
+    Delivery,
+    Ending,
+    Middleware,
+    ObservedClient,
+    Origin,
+    Sending,
+    SendOutcome,
+    SendVerb,
+    Skip,
+    check_middleware,
+)
+from reliable_mq.client.observing.seldom import Seldom
+from reliable_mq.client.sending.outgoing import check_message, named, properties_of
+from reliable_mq.client.sending.transaction import Half
+from reliable_mq.errors import MessageRefused
+from reliable_mq.message import Decision, Message, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+CLOSE_SECONDS = 5.0
+"""What a middleware has at the end to send what it still holds."""
+
+Hook = Callable[[Any], None]
+_Called = tuple[tuple[Middleware, Hook], ...]
+
+
+class Hooks:
+    """The middlewares of one client.
+
+    Args:
+        middleware: in their order.
+        origin: whose messages they see.
+
+    Raises:
+        ConfigurationError: when one is no `Middleware`, its class instead of an object say.
+    """
+
+    def __init__(self, middleware: Sequence[Middleware], origin: Origin) -> None:
+        self.middleware = check_middleware(middleware)
+        self.origin = origin
+        self._before_send = self._overridden("before_send")
+        self._after_send = self._overridden("after_send")[::-1]
+        self._after_end = self._overridden("after_end")[::-1]
+        self._before_consume = self._overridden("before_consume")
+        self._after_consume = self._overridden("after_consume")[::-1]
+        #: whether any hook wants to see what is sent; if not, the client calls nothing here
+        self.sends = bool(self._before_send or self._after_send)
+        #: the same of halves that end, and of what is consumed
+        self.ends = bool(self._after_end)
+        self.consumes = bool(self._before_consume or self._after_consume)
+        self._faults = Seldom()
+
+    def _overridden(self, name: str) -> _Called:
+        """Return the hooks called `name` that do anything."""
+        nothing = getattr(Middleware, name)
+        hooks = ((each, getattr(each, name)) for each in self.middleware)
+        return tuple(
+            (each, hook) for each, hook in hooks if getattr(hook, "__func__", None) is not nothing
+        )
+
+    async def start(self, client: ObservedClient) -> None:
+        """Tell all that their client has started."""
+        for each in self.middleware:
+            await self._attempt(each, "after_start", client)
+
+    async def close(self, client: ObservedClient) -> None:
+        """Let all do what is left to do before the connections end, side by side."""
+        closing = (self._attempt(each, "before_close", client) for each in self.middleware)
+        await asyncio.gather(*closing)
+
+    async def _attempt(self, each: Middleware, name: str, client: ObservedClient) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await getattr(each, name)(client)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - told
+            self._tell(each, name, error)
+
+    # sending
+
+    async def around_send(
+        self,
+        verb: SendVerb,
+        messages: Sequence[Message],
+        send: Callable[[list[Message]], Awaitable[R]],
+        results_of: Callable[[R], Sequence[SendOutcome]],
+        *,
+        group: str = "",
+    ) -> R:
+        """Send messages between the hooks of sending, and return what `send` does.
+
+        Args:
+            verb: the verb of the client.
+            messages: what its caller gave it.
+            send: sends what the hooks made of them.
+            results_of: returns the result of each message.
+            group: the producer group, when it is not the client's usual one.
+        """
+        if not self.sends or not messages:
+            return await send([*messages])
+        sending = self.begin_send(verb, messages, group=group)
+        try:
+            result = await send(sending.messages)
+        except BaseException as error:
+            self.end_send(sending, [error] * len(messages))
+            raise
+        self.end_send(sending, results_of(result))
+        return result
+
+    def begin_send(
+        self, verb: SendVerb, messages: Sequence[Message], *, group: str = ""
+    ) -> Sending:
+        """Call what comes before a send; `messages` of what it returns are to be sent.
+
+        Who calls it calls `end_send` when all tries have ended.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        sent = [_named(message, now_ms) for message in messages]
+        sending = Sending(
+            verb=verb,
+            messages=[*sent],
+            group=group or self.origin.producer_group,
+            origin=self.origin,
+            begun=time.monotonic(),
+            begun_ms=now_ms,
+        )
+        for each, hook in self._before_send:
+            try:
+                hook(sending)
+            except BaseException as error:  # noqa: BLE001 - told
+                self._pass_over(each, "before_send", error)
+        if sending.messages != sent:
+            sending.messages = self._legal(sent, sending.messages)
+        return sending
+
+    def end_send(self, sending: Sending, results: Sequence[SendOutcome]) -> None:
+        """Call what comes after a send, with the result of each message."""
+        sending.seconds = time.monotonic() - sending.begun
+        sending.results = results
+        self._call(self._after_send, "after_send", sending)
+
+    def _legal(self, sent: list[Message], changed: object) -> list[Message]:
+        """Return what hooks made of messages, but those as they were that could not be sent now."""
+        if not isinstance(changed, list) or len(changed) != len(sent):
+            log.error("a middleware took messages away or added some: they are sent as they were")
+            return sent
+        legal = []
+        for before, after in zip(sent, changed, strict=True):
+            try:
+                if after is not before:
+                    check_message(after)
+                    properties_of(after)
+                legal.append(after)
+            except (MessageRefused, AttributeError, TypeError) as error:
+                if self._faults.note("changed", time.monotonic()) is not None:
+                    log.error(  # noqa: TRY400 - where it was raised says nothing of who did it
+                        "a middleware made a message of topic %s illegal, it is sent as it was: %s",
+                        *(before.topic, error),
+                    )
+                legal.append(before)
+        return legal
+
+    def ended(self, half: Half, decision: Decision, error: BaseException | None = None) -> None:
+        """Tell that a half was ended, or that it failed."""
+        ending = Ending(
+            half=half,
+            decision=decision,
+            origin=self.origin,
+            begun_ms=time.time_ns() // 1_000_000,
+            error=error,
+        )
+        self._call(self._after_end, "after_end", ending)
+
+    # consuming
+
+    def around_handler(self, handler: AnyHandler, group: str) -> AnyHandler:
+        """Return a handler of the same kind that calls the hooks; the same one when there is none.
+
+        Args:
+            handler: of a consumer, a coroutine function or not.
+            group: the consumer group.
+        """
+        if not self.consumes:
+            return handler
+        if is_asynchronous(handler):
+            return self._around_coroutine(cast("Handler", handler), group)
+        return self._around_function(handler, group)
+
+    def _around_coroutine(self, handler: Handler, group: str) -> Handler:
+        async def observed(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            delivery = self.begin(group, messages)
+            if delivery.outcomes is not None:  # skipped
+                return self.end(delivery, delivery.outcomes)
+            try:
+                outcomes = checked_outcomes(await handler(messages), len(messages))
+            except BaseException as error:
+                self.fail(delivery, error)
+                raise
+            return self.end(delivery, outcomes)
+
+        return observed
+
+    def _around_function(self, handler: AnyHandler, group: str) -> AnyHandler:
+        def observed(messages: Sequence[ReceivedMessage]) -> Any:
+            # In a context of its own: what is awaited later is awaited in that, too, so that hooks
+            # take back there what they set here.
+            context = contextvars.copy_context()
+            delivery = context.run(self.begin, group, messages)
+            if delivery.outcomes is not None:  # skipped
+                return context.run(self.end, delivery, delivery.outcomes)
+            try:
+                answer = context.run(handler, messages)
+                if inspect.isawaitable(answer):
+                    return self._awaited(context, delivery, answer)
+                outcomes = checked_outcomes(answer, len(messages))
+            except BaseException as error:
+                context.run(self.fail, delivery, error)
+                raise
+            return context.run(self.end, delivery, outcomes)
+
+        return observed
+
+    async def _awaited(
+        self, context: contextvars.Context, delivery: Delivery, answer: Awaitable[object]
+    ) -> Sequence[Outcome]:
+        """Wait for what a plain function returned, in the context of its call."""
+
+        async def waiting() -> Sequence[Outcome]:
+            try:
+                outcomes = checked_outcomes(await answer, len(delivery.messages))
+            except BaseException as error:
+                self.fail(delivery, error)
+                raise
+            return self.end(delivery, outcomes)
+
+        return await asyncio.create_task(waiting(), context=context)
+
+    def handed_over(
+        self, group: str, messages: Sequence[ReceivedMessage], begun: float | None = None
+    ) -> None:
+        """Call the hooks for messages that go to a caller who asked for them.
+
+        For consumers without a handler: call it with what `poll` or `receive` returns, when that is
+        anything and `consumes` is true.
+
+        Args:
+            group: the consumer group.
+            messages: of any topics.
+            begun: when the caller began to wait, of `time.monotonic()`; None: now.
+        """
+        by_topic: dict[str, list[ReceivedMessage]] = {}
+        for message in messages:
+            by_topic.setdefault(message.topic, []).append(message)
+        for row in by_topic.values():
+            delivery = self.begin(group, row, verb="receive", begun=begun)
+            delivery.outcomes = None
+            self._consumed(delivery)
+
+    def begin(
+        self,
+        group: str,
+        messages: Sequence[ReceivedMessage],
+        *,
+        verb: Literal["process", "receive"] = "process",
+        begun: float | None = None,
+    ) -> Delivery:
+        """Call what comes before a handler; who calls it calls `end` or `fail` after the handler.
+
+        Returns:
+            The delivery. With `outcomes` when a hook wants the handler skipped; then these count.
+        """
+        now = time.monotonic()
+        begun = now if begun is None else begun
+        delivery = Delivery(
+            verb=verb,
+            group=group,
+            messages=messages,
+            origin=self.origin,
+            begun=begun,
+            begun_ms=time.time_ns() // 1_000_000 - int((now - begun) * 1000),
+            seconds=now - begun,
+        )
+        for each, hook in self._before_consume:
+            try:
+                hook(delivery)
+            except Skip as skip:
+                delivery.outcomes = [skip.outcome] * len(messages)
+            except BaseException as error:  # noqa: BLE001 - told
+                self._pass_over(each, "before_consume", error)
+        return delivery
+
+    def end(self, delivery: Delivery, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Call what comes after a handler that returned; return the outcomes."""
+        delivery.outcomes = outcomes
+        self._consumed(delivery)
+        return outcomes
+
+    def fail(self, delivery: Delivery, error: BaseException) -> None:
+        """Call what comes after a handler that raised."""
+        delivery.error = error
+        self._consumed(delivery)
+
+    def _consumed(self, delivery: Delivery) -> None:
+        delivery.seconds = time.monotonic() - delivery.begun
+        self._call(self._after_consume, "after_consume", delivery)
+
+    # what goes wrong
+
+    def _call(self, hooks: _Called, name: str, argument: Any) -> None:
+        for each, hook in hooks:
+            try:
+                hook(argument)
+            except BaseException as error:  # noqa: BLE001 - told
+                self._pass_over(each, name, error)
+
+    def _pass_over(self, each: Middleware, name: str, error: BaseException) -> None:
+        """Log what a hook raised. `sys.exit` in one is no end of a loop or a thread of ours.
+
+        Raises:
+            KeyboardInterrupt: which is no error of the hook, but a person's word.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        self._tell(each, name, error)
+
+    def _tell(self, each: Middleware, name: str, error: BaseException) -> None:
+        kind = type(each).__name__
+        times = self._faults.note((id(each), name), time.monotonic())
+        if times is not None:
+            more = f" (and {times} times more since this was said last)" if times else ""
+            log.error("%s of %s failed%s", name, kind, more, exc_info=error)
+
+
+def _named(message: Message, now_ms: int) -> Message:
+    """Return a message with its id; what is no message is refused later, with reasons."""
+    return named(message, now_ms, os.urandom) if isinstance(message, Message) else message

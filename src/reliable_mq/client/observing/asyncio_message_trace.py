@@ -1,0 +1,216 @@
+"""Sends message traces to the brokers' trace topic, beside what the client does.
+
+Receives what hooks saw, from the loop and from threads; hands on trace messages. Never waits for a
+broker where a message is sent or handled: what finds no room is dropped and counted. Sends past all
+hooks, so that no trace is traced.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from reliable_mq.client.observing.message_trace import (
+    BODY_SIZE_MAX,
+    GROUP_PREFIX,
+    TRACE_TOPIC,
+    TraceRecord,
+    begun_records,
+    ended_records,
+    sent_records,
+    trace_message,
+    transaction_record,
+)
+from reliable_mq.client.observing.middleware import (
+    Delivery,
+    Ending,
+    Middleware,
+    ObservedClient,
+    Sending,
+)
+from reliable_mq.client.observing.seldom import Seldom
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.message import new_message_id
+
+log = logging.getLogger(__name__)
+
+SEND_SECONDS = 5.0
+GROUP_LENGTH_MAX = 255
+
+
+class MessageTraceMiddleware(Middleware):
+    """Writes what happens to messages into the trace topic, as Apache's client does.
+
+    Then `mqadmin queryMsgTraceById` and Apache's dashboard show who sent a message, when, and what
+    each consumer group did with it. Brokers say for each message whether they want that
+    (`traceOn`); the topic is made by `traceTopicEnable=true` or by the first trace.
+
+    Invariant: at most `held_count_max` records of a client wait; `dropped` knows of all that were
+    not sent.
+
+    Args:
+        topic: the topic of traces.
+        batch_count: so many records are sent at once, and more when more wait.
+        wait_seconds: fewer are sent after so long.
+        held_count_max: records that wait for a broker; more are dropped.
+
+    Raises:
+        ConfigurationError: when a number is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str = TRACE_TOPIC,
+        batch_count: int = 10,
+        wait_seconds: float = 5.0,
+        held_count_max: int = 2048,
+    ) -> None:
+        for name, value in (
+            ("batch_count", batch_count),
+            ("wait_seconds", wait_seconds),
+            ("held_count_max", held_count_max),
+        ):
+            if value <= 0:
+                raise ConfigurationError(f"{name} is {value}: it must be positive")
+        self.topic = topic
+        self.batch_count = batch_count
+        self.wait_seconds = wait_seconds
+        self.held_count_max = held_count_max
+        self._writers: dict[str, _TraceWriter] = {}  # by their client
+        self._left = 0  # what writers dropped whose clients are closed
+
+    @property
+    def dropped(self) -> int:
+        """How many records were not sent: they found no room, or no broker took them."""
+        return self._left + sum(writer.dropped for writer in self._writers.values())
+
+    async def after_start(self, client: ObservedClient) -> None:
+        """Begin to send a client's traces."""
+        self._writers[client.client_id] = _TraceWriter(client, self)
+
+    async def before_close(self, client: ObservedClient) -> None:
+        """Send what is left."""
+        writer = self._writers.get(client.client_id)
+        if writer is None:
+            return
+        try:
+            await writer.close()
+        finally:
+            del self._writers[client.client_id]
+            self._left += writer.dropped
+
+    def after_send(self, sending: Sending) -> None:
+        """Trace what is stored."""
+        self._write(sending.origin.client_id, sent_records(sending, self.topic))
+
+    def before_consume(self, delivery: Delivery) -> None:
+        """Trace what goes to a handler."""
+        if delivery.topic != self.topic:
+            request_id = new_message_id(delivery.begun_ms, os.urandom(10))
+            delivery.notes[self] = request_id
+            self._write(delivery.origin.client_id, begun_records(delivery, request_id))
+
+    def after_consume(self, delivery: Delivery) -> None:
+        """Trace how the handler ended."""
+        request_id = delivery.notes.pop(self, None)
+        if request_id is not None:
+            self._write(delivery.origin.client_id, ended_records(delivery, request_id))
+
+    def after_end(self, ending: Ending) -> None:
+        """Trace how a half message was ended."""
+        stored = ending.half.stored
+        if ending.error is None and (stored is None or stored.trace_on):
+            self._write(ending.origin.client_id, [transaction_record(ending)])
+
+    def _write(self, client_id: str, records: Iterable[TraceRecord]) -> None:
+        writer = self._writers.get(client_id)
+        if writer is not None:
+            writer.write(records)
+
+
+class _TraceWriter:
+    """The traces of one client: records that wait, and the task that sends them."""
+
+    def __init__(self, client: ObservedClient, trace: MessageTraceMiddleware) -> None:
+        self._client = client
+        self._trace = trace
+        group = f"{GROUP_PREFIX}-{client.settings.producer_group}-{os.urandom(4).hex()}"
+        settings = msgspec.structs.replace(
+            client.settings,
+            producer_group=group[-GROUP_LENGTH_MAX:],
+            body_size_max=2 * BODY_SIZE_MAX,
+            batch_size_max=2 * BODY_SIZE_MAX,
+        )
+        self._producer = Producer(settings, client.routes, os.urandom)
+        self._waiting: deque[TraceRecord] = deque()
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._enough = asyncio.Event()
+        self._is_called = False
+        self._is_closing = False
+        self._faults = Seldom()
+        self._task = asyncio.create_task(self._run())
+        #: records that found no room, or that no broker took
+        self.dropped = 0
+
+    def write(self, records: Iterable[TraceRecord]) -> None:
+        """Keep records until they are sent, as far as there is room; from any thread."""
+        with self._lock:
+            for record in records:
+                if len(self._waiting) < self._trace.held_count_max:
+                    self._waiting.append(record)
+                else:
+                    self.dropped += 1
+            calls = len(self._waiting) >= self._trace.batch_count and not self._is_called
+            self._is_called |= calls
+        if calls:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._enough.set)
+
+    async def close(self) -> None:
+        """Send what waits, and end; what is left when that is cancelled is dropped."""
+        self._is_closing = True
+        self._enough.set()
+        try:
+            await asyncio.shield(self._task)
+        finally:
+            self._task.cancel()
+            await asyncio.wait([self._task])  # it counts what it had in hand
+            with self._lock:
+                self.dropped += len(self._waiting)
+                self._waiting.clear()
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._trace.wait_seconds):
+                    await self._enough.wait()
+            self._enough.clear()
+            with self._lock:
+                self._is_called = False
+            while self._waiting:
+                await self._send_some()
+            if self._is_closing:
+                return
+
+    async def _send_some(self) -> None:
+        with self._lock:
+            message, count = trace_message(self._trace.topic, self._waiting)
+        try:
+            await self._client.run(self._producer.send(message, timeout=SEND_SECONDS))
+        except BaseException as error:
+            with self._lock:
+                self.dropped += count
+            if not isinstance(error, Exception):  # cancelled
+                raise
+            if self._faults.note("send", time.monotonic()) is not None:
+                lost = self._trace.dropped
+                log.warning("message traces were not sent, %d are lost so far: %s", lost, error)

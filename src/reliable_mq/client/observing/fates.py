@@ -1,0 +1,55 @@
+"""What became of messages, in the few words that logs, metrics and spans share. Pure."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from reliable_mq.client.consuming.subscription import Consumed, Later, Outcome
+from reliable_mq.client.observing.middleware import Delivery, SendOutcome
+from reliable_mq.errors import RemoteError
+from reliable_mq.message import ReceivedMessage, SendResult
+from reliable_mq.wire.codes import ResponseCode
+
+Fate = Literal["consumed", "later", "postponed", "dead", "failed", "received"]
+"""`postponed` is a `Later` that counts as no attempt, `failed` an exception, `received` that the
+messages went to a caller."""
+WELL: frozenset[Fate] = frozenset({"consumed", "postponed", "received"})
+"""What nobody need look at."""
+
+
+def fates(delivery: Delivery) -> Iterator[tuple[ReceivedMessage, Fate, str]]:
+    """Give each message of a delivery that has ended, what became of it, and why ("" for none)."""
+    if delivery.error is not None:
+        why = f"{type(delivery.error).__name__}: {delivery.error}"
+        for message in delivery.messages:
+            yield message, "failed", why
+    elif delivery.outcomes is None:
+        for message in delivery.messages:
+            yield message, "received", ""
+    else:
+        for message, outcome in zip(delivery.messages, delivery.outcomes, strict=True):
+            yield message, *_of_outcome(outcome)
+
+
+def _of_outcome(outcome: Outcome) -> tuple[Fate, str]:
+    if isinstance(outcome, Consumed):
+        return "consumed", ""
+    if isinstance(outcome, Later):
+        return ("later" if outcome.counts else "postponed"), outcome.reason
+    return "dead", outcome.reason
+
+
+def sent_as(result: SendOutcome) -> str:
+    """Return "stored", "unanswered" (one-way), or the name of what went wrong: few words in all."""
+    if isinstance(result, SendResult):
+        return "stored"
+    return "unanswered" if result is None else error_name(result)
+
+
+def error_name(error: BaseException) -> str:
+    """Return the name of an error: what a broker's code is called, or else its class."""
+    if isinstance(error, RemoteError):
+        try:
+            return ResponseCode(error.code).name
+        except ValueError:
+            return type(error).__name__
+    return type(error).__name__
