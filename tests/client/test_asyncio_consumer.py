@@ -246,7 +246,7 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
         consumer.hands.pump()
         await asyncio.sleep(0)
         group.leave(assigned.queue)
-        consumer._leave(assigned)
+        consumer.reader.let_go([assigned])
         while group.find(assigned.queue):
             await asyncio.sleep(0.001)
         commits = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -281,7 +281,7 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
         consumer.hands.pump()
         await asyncio.sleep(0)
         consumer.group.leave(assigned.queue)
-        consumer._leave(assigned)
+        consumer.reader.let_go([assigned])
         while caplog.text.count("it waits for them") < 2:
             await asyncio.sleep(0.001)
         assert not client.world.calls_of(RequestCode.UNLOCK_BATCH_MQ)
@@ -323,10 +323,10 @@ def test_a_broker_that_does_not_know_the_subscription_is_told_it_in_full() -> No
         client = ScriptedClient(World())
         consumer, assigned = reading(client, consumed)
         client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SUBSCRIPTION_NOT_LATEST)
-        await consumer._pull_once(assigned)
+        await consumer.reader._pull_once(assigned)
         assert client.introductions == 1
         client.world.answers[RequestCode.PULL_MESSAGE] = says(ResponseCode.SYSTEM_ERROR)
-        await consumer._pull_once(assigned)
+        await consumer.reader._pull_once(assigned)
         assert client.introductions == 1
 
     asyncio.run(asyncio.wait_for(scene(), 10))

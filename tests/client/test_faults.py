@@ -36,7 +36,7 @@ def test_a_member_that_dies_is_succeeded_as_soon_as_its_connection_ends(
             seen = Seen()
             heir = await client.consume(subscription, seen)
             await eventually(lambda: len(in_topic(dying, topic)) == len(in_topic(heir, topic)) == 2)
-            for task in [*doomed._daemons, *dying._daemons, *dying._pullers.values()]:
+            for task in [*doomed._daemons, *dying._daemons, *dying.reader.tasks]:
                 task.cancel()
             assert doomed._links is not None
             await doomed._links.close()  # no goodbye: the broker sees the connection end

@@ -317,6 +317,7 @@ def test_in_a_namespace_all_queues_have_the_names_of_the_application(
                 await pull.seek(queue, 0)
                 assert numbers(await polled(pull, 1)) == [0]
                 assert (await pull.lag(queue), await pull.position(queue)) == ({queue: 0}, 1)
+                await pull.commit()
             async with client.pull_consumer(group) as pull:
                 await pull.assign([queue])
                 assert pull.queues == {queue}

@@ -1,44 +1,22 @@
-"""The push consumer on asyncio: it shares queues with the other members and pulls them.
+"""The push consumer on asyncio: its queues are `asyncio_reading`'s, what was pulled is the hands'.
 
-Which queues are read, from where, and what is committed is decided by the flows and by
-`ConsumerGroup`; here is when they are asked. What was pulled is the hands' (`asyncio_hands`).
+What is committed is decided by the flows; here is when. `asyncio_hands` calls the handler.
 """
 
 import asyncio
-import contextlib
-import logging
 import math
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
-from reliable_mq.client.asyncio_daemon import attempt, repeat
+from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
-from reliable_mq.client.consuming.asyncio_hands import AsyncHands, RunsFlows
+from reliable_mq.client.consuming.assignment import give_all_back
+from reliable_mq.client.consuming.asyncio_hands import AsyncHands
+from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
-from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.offsets import commit, status_of
-from reliable_mq.client.consuming.pulling import pull_once
-from reliable_mq.client.consuming.subscription_version import be_newest
 from reliable_mq.client.consuming.thread_handling import AnyHandler
-from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
-
-log = logging.getLogger(__name__)
-
-
-class FlowRunner(RunsFlows, Protocol):
-    """What the consumer needs of its client."""
-
-    async def heartbeat(self) -> None:
-        """Tell the brokers which groups this client belongs to."""
-
-    async def introduce(self) -> None:
-        """Tell the brokers the same, and every subscription in full, whatever they know."""
-
-    async def leave_group(self, group: ConsumerGroup) -> None:
-        """Take a consumer that has ended out of its group."""
 
 
 class AsyncPushConsumer:
@@ -56,11 +34,7 @@ class AsyncPushConsumer:
         self._client = client
         self.hands = AsyncHands(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
-        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._givers: set[asyncio.Task[None]] = set()
-        self._rebalance = asyncio.Event()
-        self._is_settled = False
-        self._obstacles = Obstacles(group.name)
+        self.reader = QueueReader(client, group, self)
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -87,10 +61,6 @@ class AsyncPushConsumer:
         settings = self.group.settings
         name = f"group {self.group.name}"
         self._daemons = [
-            asyncio.create_task(self._coordinate()),
-            asyncio.create_task(
-                repeat(settings.lock_renew_seconds, self._keep_ready, f"{name}: renewing locks")
-            ),
             asyncio.create_task(
                 repeat(settings.offset_commit_seconds, self._commit, f"{name}: a commit")
             ),
@@ -98,6 +68,7 @@ class AsyncPushConsumer:
         if self.group.subscription.handling_seconds < math.inf:
             looking = repeat(self.hands.check_seconds, self.hands.check, f"{name}: a look at calls")
             self._daemons.append(asyncio.create_task(looking))
+        self.reader.start()
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Start nothing more and pull nothing more, until `resume`.
@@ -109,7 +80,7 @@ class AsyncPushConsumer:
             queues: these only; they stay paused also when they move to another member and come
                 back, but are not for that other one. None: all there are and all that come.
         """
-        self.group.pause(queues)
+        self.group.pause(self._whole(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on where `pause` stopped.
@@ -118,7 +89,7 @@ class AsyncPushConsumer:
             queues: these only; a consumer that was paused as a whole stays so. None: all, in
                 whatever way they were paused.
         """
-        self.group.resume(queues)
+        self.group.resume(self._whole(queues))
         for assigned in self.group.assigned:
             if assigned.wake_reader is not None:
                 assigned.wake_reader()
@@ -130,7 +101,8 @@ class AsyncPushConsumer:
         Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
         not pulled yet is left out.
         """
-        return self.group.lag(asyncio.get_running_loop().time())
+        lag = self.group.lag(asyncio.get_running_loop().time())
+        return self.group.namespace.by_own_queue(lag)
 
     async def close(self) -> None:
         """Start nothing more, let what runs finish, commit, unlock and leave the group.
@@ -143,18 +115,15 @@ class AsyncPushConsumer:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        coordinator, *others = self._daemons
-        coordinator.cancel()
-        for puller in self._pullers.values():
-            puller.cancel()
+        self.reader.stop_fetching()
         for assigned in self.group.assigned:
             self.group.leave(assigned.queue)
         await self.hands.finish()
-        for task in (*self._givers, *others):
-            task.cancel()
+        for daemon in self._daemons:
+            daemon.cancel()
         await self.hands.close()
-        ended = [coordinator, *others, *self._pullers.values(), *self._givers]
-        await asyncio.gather(*ended, return_exceptions=True)
+        await self.reader.stop()
+        await asyncio.gather(*self._daemons, return_exceptions=True)
         try:
             await self._client.run(give_all_back(self.group))
         finally:
@@ -162,7 +131,7 @@ class AsyncPushConsumer:
 
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
-        self._rebalance.set()
+        self.reader.look_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Read queues again from other offsets, as an administrator wants it.
@@ -173,124 +142,38 @@ class AsyncPushConsumer:
             assigned = self.group.find(queue)
             if assigned is not None and assigned.is_started and not assigned.leaving:
                 assigned.freeze(offset)
-                self.group.leave(queue)
-                self._leave(assigned)
+                self.moved(assigned)
 
     def broker_lost(self, broker_names: Iterable[str]) -> None:
         """Start nothing more under locks of brokers whose connection was lost."""
         self.group.broker_lost(broker_names)
         self.rebalance_soon()
 
-    async def _coordinate(self) -> None:
-        settings = self.group.settings
-        await attempt(self._introduce, f"group {self.group.name}: the first heartbeat")
-        while True:
-            self._rebalance.clear()
-            self._is_settled = False
-            await attempt(self._rebalance_once, f"group {self.group.name}: a rebalance")
-            pause = (
-                settings.rebalance_seconds if self._is_settled else settings.rebalance_retry_seconds
-            )
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._rebalance.wait()
-
-    async def _rebalance_once(self) -> None:
-        changes = await self._client.run(rebalance(self.group))
-        self._obstacles.note(changes.obstacles)
-        self._obstacles.note_missing(changes.missing, asyncio.get_running_loop().time())
-        for assigned in changes.left:
-            self._leave(assigned)
-        self._is_settled = await self._keep_ready() and changes.settled
-
-    async def _introduce(self) -> None:
-        """Register with the brokers, so that the first rebalance counts this member.
-
-        With a subscription that none of them takes for older than what it knows of the group.
-        """
-        for topic in self.group.subscription.topics:
-            try:
-                await self._client.run(self.group.routes.of(topic))
-            except ReliableMQError as error:
-                log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
-        if await self._client.run(be_newest(self.group)):
-            await self._client.introduce()
-        else:
-            await self._client.heartbeat()
-
-    async def _keep_ready(self) -> bool:
-        well = await self._client.run(keep_ready(self.group))
-        for assigned in self.group.assigned:
-            if assigned.is_started and assigned.queue not in self._pullers:
-                self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
-        self.hands.pump()
-        return well
+    def _whole(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue] | None:
+        return None if queues is None else list(map(self.group.namespace.whole_queue, queues))
 
     async def _commit(self) -> None:
         await self._client.run(commit(self.group, self.group.all_queues))
 
-    async def _pull(self, assigned: AssignedQueue) -> None:
-        room = asyncio.Event()
-        wanted = self.group.settings.pull_size
-        while not assigned.leaving:
-            if (
-                assigned.paused
-                or not assigned.has_room
-                or not assigned.budget.has_room(assigned.cost, wanted, room.set)
-            ):
-                room.clear()
-                assigned.wake_reader = room.set
-                await room.wait()
-                assigned.wake_reader = None
-                continue
-            if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
-                await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
-        if not self.group.is_leaving(assigned.queue):  # the broker wants it read from elsewhere
-            self.group.leave(assigned.queue)
-            self._leave(assigned)
+    # The reader's owner ---------------------------------------------------------------------
 
-    async def _pull_once(self, assigned: AssignedQueue) -> None:
-        pause = await self._client.run(pull_once(self.group, assigned))
-        self.hands.pump()
-        if self.group.is_unheard:
-            self.group.is_unheard = False
-            await self._client.introduce()
-        if pause:
-            await asyncio.sleep(pause)
+    async def came(self, queues: Sequence[AssignedQueue]) -> None:
+        """Nobody has to be told."""
 
-    def _leave(self, assigned: AssignedQueue) -> None:
-        puller = self._pullers.pop(assigned.queue, None)
-        if puller is not None and puller is not asyncio.current_task():
-            puller.cancel()
-        giver = asyncio.create_task(self._give_back(assigned))
-        self._givers.add(giver)
-        giver.add_done_callback(self._givers.discard)
-
-    async def _give_back(self, assigned: AssignedQueue) -> None:
-        """Give a queue back when nothing of it runs any more.
-
-        In order that is waited for as long as it takes, because nobody else may begin with an
-        ordering key before; else for `close_timeout`, then the queue's next reader gets what runs
-        once more.
-        """
-        timeout = self.group.settings.close_timeout
-        deadline = asyncio.get_running_loop().time() + timeout
+    async def leave(self, queues: Sequence[AssignedQueue]) -> None:
+        """Give queues back when nothing of them runs any more."""
         handled = self.hands.handled
-        while assigned.running:
-            handled.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await handled.wait()
-            except TimeoutError:
-                deadline += timeout
-                goes_on = self.group.subscription.ordered
-                log.warning(
-                    "group %s: %s moves to another member, but %d of its messages are still being"
-                    " handled after %g s: %s",
-                    *(self.group.name, assigned.queue, assigned.running, timeout),
-                    "it waits for them" if goes_on else "they are delivered there again",
-                )
-                if not goes_on:
-                    break
-        await self._client.run(give_back(self.group, assigned))
-        self.rebalance_soon()
+        await asyncio.gather(*(self.reader.give_back_idle(each, handled) for each in queues))
+
+    def moved(self, assigned: AssignedQueue) -> None:
+        """Give a queue back, to read it from where the broker demands it."""
+        self.group.leave(assigned.queue)
+        self.reader.let_go([assigned])
+
+    def may_pull(self, assigned: AssignedQueue) -> bool:
+        """Whether more of a queue should be fetched now."""
+        return assigned.has_room and not assigned.paused
+
+    def fetched(self) -> None:
+        """Start handler calls for what is there."""
+        self.hands.pump()

@@ -12,8 +12,7 @@ from typing import Any
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
-from reliable_mq.client.consuming.asyncio_reading import QueueReader
+from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import first_offset, status_of
 from reliable_mq.client.consuming.polling import Positions
@@ -73,7 +72,8 @@ class PulledQueues:
         """Fetch nothing more, give all queues up, leave the group."""
         self._closed = True
         self._fetched.set()  # whoever polls
-        await self.reader.stop()
+        # the application may be hearing of queues that leave
+        await self.reader.stop(patience=self.group.settings.close_timeout)
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)

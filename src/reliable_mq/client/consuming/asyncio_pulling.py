@@ -10,8 +10,8 @@ import msgspec
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
 from reliable_mq.client.consuming.asyncio_pulled import CLOSED, PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_reading import FlowRunner
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at

@@ -1,7 +1,8 @@
-"""Which queues a member reads, and one task for each that pulls, for consumers that are asked.
+"""Which queues a member reads, and one task for each that pulls.
 
-What happens with the messages is the owner's: `asyncio_pulling` and `asyncio_sharing` hand them to
-whoever asks for them.
+What happens with the messages is the owner's: `asyncio_consumer` hands them to a handler,
+`asyncio_pulled` and `asyncio_sharing` to whoever asks for them. Which queues there are, and what is
+asked of brokers, is decided by the flows and by `ConsumerGroup`; here is when.
 """
 
 import asyncio
@@ -12,15 +13,29 @@ from typing import Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.assignment import keep_ready, rebalance
-from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
+from reliable_mq.client.consuming.assignment import give_back, keep_ready, rebalance
+from reliable_mq.client.consuming.asyncio_hands import RunsFlows
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.pulling import pull_once
+from reliable_mq.client.consuming.subscription_version import be_newest
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
 
 log = logging.getLogger(__name__)
+
+
+class FlowRunner(RunsFlows, Protocol):
+    """What a member needs of its client."""
+
+    async def heartbeat(self) -> None:
+        """Tell the brokers which groups this client belongs to."""
+
+    async def introduce(self) -> None:
+        """Tell the brokers the same, and every subscription in full, whatever they know."""
+
+    async def leave_group(self, group: ConsumerGroup) -> None:
+        """Take a consumer that has ended out of its group."""
 
 
 class Owner(Protocol):
@@ -57,10 +72,10 @@ class QueueReader:
         self.group = group
         self._client = client
         self._owner = owner
-        self._daemons: list[asyncio.Task[None]] = []
+        self._coordinator: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._givers: set[asyncio.Task[None]] = set()
-        self._room: dict[MessageQueue, asyncio.Event] = {}
         self._look = asyncio.Event()
         self._is_settled = False
         self._chosen: set[MessageQueue] = set()
@@ -68,22 +83,33 @@ class QueueReader:
 
     def start(self) -> None:
         """Begin to read, as soon as there are queues."""
-        self._daemons = [asyncio.create_task(self._coordinate())]
+        self._coordinator = asyncio.create_task(self._coordinate())
         if self.group.subscription.ordered:
             what = f"group {self.group.name}: renewing locks"
             renewing = repeat(self.group.settings.lock_renew_seconds, self._keep_ready, what)
-            self._daemons.append(asyncio.create_task(renewing))
+            self._renewing = asyncio.create_task(renewing)
 
-    async def stop(self) -> None:
-        """Fetch nothing more; queues that are leaving have left, or `close_timeout` is over."""
-        tasks = {*self._daemons, *self._pullers.values()}
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Everything that runs."""
+        daemons = (self._coordinator, self._renewing)
+        running = [daemon for daemon in daemons if daemon is not None]
+        return [*running, *self._pullers.values(), *self._givers]
+
+    def stop_fetching(self) -> None:
+        """Take no queue and pull nothing any more; locks are still renewed."""
+        for task in (self._coordinator, *self._pullers.values()):
+            if task is not None:
+                task.cancel()
+
+    async def stop(self, patience: float = 0.0) -> None:
+        """Do nothing more; queues that are leaving have so many seconds to leave."""
+        self.stop_fetching()
+        if self._givers and patience:
+            await asyncio.wait(self._givers, timeout=patience)
+        tasks = self.tasks
         for task in tasks:
             task.cancel()
-        if self._givers:  # the application may be hearing of queues that leave
-            _, late = await asyncio.wait(self._givers, timeout=self.group.settings.close_timeout)
-            for giver in late:
-                giver.cancel()
-            tasks |= late
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pullers.clear()
 
@@ -93,9 +119,9 @@ class QueueReader:
 
     def make_room(self, queue: MessageQueue) -> None:
         """Let a pull go on that waits for `Owner.may_pull`."""
-        room = self._room.get(queue)
-        if room is not None:
-            room.set()
+        assigned = self.group.find(queue)
+        if assigned is not None and assigned.wake_reader is not None:
+            assigned.wake_reader()
 
     def begin_anew(self, assigned: AssignedQueue) -> None:
         """Fetch into `assigned` from now on; a pull under way for its queue is given up."""
@@ -139,13 +165,19 @@ class QueueReader:
                     await self._look.wait()
 
     async def _introduce(self) -> None:
-        """Register with the brokers, so that the first rebalance counts this member."""
+        """Register with the brokers, so that the first rebalance counts this member.
+
+        With a subscription that none of them takes for older than what it knows of the group.
+        """
         for topic in self.group.subscription.topics:
             try:
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError as error:
                 log.info("group %s: topic %s is not there yet: %s", self.group.name, topic, error)
-        await self._client.heartbeat()
+        if await self._client.run(be_newest(self.group)):
+            await self._client.introduce()
+        else:
+            await self._client.heartbeat()
 
     async def _look_once(self) -> None:
         settled = True
@@ -176,17 +208,15 @@ class QueueReader:
         return well
 
     def _start_pulling(self, assigned: AssignedQueue) -> None:
-        self._room[assigned.queue] = asyncio.Event()
         self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
 
     def _stop_pulling(self, queue: MessageQueue) -> None:
-        self._room.pop(queue, None)
         puller = self._pullers.pop(queue, None)
         if puller is not None and puller is not asyncio.current_task():
             puller.cancel()
 
     async def _pull(self, assigned: AssignedQueue) -> None:
-        room = self._room[assigned.queue]
+        room = asyncio.Event()
         wanted = self.group.settings.pull_size
         while not assigned.leaving:
             if not (
@@ -194,7 +224,9 @@ class QueueReader:
                 and assigned.budget.has_room(assigned.cost, wanted, room.set)
             ):
                 room.clear()
+                assigned.wake_reader = room.set
                 await room.wait()
+                assigned.wake_reader = None
                 continue
             if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
@@ -204,12 +236,47 @@ class QueueReader:
     async def _pull_once(self, assigned: AssignedQueue) -> None:
         pause = await self._client.run(pull_once(self.group, assigned))
         self._owner.fetched()
+        if self.group.is_unheard:
+            self.group.is_unheard = False
+            await self._client.introduce()
         if pause:
             await asyncio.sleep(pause)
 
     async def _give_up(self, queues: Sequence[AssignedQueue]) -> None:
         await attempt(lambda: self._owner.leave(queues), f"group {self.group.name}: giving up")
         for assigned in queues:
-            if self.group.is_leaving(assigned.queue):
+            if self.group.find(assigned.queue) is assigned:  # its owner has failed to do so
                 self.group.forget(assigned)
+        self.look_soon()
+
+    async def give_back_idle(self, assigned: AssignedQueue, ended: asyncio.Event) -> None:
+        """Give a queue back when nothing of it is in anybody's hands any more.
+
+        In order that is waited for as long as it takes, because nobody else may begin with an
+        ordering key before; else for `close_timeout`, then the queue's next reader gets what runs
+        once more.
+
+        Args:
+            assigned: a queue that leaves.
+            ended: is set when something has ended.
+        """
+        timeout = self.group.settings.close_timeout
+        deadline = asyncio.get_running_loop().time() + timeout
+        while assigned.running:
+            ended.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await ended.wait()
+            except TimeoutError:
+                deadline += timeout
+                goes_on = self.group.subscription.ordered
+                log.warning(
+                    "group %s: %s moves to another member, but %d of its messages are still being"
+                    " handled after %g s: %s",
+                    *(self.group.name, assigned.queue, assigned.running, timeout),
+                    "it waits for them" if goes_on else "they are delivered there again",
+                )
+                if not goes_on:
+                    break
+        await self._client.run(give_back(self.group, assigned))
         self.look_soon()

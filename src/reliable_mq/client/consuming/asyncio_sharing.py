@@ -12,9 +12,8 @@ from typing import Protocol, Self
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.assignment import give_all_back, give_back
-from reliable_mq.client.consuming.asyncio_consumer import FlowRunner
-from reliable_mq.client.consuming.asyncio_reading import QueueReader
+from reliable_mq.client.consuming.assignment import give_all_back
+from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.leases import Lease, Leases
 from reliable_mq.client.consuming.offsets import commit, status_of
@@ -281,31 +280,12 @@ class AsyncSimpleConsumer:
         """Nobody has to be told."""
 
     async def leave(self, queues: Sequence[AssignedQueue]) -> None:
-        """Give queues back when nothing of them is in anybody's hands any more.
+        """Give queues back when nothing of them is in anybody's hands any more."""
+        await asyncio.gather(*map(self._give_back, queues))
 
-        In order that is waited for, because nobody else may begin with an ordering key before;
-        else for `close_timeout`, then the queue's next reader gets what is left once more.
-        """
-        loop = asyncio.get_running_loop()
-        patient = self.group.subscription.ordered
-        deadline = None if patient else loop.time() + self.group.settings.close_timeout
-        for assigned in queues:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._until_idle(assigned)
-            except TimeoutError:
-                log.warning(
-                    "group %s: %s moves to another member with %d messages that nobody has"
-                    " acknowledged: they are delivered there again",
-                    *(self.group.name, assigned.queue, assigned.running),
-                )
-            self._leases.forget(assigned)
-            await self._client.run(give_back(self.group, assigned))
-
-    async def _until_idle(self, assigned: AssignedQueue) -> None:
-        while assigned.running and self._closing is None:
-            self._ended.clear()
-            await self._ended.wait()
+    async def _give_back(self, assigned: AssignedQueue) -> None:
+        await self._reader.give_back_idle(assigned, self._ended)
+        self._leases.forget(assigned)
 
     def moved(self, assigned: AssignedQueue) -> None:
         """Read a queue from where the broker demands it, when its messages are settled."""
