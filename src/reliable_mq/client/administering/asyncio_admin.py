@@ -8,6 +8,8 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import TypeVar
 
+import msgspec
+
 from reliable_mq.client.administering import groups, members, offset_resets, progress
 from reliable_mq.client.administering.asking import Cluster, Told
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
@@ -15,6 +17,7 @@ from reliable_mq.client.administering.asyncio_topics import AsyncTopics
 from reliable_mq.client.administering.groups import GroupChange, GroupSettings
 from reliable_mq.client.administering.members import Connection, GroupConnections, MemberState
 from reliable_mq.client.administering.offset_resets import END, QueueReset
+from reliable_mq.client.administering.own_names import own_of, owned, whole_queue
 from reliable_mq.client.administering.progress import GroupProgress
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.flow import Flow
@@ -50,6 +53,7 @@ class AsyncGroups:
     def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._names = engine.namespace
 
     async def all_settings(
         self, *, everything: bool = False
@@ -63,7 +67,9 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(groups.groups(self._cluster, everything=everything))
+        told = await self._run(groups.groups(self._cluster, everything=everything))
+        names = own_of(self._names, told.value)
+        return Told({own: told.value[names[own]] for own in sorted(names)}, told.failures)
 
     async def settings(self, group: str) -> Told[dict[str, GroupSettings]]:
         """Return what each broker keeps of a group, by broker name.
@@ -72,7 +78,7 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(groups.settings(self._cluster, group))
+        return await self._run(groups.settings(self._cluster, self._names.whole(group)))
 
     async def create(
         self,
@@ -98,8 +104,8 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when nobody makes it.
         """
-        wanted = wanted or GroupChange()
-        flow = groups.create(self._cluster, group, wanted, only=brokers, dry_run=dry_run)
+        wanted, name = wanted or GroupChange(), self._names.whole(group)
+        flow = groups.create(self._cluster, name, wanted, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
     async def update(
@@ -116,7 +122,8 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when nobody changes it.
         """
-        flow = groups.update(self._cluster, group, change, only=brokers, dry_run=dry_run)
+        name = self._names.whole(group)
+        flow = groups.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
     async def delete(
@@ -134,7 +141,8 @@ class AsyncGroups:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when nobody does it.
         """
-        flow = groups.delete(self._cluster, group, offsets=offsets, dry_run=dry_run)
+        name = self._names.whole(group)
+        flow = groups.delete(self._cluster, name, offsets=offsets, dry_run=dry_run)
         return await self._run(flow)
 
     async def connections(self, group: str) -> Told[GroupConnections]:
@@ -144,7 +152,11 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(members.connections(self._cluster, group))
+        told = await self._run(members.connections(self._cluster, self._names.whole(group)))
+        wanted = told.value.subscriptions.items()
+        subscriptions = {self._names.own(topic): expression for topic, expression in wanted}
+        value = msgspec.structs.replace(told.value, subscriptions=subscriptions)
+        return Told(value, told.failures)
 
     async def members(self, group: str, *, stack: bool = False) -> Told[list[MemberState]]:
         """Return what each connected member of a group says of itself: its queues, how far it is.
@@ -159,7 +171,8 @@ class AsyncGroups:
             NoRoute: when the name servers know no broker.
             RemoteError, Unavailable, ProtocolError: when no broker tells.
         """
-        return await self._run(members.members(self._cluster, group, stack=stack))
+        name = self._names.whole(group)
+        return await self._run(members.members(self._cluster, name, stack=stack))
 
     async def producers(self, group: str = "") -> Told[dict[str, tuple[Connection, ...]]]:
         """Return the producers that are connected, by producer group; "": of all groups.
@@ -168,10 +181,12 @@ class AsyncGroups:
             NotFound: when nobody of the group is connected.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(members.producers(self._cluster, group))
+        told = await self._run(members.producers(self._cluster, self._names.whole(group)))
+        names = own_of(self._names, told.value)
+        return Told({own: told.value[names[own]] for own in sorted(names)}, told.failures)
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await self._engine.run(flow)
+        return owned(self._names, await self._engine.run(flow))
 
 
 class AsyncOffsets:
@@ -180,6 +195,7 @@ class AsyncOffsets:
     def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._names = engine.namespace
 
     async def progress(self, group: str, topic: str = "") -> Told[GroupProgress]:
         """Return how far a group has come in its topics, its retry topic among them, by queue.
@@ -192,7 +208,8 @@ class AsyncOffsets:
             NotFound: when no broker has offsets of the group, nor settings.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._engine.run(progress.progress(self._cluster, group, topic))
+        flow = progress.progress(self._cluster, *self._whole(group, topic))
+        return await self._run(flow)
 
     async def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
@@ -214,22 +231,26 @@ class AsyncOffsets:
         time_ms = int(moment.timestamp() * 1000)
         if time_ms < 0:
             time_ms = END - 1
-        flow = offset_resets.to_time(self._cluster, group, topic, time_ms, dry_run=dry_run)
-        return await self._engine.run(flow)
+        flow = offset_resets.to_time(
+            self._cluster, *self._whole(group, topic), time_ms, dry_run=dry_run
+        )
+        return await self._run(flow)
 
     async def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> Told[list[QueueReset]]:
         """Let a group read all that a topic holds again; see `reset_to_time`."""
-        flow = offset_resets.to_time(self._cluster, group, topic, 0, dry_run=dry_run)
-        return await self._engine.run(flow)
+        flow = offset_resets.to_time(self._cluster, *self._whole(group, topic), 0, dry_run=dry_run)
+        return await self._run(flow)
 
     async def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> Told[list[QueueReset]]:
         """Let a group pass over all that a topic holds; see `reset_to_time`."""
-        flow = offset_resets.to_time(self._cluster, group, topic, END, dry_run=dry_run)
-        return await self._engine.run(flow)
+        flow = offset_resets.to_time(
+            self._cluster, *self._whole(group, topic), END, dry_run=dry_run
+        )
+        return await self._run(flow)
 
     async def reset_to_offset(
         self, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
@@ -248,8 +269,9 @@ class AsyncOffsets:
             NotFound: when the broker knows no such group.
             RemoteError, Unavailable, ProtocolError: when the broker does not do it.
         """
-        flow = offset_resets.to_offset(self._cluster, group, queue, offset, dry_run=dry_run)
-        return await self._engine.run(flow)
+        name, place = self._names.whole(group), whole_queue(self._names, queue)
+        flow = offset_resets.to_offset(self._cluster, name, place, offset, dry_run=dry_run)
+        return await self._run(flow)
 
     async def clone(
         self, source: str, target: str, topic: str = "", *, dry_run: bool = False
@@ -267,5 +289,12 @@ class AsyncOffsets:
             NotFound: when `source` has committed nothing there.
             RemoteError, Unavailable, ProtocolError: when nobody does it.
         """
-        flow = offset_resets.clone(self._cluster, source, target, topic, dry_run=dry_run)
-        return await self._engine.run(flow)
+        names = self._whole(source, target, topic)
+        flow = offset_resets.clone(self._cluster, *names, dry_run=dry_run)
+        return await self._run(flow)
+
+    def _whole(self, *names: str) -> tuple[str, ...]:
+        return tuple(map(self._names.whole, names))
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return owned(self._names, await self._engine.run(flow))

@@ -2,14 +2,19 @@
 
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import TypeVar
 
 from reliable_mq.client.administering import browsing, messages, tracking
 from reliable_mq.client.administering.asking import Cluster, Told, first_failure
+from reliable_mq.client.administering.own_names import own_of, owned, whole_message, whole_queue
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
+from reliable_mq.client.flow import Flow
 from reliable_mq.message import MessageQueue, ReceivedMessage
+
+T = TypeVar("T")
 
 
 def _ms(moment: datetime) -> int:
@@ -22,6 +27,7 @@ class AsyncMessages:
     def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._names = engine.namespace
 
     async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """Return the message that a broker calls so: `SendResult.offset_message_id`.
@@ -31,7 +37,7 @@ class AsyncMessages:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when a broker that may have it does not tell.
         """
-        return await self._engine.run(messages.by_offset_id(self._cluster, offset_message_id))
+        return await self._run(messages.by_offset_id(self._cluster, offset_message_id))
 
     async def by_message_id(self, topic: str, message_id: str) -> Told[list[ReceivedMessage]]:
         """Return what a topic holds under a message id (the unique key), the oldest first.
@@ -40,7 +46,8 @@ class AsyncMessages:
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._engine.run(messages.by_message_id(self._cluster, topic, message_id))
+        name = self._names.whole(topic)
+        return await self._run(messages.by_message_id(self._cluster, name, message_id))
 
     async def by_key(
         self,
@@ -64,7 +71,8 @@ class AsyncMessages:
         """
         begin_ms = max(0, _ms(since)) if since is not None else 0
         end_ms = _ms(until) if until is not None else browsing.TIME_MAX
-        return await self._engine.run(messages.by_key(self._cluster, topic, key, begin_ms, end_ms))
+        name = self._names.whole(topic)
+        return await self._run(messages.by_key(self._cluster, name, key, begin_ms, end_ms))
 
     async def at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[ReceivedMessage]:
         """Return the messages of a queue from an offset on; fewer than `count` when it ends.
@@ -74,7 +82,8 @@ class AsyncMessages:
             NoRoute: when the name servers do not know the topic, or no such broker of it.
             RemoteError, Unavailable, ProtocolError: when the broker does not tell.
         """
-        return await self._engine.run(messages.at(self._cluster, queue, offset, count))
+        place = whole_queue(self._names, queue)
+        return await self._run(messages.at(self._cluster, place, offset, count))
 
     async def tracks(self, message: ReceivedMessage) -> Told[list[Track]]:
         """Return what each consumer group of a message's topic has made of it, by its name.
@@ -83,16 +92,19 @@ class AsyncMessages:
             UsageError: when the name servers know no such broker.
             RemoteError, Unavailable, ProtocolError: when nobody tells which groups there are.
         """
-        return await self._engine.run(tracking.tracks(self._cluster, message))
+        told = await self._run(tracking.tracks(self._cluster, whole_message(self._names, message)))
+        tracks = [Track(self._names.own(each.group), each.state) for each in told.value]
+        return Told(tracks, told.failures)
 
     def scan(self, topic: str, since: datetime | None, until: datetime | None) -> Scan:
         """Return the reading of a topic that `between` does, for `next_page`."""
         since_ms = max(0, _ms(since)) if since is not None else 0
-        return Scan(self._cluster, topic, since_ms, _ms(until) if until is not None else None)
+        name = self._names.whole(topic)
+        return Scan(self._cluster, name, since_ms, _ms(until) if until is not None else None)
 
     async def next_page(self, scan: Scan) -> list[ReceivedMessage] | None:
         """Return the next messages of a reading, perhaps none; None: there are no more."""
-        return await self._engine.run(scan.next_page())
+        return await self._run(scan.next_page())
 
     async def between(
         self, topic: str, since: datetime | None = None, until: datetime | None = None
@@ -116,6 +128,9 @@ class AsyncMessages:
         if scan.failures:
             raise first_failure(scan.failures)
 
+    async def _run(self, flow: Flow[T]) -> T:
+        return owned(self._names, await self._engine.run(flow))
+
 
 class AsyncDeadLetters:
     """Messages that consumer groups gave up: listed, and sent again."""
@@ -123,6 +138,7 @@ class AsyncDeadLetters:
     def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._names = engine.namespace
         self._messages = AsyncMessages(engine, cluster)
 
     async def groups(self) -> list[str]:
@@ -133,7 +149,8 @@ class AsyncDeadLetters:
         """
         names = await self._engine.run(browsing.topic_names(self._cluster.name_servers))
         prefix = DEAD_LETTER_PREFIX
-        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        groups = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return sorted(own_of(self._names, groups))
 
     def of_group(
         self, group: str, since: datetime | None = None, until: datetime | None = None
@@ -151,5 +168,6 @@ class AsyncDeadLetters:
             NoRoute: when the dead-letter topic or its broker is not known.
             RemoteError, Unavailable: when the broker does not.
         """
-        flow = browsing.hand_back(self._cluster.routes, self._cluster.settings, group, letter)
+        name, stored = self._names.whole(group), whole_message(self._names, letter)
+        flow = browsing.hand_back(self._cluster.routes, self._cluster.settings, name, stored)
         await self._engine.run(flow)

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from reliable_mq.client.administering import topic_changes, topics
 from reliable_mq.client.administering.asking import Cluster, Told
+from reliable_mq.client.administering.own_names import own_of, owned
 from reliable_mq.client.administering.topic_settings import QUEUES, TopicChange, TopicSettings
 from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
 from reliable_mq.client.asyncio_engine import AsyncEngine
@@ -19,6 +20,7 @@ class AsyncTopics:
     def __init__(self, engine: AsyncEngine, cluster: Cluster) -> None:
         self._engine = engine
         self._cluster = cluster
+        self._names = engine.namespace
 
     async def names(self, *, everything: bool = False) -> Told[list[str]]:
         """Return the topics that the name servers know, sorted.
@@ -29,7 +31,8 @@ class AsyncTopics:
         Raises:
             RemoteError, Unavailable, ProtocolError: when no name server tells.
         """
-        return await self._run(topics.names(self._cluster, everything=everything))
+        told = await self._run(topics.names(self._cluster, everything=everything))
+        return Told(sorted(own_of(self._names, told.value)), told.failures)
 
     async def route(self, topic: str) -> list[TopicPlace]:
         """Return at which brokers a topic is, and with how many queues, by their names.
@@ -38,7 +41,7 @@ class AsyncTopics:
             NoRoute: when the name servers do not know it.
             RemoteError, Unavailable, ProtocolError: when none of them tells.
         """
-        return await self._run(topics.route(self._cluster, topic))
+        return await self._run(topics.route(self._cluster, self._names.whole(topic)))
 
     async def settings(self, topic: str) -> Told[dict[str, TopicSettings]]:
         """Return what each broker keeps of a topic, by broker name.
@@ -47,7 +50,7 @@ class AsyncTopics:
             NotFound: when no broker has it.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(topics.settings(self._cluster, topic))
+        return await self._run(topics.settings(self._cluster, self._names.whole(topic)))
 
     async def status(self, topic: str) -> Told[TopicStatus]:
         """Return what the queues of a topic hold, and when each last grew.
@@ -57,7 +60,7 @@ class AsyncTopics:
             NotFound: when no broker does.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(topics.status(self._cluster, topic))
+        return await self._run(topics.status(self._cluster, self._names.whole(topic)))
 
     async def consumers(self, topic: str) -> Told[list[str]]:
         """Return the consumer groups that subscribe to a topic or have offsets in it, sorted.
@@ -66,7 +69,8 @@ class AsyncTopics:
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        return await self._run(topics.consumers(self._cluster, topic))
+        told = await self._run(topics.consumers(self._cluster, self._names.whole(topic)))
+        return Told(sorted(map(self._names.own, told.value)), told.failures)
 
     async def create(
         self,
@@ -106,7 +110,8 @@ class AsyncTopics:
             is_ordered=is_ordered,
             attributes=dict(attributes or {}),
         )
-        flow = topic_changes.create(self._cluster, topic, wanted, only=brokers, dry_run=dry_run)
+        name = self._names.whole(topic)
+        flow = topic_changes.create(self._cluster, name, wanted, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
     async def update(
@@ -133,7 +138,8 @@ class AsyncTopics:
             NoRoute: when the name servers do not hear of it in time.
             RemoteError, Unavailable, ProtocolError: when nobody changes it.
         """
-        flow = topic_changes.update(self._cluster, topic, change, only=brokers, dry_run=dry_run)
+        name = self._names.whole(topic)
+        flow = topic_changes.update(self._cluster, name, change, only=brokers, dry_run=dry_run)
         return await self._run(flow)
 
     async def delete(self, topic: str, *, dry_run: bool = False) -> Told[list[str]]:
@@ -151,7 +157,8 @@ class AsyncTopics:
             RemoteError, Unavailable, ProtocolError: when nobody does it; a topic of the brokers
                 themselves is refused.
         """
-        return await self._run(topic_changes.delete(self._cluster, topic, dry_run=dry_run))
+        name = self._names.whole(topic)
+        return await self._run(topic_changes.delete(self._cluster, name, dry_run=dry_run))
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await self._engine.run(flow)
+        return owned(self._names, await self._engine.run(flow))
