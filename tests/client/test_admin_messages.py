@@ -1,5 +1,6 @@
 """Messages found: by their names, keys, places and times."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from tests.client.masters import by_broker, cluster, json, key, world
 from tests.client.script import World, fails, route_body, says
 
 from reliable_mq.client.administering import messages
-from reliable_mq.client.administering.asking import Cluster
+from reliable_mq.client.administering.asking import Cluster, epoch_ms
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.administering.tracking import Track, tracks
 from reliable_mq.client.flow import Call
@@ -189,6 +190,18 @@ def test_a_broker_that_fails_is_left_out_and_the_others_are_read() -> None:
 
     assert (numbers(found, "a"), numbers(found, "b")) == ([], [0, 1, 2])
     assert list(scan.failures) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "why"),
+    [
+        (datetime(2026, 11, 22, 8, 0), "in no time zone"),  # noqa: DTZ001 - that is the fault
+        (datetime(1969, 12, 31, tzinfo=UTC), "before 1970"),
+    ],
+)
+def test_a_moment_that_may_mean_another_one_is_refused(moment: datetime, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        epoch_ms(moment)
 
 
 def test_an_empty_topic_is_read_to_its_end_at_once() -> None:

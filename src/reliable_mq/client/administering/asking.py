@@ -6,6 +6,7 @@ not. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, which ends at the first br
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -195,6 +196,20 @@ def decoded(reply: Command, kind: type[T], what: str) -> T:
         return fastjson.decode(reply.body, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise ProtocolError(f"{what} does not read: {error}") from error
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Return a moment in milliseconds since the epoch.
+
+    Raises:
+        UsageError: when it does not say in which time zone it is, or is before the epoch.
+    """
+    if moment.tzinfo is None:
+        raise UsageError(f"{moment} is in no time zone: make it aware, as datetime.now(UTC) is")
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise UsageError(f"{moment} is before 1970")
+    return milliseconds
 
 
 class _QueueKey(msgspec.Struct, rename="camel"):

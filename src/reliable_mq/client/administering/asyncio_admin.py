@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from reliable_mq.client.administering import groups, members, offset_resets, progress
-from reliable_mq.client.administering.asking import Cluster, Told
+from reliable_mq.client.administering.asking import Cluster, Told, epoch_ms
 from reliable_mq.client.administering.asyncio_messages import AsyncDeadLetters, AsyncMessages
 from reliable_mq.client.administering.asyncio_topics import AsyncTopics
 from reliable_mq.client.administering.groups import GroupChange, GroupSettings
@@ -208,8 +208,8 @@ class AsyncOffsets:
             NotFound: when no broker has offsets of the group, nor settings.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        flow = progress.progress(self._cluster, *self._whole(group, topic))
-        return await self._run(flow)
+        whole = self._names.whole
+        return await self._run(progress.progress(self._cluster, whole(group), whole(topic)))
 
     async def reset_to_time(
         self, group: str, topic: str, moment: datetime, *, dry_run: bool = False
@@ -223,34 +223,24 @@ class AsyncOffsets:
             dry_run: say what would be, and change nothing.
 
         Raises:
-            UsageError: when the moment is before 1970.
+            UsageError: when the moment is in no time zone, or before 1970.
             NoRoute: when the name servers do not know the topic.
             NotFound: when the brokers know no such group.
             RemoteError, Unavailable, ProtocolError: when nobody does it.
         """
-        time_ms = int(moment.timestamp() * 1000)
-        if time_ms < 0:
-            time_ms = END - 1
-        flow = offset_resets.to_time(
-            self._cluster, *self._whole(group, topic), time_ms, dry_run=dry_run
-        )
-        return await self._run(flow)
+        return await self._to_time(group, topic, epoch_ms(moment), dry_run=dry_run)
 
     async def reset_to_start(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> Told[list[QueueReset]]:
         """Let a group read all that a topic holds again; see `reset_to_time`."""
-        flow = offset_resets.to_time(self._cluster, *self._whole(group, topic), 0, dry_run=dry_run)
-        return await self._run(flow)
+        return await self._to_time(group, topic, 0, dry_run=dry_run)
 
     async def reset_to_end(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> Told[list[QueueReset]]:
         """Let a group pass over all that a topic holds; see `reset_to_time`."""
-        flow = offset_resets.to_time(
-            self._cluster, *self._whole(group, topic), END, dry_run=dry_run
-        )
-        return await self._run(flow)
+        return await self._to_time(group, topic, END, dry_run=dry_run)
 
     async def reset_to_offset(
         self, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
@@ -289,12 +279,20 @@ class AsyncOffsets:
             NotFound: when `source` has committed nothing there.
             RemoteError, Unavailable, ProtocolError: when nobody does it.
         """
-        names = self._whole(source, target, topic)
-        flow = offset_resets.clone(self._cluster, *names, dry_run=dry_run)
+        whole = self._names.whole
+        flow = offset_resets.clone(
+            self._cluster, whole(source), whole(target), whole(topic), dry_run=dry_run
+        )
         return await self._run(flow)
 
-    def _whole(self, *names: str) -> tuple[str, ...]:
-        return tuple(map(self._names.whole, names))
+    async def _to_time(
+        self, group: str, topic: str, time_ms: int, *, dry_run: bool
+    ) -> Told[list[QueueReset]]:
+        whole = self._names.whole
+        flow = offset_resets.to_time(
+            self._cluster, whole(group), whole(topic), time_ms, dry_run=dry_run
+        )
+        return await self._run(flow)
 
     async def _run(self, flow: Flow[T]) -> T:
         return owned(self._names, await self._engine.run(flow))

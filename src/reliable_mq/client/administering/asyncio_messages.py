@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from reliable_mq.client.administering import browsing, messages, tracking
-from reliable_mq.client.administering.asking import Cluster, Told, first_failure
+from reliable_mq.client.administering.asking import Cluster, Told, epoch_ms, first_failure
 from reliable_mq.client.administering.own_names import own_of, owned, whole_message, whole_queue
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.administering.tracking import Track
@@ -15,10 +15,6 @@ from reliable_mq.client.flow import Flow
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 T = TypeVar("T")
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
 
 
 class AsyncMessages:
@@ -66,11 +62,12 @@ class AsyncMessages:
             until: stored at this moment or earlier.
 
         Raises:
+            UsageError: when a moment is in no time zone, or before 1970.
             NoRoute: when the name servers do not know the topic.
             RemoteError, Unavailable, ProtocolError: when nobody tells.
         """
-        begin_ms = max(0, _ms(since)) if since is not None else 0
-        end_ms = _ms(until) if until is not None else browsing.TIME_MAX
+        begin_ms = epoch_ms(since) if since is not None else 0
+        end_ms = epoch_ms(until) if until is not None else browsing.TIME_MAX
         name = self._names.whole(topic)
         return await self._run(messages.by_key(self._cluster, name, key, begin_ms, end_ms))
 
@@ -98,9 +95,9 @@ class AsyncMessages:
 
     def scan(self, topic: str, since: datetime | None, until: datetime | None) -> Scan:
         """Return the reading of a topic that `between` does, for `next_page`."""
-        since_ms = max(0, _ms(since)) if since is not None else 0
+        since_ms = epoch_ms(since) if since is not None else 0
         name = self._names.whole(topic)
-        return Scan(self._cluster, name, since_ms, _ms(until) if until is not None else None)
+        return Scan(self._cluster, name, since_ms, epoch_ms(until) if until is not None else None)
 
     async def next_page(self, scan: Scan) -> list[ReceivedMessage] | None:
         """Return the next messages of a reading, perhaps none; None: there are no more."""
@@ -117,6 +114,7 @@ class AsyncMessages:
             until: only what was stored before.
 
         Raises:
+            UsageError: when a moment is in no time zone, or before 1970.
             NoRoute: when the topic is not known, or none of its queues may be read.
             RemoteError, Unavailable, ProtocolError: at the end, when a broker did not tell, or not
                 all; what others told has come.
