@@ -63,16 +63,16 @@ class NameServer(RecordingPeer):
 
 
 class FeedingPeer(RecordingPeer):
-    """A broker with one queue, of which each pull gets the next of `pulls`, and then none.
+    """A broker with one queue, to which the next of `pulls` comes when all is read before.
 
-    Its only member of any group is who sent the last heartbeat. What `refusals` holds for a request
-    code is answered instead.
+    Bytes among them are answered as they are, and stored nowhere. Its only member of any group is
+    who sent the last heartbeat. What `refusals` holds for a request code is answered instead.
     """
 
     def __init__(self, *pulls: Sequence[Record] | bytes) -> None:
         super().__init__()
         self._pulls = list(pulls)
-        self._offset = 0
+        self._log: list[Record] = []
         self._member = ""
         self.refusals: dict[int, tuple[int, str]] = {}
 
@@ -93,21 +93,23 @@ class FeedingPeer(RecordingPeer):
         return told
 
     def _pulled(self, command: Command) -> Command | None:
-        if not self._pulls:
-            return None  # as a long poll
-        pull = self._pulls.pop(0)
-        if isinstance(pull, bytes):
-            body = pull
-        else:
-            for record in pull:
-                record.queue_offset, self._offset = self._offset, self._offset + 1
-            body = b"".join(map(encode_record, pull))
+        offset = int(command.ext_fields["queueOffset"])
+        body = b""
+        if offset == len(self._log):
+            if not self._pulls:
+                return None  # as a long poll
+            pull = self._pulls.pop(0)
+            if isinstance(pull, bytes):
+                body = pull
+            else:
+                self._log += pull
+        for at, record in enumerate(self._log):
+            record.queue_offset = at
+        end = len(self._log)
         header = PullResultHeader(
-            suggest_which_broker_id=0,
-            next_begin_offset=self._offset,
-            min_offset=0,
-            max_offset=self._offset,
+            suggest_which_broker_id=0, next_begin_offset=end, min_offset=0, max_offset=end
         )
+        body = body or b"".join(map(encode_record, self._log[offset:]))
         return reply(command, ext=header.to_ext(), body=body)
 
 

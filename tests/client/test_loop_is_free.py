@@ -3,15 +3,18 @@
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
-from tests.client.servers import Servers
+from tests.client.servers import FeedingPeer, Servers
 
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
-from reliable_mq.message import Message
+from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.wire.record import COMPRESSED, Record
 
 STEP_SECONDS_MAX = 0.04
 """Of processor time: another process that is busy makes no step longer."""
@@ -59,3 +62,28 @@ def test_large_messages_are_sent_in_short_steps(
 
     with Servers() as servers:
         assert watched(scene()) < STEP_SECONDS_MAX
+
+
+def test_a_pull_of_compressed_messages_is_unpacked_elsewhere(
+    watched: Callable[[Coroutine[Any, Any, None]], float],
+) -> None:
+    packed = zlib.compress(LARGE)
+    records = [Record(topic="t", body=packed, sys_flag=COMPRESSED) for _ in range(32)]
+    sizes: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        sizes.extend(len(message.body) for message in messages)
+        if len(sizes) == 32:
+            done.set()
+        return [CONSUMED] * len(messages)
+
+    async def scene() -> None:
+        async with AsyncClient(servers.address, settings=ClientSettings()) as client:
+            subscription = Subscription(group="g", topics={"t": "*"}, ordered=False)
+            await client.consume(subscription, handle)
+            await done.wait()
+
+    with Servers(FeedingPeer(records)) as servers:
+        assert watched(scene()) < STEP_SECONDS_MAX
+    assert sizes == [len(LARGE)] * 32
