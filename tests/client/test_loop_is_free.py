@@ -51,11 +51,13 @@ def test_the_watch_sees_what_holds_the_loop_up(
     assert watched(holds_up()) > STEP_SECONDS_MAX
 
 
+@pytest.mark.parametrize("compression", ["none", "zlib"])
 def test_large_messages_are_sent_in_short_steps(
-    watched: Callable[[Coroutine[Any, Any, None]], float],
+    watched: Callable[[Coroutine[Any, Any, None]], float], compression: str
 ) -> None:
     async def scene() -> None:
-        async with AsyncClient(servers.address) as client:
+        settings = ClientSettings(compression=compression)
+        async with AsyncClient(servers.address, settings=settings) as client:
             await asyncio.gather(
                 *(client.send(Message(topic="t", body=LARGE), timeout=30) for _ in range(4))
             )
