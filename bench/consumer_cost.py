@@ -23,7 +23,7 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.client.flow import Call, Flow, Instant, Now
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
@@ -82,6 +82,10 @@ class FedClient:
                     answer = Instant(now, time.time_ns() // 1_000_000)
                 elif isinstance(step, Call):
                     answer = await self._call(step.command)
+                elif isinstance(step, CallAll):
+                    answer = [await self._call(call.command) for call in step.calls]
+                elif isinstance(step, Once):
+                    answer = await self.run(step.flow())
                 else:
                     answer = None
         except StopIteration as end:
