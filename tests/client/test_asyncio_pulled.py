@@ -15,6 +15,8 @@ from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Flow
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue
@@ -32,6 +34,7 @@ class ScriptedClient:
     """Runs flows over a scripted world."""
 
     def __init__(self, world: World) -> None:
+        self.hooks = Hooks((), Origin())
         self.world = world
         self.left: list[str] = []
 

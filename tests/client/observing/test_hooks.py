@@ -335,7 +335,7 @@ def test_what_a_hook_skips_is_not_handled_and_has_its_outcome(handler: Any) -> N
 def test_what_is_handed_to_a_caller_is_seen_by_topic_with_its_waiting_time() -> None:
     noted = Noted()
     other = msgspec.structs.replace(received(), topic="bills")
-    hooks(noted).handed_over("g", [received(), other, received()], time.monotonic() - 2.0)
+    hooks(noted).handed_over("g", [received(), other, received()], waited=2.0)
 
     assert [(each.topic, len(each.messages)) for each in noted.deliveries] == [
         ("orders", 2),

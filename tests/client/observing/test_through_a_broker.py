@@ -259,6 +259,52 @@ def test_the_first_trace_makes_the_topic_of_traces() -> None:
     play(scene())
 
 
+def test_who_asks_for_messages_is_seen_and_so_is_the_lag_of_every_kind_of_consumer() -> None:
+    async def scene() -> None:
+        registry, noted = CollectorRegistry(), Noted()
+        watched = [noted, PrometheusMiddleware(registry, lag_seconds=0.02)]
+        namespaced = msgspec.structs.replace(QUICK, namespace="shop")
+
+        def lag(group: str) -> float | None:
+            labels = {"group": group, "topic": "orders"}
+            return registry.get_sample_value("reliable_mq_lag_messages", labels)
+
+        async with (
+            broker_here() as broker,
+            AsyncClient(
+                broker.name_server_address, settings=namespaced, middleware=watched
+            ) as client,
+        ):
+            await client.create_topic("orders", 1)
+            async with client.batcher() as batcher:
+                await asyncio.gather(*(batcher.send(message()) for _ in range(3)))
+                with pytest.raises(MessageRefused):
+                    await batcher.send(message(b""))
+            pulling = client.pull_consumer("pullers")
+            await pulling.subscribe({"orders": "*"})
+            polled = await pulling.poll(10)
+            simple = await client.simple_consumer(
+                Subscription(group="receivers", topics={"orders": "*"}, ordered=False)
+            )
+            received = await simple.receive(timeout=10)
+            await eventually(lambda: lag("receivers") == 3)
+            await simple.ack(*received)
+            await eventually(lambda: lag("receivers") == 0)
+            await client.send(message())  # nobody receives it
+            await eventually(lambda: lag("receivers") == 1)
+            await eventually(lambda: lag("pullers") is not None)
+        assert lag("receivers") == 0, "it is read here no more"
+        seen = [(each.verb, each.group, list(each.messages)) for each in noted.deliveries]
+        assert seen == [("receive", "pullers", polled), ("receive", "receivers", received)]
+        outcomes = [type(each.results[0]).__name__ for each in noted.sendings]
+        assert [each.verb for each in noted.sendings] == ["batcher"] * 4 + ["send"]
+        assert sorted(outcomes) == ["MessageRefused", *["SendResult"] * 4]
+        assert {each.messages[0].topic for each in noted.sendings} == {"orders"}
+        assert {each.origin.namespace for each in noted.sendings} == {"shop"}
+
+    play(scene())
+
+
 class Breaks(Middleware):
     """A middleware with a bug in every hook."""
 

@@ -7,7 +7,7 @@ commits. What a poll returns and what counts as handled is decided by `Positions
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
@@ -17,6 +17,7 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import first_offset, status_of
 from reliable_mq.client.consuming.polling import Positions
 from reliable_mq.client.consuming.queue_offsets import commit_offsets
+from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import NoRoute, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
@@ -26,6 +27,14 @@ CLOSED = "this consumer is closed: make a new one"
 
 Told = Callable[[list[MessageQueue]], Awaitable[Any]]
 """Called with queues that come or go."""
+
+
+class PolledClient(FlowRunner, Protocol):
+    """What reading for a caller needs of its client."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What sees the messages that the caller gets."""
 
 
 class PulledQueues:
@@ -41,7 +50,7 @@ class PulledQueues:
 
     def __init__(
         self,
-        client: FlowRunner,
+        client: PolledClient,
         group: ConsumerGroup,
         *,
         auto_commit: bool,
@@ -92,6 +101,7 @@ class PulledQueues:
         if self._is_polled:
             raise UsageError("another poll is under way: poll from one task or thread")
         self._is_polled = True
+        begun = asyncio.get_running_loop().time()
         try:
             self.positions.poll_begins()
             messages = await self._first(timeout, max_messages)
@@ -99,7 +109,10 @@ class PulledQueues:
             self._is_polled = False
         for queue in {message.queue for message in messages}:
             self.reader.make_room(queue)
-        return messages
+        names, waited = self.group.namespace, asyncio.get_running_loop().time() - begun
+        shown = names.own_messages(messages)
+        self._client.hooks.handed_over(names.own(self.group.name), shown, waited)
+        return shown
 
     async def _first(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         now = asyncio.get_running_loop().time

@@ -10,8 +10,7 @@ import msgspec
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_pulled import CLOSED, PulledQueues, Told
-from reliable_mq.client.consuming.asyncio_reading import FlowRunner
+from reliable_mq.client.consuming.asyncio_pulled import CLOSED, PolledClient, PulledQueues, Told
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at
@@ -47,7 +46,7 @@ class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
     allocation: Allocation = average
 
 
-class PullingClient(FlowRunner, Protocol):
+class PullingClient(PolledClient, Protocol):
     """What a pull consumer needs of its client."""
 
     @property
@@ -190,8 +189,7 @@ class AsyncPullConsumer:
         Raises:
             UsageError: when another poll is under way.
         """
-        messages = await self._open().poll(timeout, max_messages)
-        return self._names.own_messages(messages)
+        return await self._open().poll(timeout, max_messages)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit how far the group has come, and wait until the brokers have it.

@@ -19,6 +19,7 @@ from reliable_mq.client.consuming.leases import Lease, Leases
 from reliable_mq.client.consuming.offsets import commit, status_of
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
+from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import LeaseLost, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
@@ -32,6 +33,10 @@ _CLOSED = "this consumer is closed: make a new one"
 
 class SharingClient(FlowRunner, Protocol):
     """What a simple consumer needs of its client."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What sees the messages that a caller gets."""
 
     def reader_closed(self, reader: "AsyncSimpleConsumer") -> None:
         """Close it no more with the client."""
@@ -104,7 +109,7 @@ class AsyncSimpleConsumer:
         if handling <= 0:
             raise UsageError(f"handling is {handling}: it must be positive")
         now = asyncio.get_running_loop().time
-        deadline = now() + timeout
+        begun, deadline = now(), now() + timeout
         while not (taken := self._take(max_messages, now())):
             if self._closing is not None or now() >= deadline:
                 return []
@@ -121,6 +126,8 @@ class AsyncSimpleConsumer:
             self._leases.give(assigned, message, expires, shown)
             messages.append(shown)
         self._watch()
+        group = self.group.namespace.own(self.group.name)
+        self._client.hooks.handed_over(group, messages, now() - begun)
         return messages
 
     async def ack(self, *messages: ReceivedMessage) -> None:

@@ -255,23 +255,24 @@ class Hooks:
         return await asyncio.create_task(waiting(), context=context)
 
     def handed_over(
-        self, group: str, messages: Sequence[ReceivedMessage], begun: float | None = None
+        self, group: str, messages: Sequence[ReceivedMessage], waited: float = 0.0
     ) -> None:
         """Call the hooks for messages that go to a caller who asked for them.
 
-        For consumers without a handler: call it with what `poll` or `receive` returns, when that is
-        anything and `consumes` is true.
+        For consumers without a handler: call it with what `poll` or `receive` returns.
 
         Args:
             group: the consumer group.
             messages: of any topics.
-            begun: when the caller began to wait, of `time.monotonic()`; None: now.
+            waited: seconds that the caller waited for them.
         """
+        if not self.consumes or not messages:
+            return
         by_topic: dict[str, list[ReceivedMessage]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)
         for row in by_topic.values():
-            delivery = self.begin(group, row, verb="receive", begun=begun)
+            delivery = self.begin(group, row, verb="receive", waited=waited)
             delivery.outcomes = None
             self._consumed(delivery)
 
@@ -281,23 +282,21 @@ class Hooks:
         messages: Sequence[ReceivedMessage],
         *,
         verb: Literal["process", "receive"] = "process",
-        begun: float | None = None,
+        waited: float = 0.0,
     ) -> Delivery:
         """Call what comes before a handler; who calls it calls `end` or `fail` after the handler.
 
         Returns:
             The delivery. With `outcomes` when a hook wants the handler skipped; then these count.
         """
-        now = time.monotonic()
-        begun = now if begun is None else begun
         delivery = Delivery(
             verb=verb,
             group=group,
             messages=messages,
             origin=self.origin,
-            begun=begun,
-            begun_ms=time.time_ns() // 1_000_000 - int((now - begun) * 1000),
-            seconds=now - begun,
+            begun=time.monotonic() - waited,
+            begun_ms=time.time_ns() // 1_000_000 - int(waited * 1000),
+            seconds=waited,
         )
         for each, hook in self._before_consume:
             try:

@@ -4,8 +4,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from reliable_mq.client.observing.asyncio_lag import LOOK_SECONDS, LagWatch
 from reliable_mq.client.observing.fates import fates, sent_as
-from reliable_mq.client.observing.middleware import Delivery, Middleware, Sending
+from reliable_mq.client.observing.middleware import (
+    Delivery,
+    Middleware,
+    ObservedClient,
+    Sending,
+)
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message, ReceivedMessage
 
@@ -45,15 +51,17 @@ class PrometheusMiddleware(Middleware):
     | `reliable_mq_handling_seconds` | group, topic | histogram of the calls of handlers |
     | `reliable_mq_handling_messages` | group, topic | messages that handlers have now |
     | `reliable_mq_age_seconds` | group, topic | histogram: from stored until handled |
+    | `reliable_mq_lag_messages` | group, topic | not finished, of the queues that are read here |
 
     Handlers that a broker need not wait for are timed when they are done, so a call that hangs is
     seen in `reliable_mq_handling_messages` only. With prometheus_client's multiprocess mode the
-    gauges are the sum over the processes that live.
+    gauges are the sum over the processes that live. A lag is as old as the last pull of its queues.
 
     Args:
         registry: where the metrics are registered; None: prometheus_client's own.
         send_buckets: upper bounds of `reliable_mq_send_seconds`.
         handling_buckets: upper bounds of `reliable_mq_handling_seconds`.
+        lag_seconds: how often `reliable_mq_lag_messages` is set; nobody is asked for it.
 
     Raises:
         ConfigurationError: when prometheus_client is not installed.
@@ -66,6 +74,7 @@ class PrometheusMiddleware(Middleware):
         *,
         send_buckets: Sequence[float] = SEND_SECONDS,
         handling_buckets: Sequence[float] = HANDLING_SECONDS,
+        lag_seconds: float = LOOK_SECONDS,
     ) -> None:
         if _prometheus is None:
             raise ConfigurationError(
@@ -99,6 +108,23 @@ class PrometheusMiddleware(Middleware):
         self._age = made(
             histogram, "age_seconds", "From stored until handled", theirs, buckets=AGE_SECONDS
         )
+
+        self._lag = made(gauge, "lag_messages", "Messages not finished", theirs, **live)
+        self._lag_seconds = lag_seconds
+        self._watches: dict[str, LagWatch] = {}  # by their client
+
+    async def after_start(self, client: ObservedClient) -> None:
+        """Begin to look how far the client's groups are behind."""
+        self._watches[client.client_id] = LagWatch(client, self._note_lag, self._lag_seconds)
+
+    async def before_close(self, client: ObservedClient) -> None:
+        """Look no more."""
+        watch = self._watches.pop(client.client_id, None)
+        if watch is not None:
+            await watch.stop()
+
+    def _note_lag(self, group: str, topic: str, count: int) -> None:
+        self._lag.of(group, topic).set(count)
 
     def before_send(self, sending: Sending) -> None:
         """Count what is on its way."""

@@ -1,0 +1,65 @@
+"""How far the groups of a client are behind, looked at once in a while on the client's loop.
+
+Receives a client; hands on sums by group and topic. Asks nobody: it is what brokers told with the
+last pulls. Refuses to know what the numbers are for.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from reliable_mq.client.connecting.namespace import Namespace
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.observing.middleware import ObservedClient
+
+LOOK_SECONDS = 5.0
+
+Note = Callable[[str, str, int], None]
+"""Takes a consumer group, a topic, and how many messages of it this member has not finished."""
+
+
+class LagWatch:
+    """Looks at a client's members until it is stopped.
+
+    Args:
+        client: whose members.
+        note: told of each group and topic, and of one that is read here no more with 0.
+        seconds: between two looks.
+    """
+
+    def __init__(self, client: ObservedClient, note: Note, seconds: float = LOOK_SECONDS) -> None:
+        self._client = client
+        self._note = note
+        self._seconds = seconds
+        self._names = Namespace(client.settings.namespace)
+        self._known: set[tuple[str, str]] = set()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Look no more; nothing is read here any more."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        for group, topic in self._known:
+            self._note(group, topic, 0)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            self.look()
+
+    def look(self) -> None:
+        """Tell what is known now."""
+        behind: dict[tuple[str, str], int] = {}
+        now = asyncio.get_running_loop().time()
+        for member in self._client.members:
+            group = getattr(member, "group", None)
+            if isinstance(group, ConsumerGroup):
+                for queue, lag in group.lag(now).items():
+                    key = self._names.own(group.name), self._names.own(queue.topic)
+                    behind[key] = behind.get(key, 0) + lag.behind
+        for key in self._known - behind.keys():
+            behind[key] = 0
+        self._known |= behind.keys()
+        for (name, topic), count in behind.items():
+            self._note(name, topic, count)
