@@ -12,7 +12,6 @@ from reliable_mq.client.consuming.subscription import Later, Subscription
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
 
-CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 

@@ -17,7 +17,6 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NoRoute, UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
 
-CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 POLL_SECONDS = 20.0

@@ -13,7 +13,6 @@ from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, LeaseLost, UsageError
 from reliable_mq.message import Message, ReceivedMessage
 
-CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 RECEIVE_SECONDS = 20.0
