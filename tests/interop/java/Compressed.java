@@ -27,7 +27,7 @@ public final class Compressed {
             for (MessageExt message : messages) {
                 CRC32 crc = new CRC32();
                 crc.update(message.getBody());
-                System.out.printf("%s %x %d %d%n", message.getTags(), message.getSysFlag() & 0x701,
+                System.out.printf("%s %x %d %d%n", message.getTags(), message.getSysFlag() & 0x700,
                     message.getBody().length, crc.getValue());
                 left.countDown();
             }
