@@ -174,6 +174,13 @@ class RouteTable:
                 raise
             return known
 
+    def fresh(self, topic: str, seconds: float) -> Route | None:
+        """Return the route that `to_send` would return without asking anybody; None for none."""
+        route, asked_at = self._routes.get(topic), self._asked_at.get(topic)
+        if route is None or asked_at is None or seconds - asked_at >= self._fresh_seconds:
+            return None
+        return route if route.writable else None
+
     def look_up(self, topic: str) -> Flow[Route]:
         """Ask the name servers for the route of `topic` and keep it. Many who ask share one answer.
 

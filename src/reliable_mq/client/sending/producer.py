@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from reliable_mq.client.connecting.routes import RouteTable
-from reliable_mq.client.flow import Flow, now, work
+from reliable_mq.client.flow import Flow, Instant, now, work
 from reliable_mq.client.sending.outgoing import (
     Letter,
     Sender,
@@ -73,8 +73,11 @@ class Producer:
             Unavailable: when no broker takes it in time. It may be stored all the same.
         """
         instant = yield from now()
-        out = yield from self.packed(self.prepare(message, instant.epoch_ms))
-        return (yield from self._send_one(out, message.ordering_key, queue, timeout))
+        out = self.prepare(message, instant.epoch_ms)
+        if self._is_to_pack(out):
+            out = yield from self.packed(out)
+        key = message.ordering_key
+        return (yield from self._send_one(out, key, queue, timeout, begun=instant))
 
     def send_reply(self, message: Message, *, timeout: float) -> Flow[SendResult]:
         """Send a message that answers another one: its broker brings it to whoever asked.
@@ -261,6 +264,7 @@ class Producer:
         queue: MessageQueue | None,
         timeout: float,
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+        begun: Instant | None = None,
     ) -> Flow[SendResult]:
         message = out.message
         reply, stored_in = yield from self._tries.call(
@@ -270,6 +274,7 @@ class Producer:
             timeout,
             partial(self._sender.command, out, code=code),
             self._check_of(message),
+            begun,
         )
         return read_result(reply, message.message_id, stored_in)
 

@@ -8,7 +8,7 @@ Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
 from collections.abc import Callable
 
 from reliable_mq.client.connecting.routes import Route, RouteTable
-from reliable_mq.client.flow import Flow, Post, Wait, call, now
+from reliable_mq.client.flow import Flow, Instant, Post, Wait, call, now
 from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
 from reliable_mq.client.sending.slow_brokers import BUSY_SECONDS, FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import ClientSettings
@@ -70,14 +70,17 @@ class Tries:
         timeout: float,
         bind: Bind,
         check: Check | None = None,
+        begun: Instant | None = None,
     ) -> Flow[tuple[Command, MessageQueue]]:
         """Send what `bind` makes for a queue until a broker answers; return answer and queue.
+
+        `begun` is the time, for a caller who has just asked for it.
 
         Raises:
             RemoteError: when the last try was refused by a code that may pass.
             Unavailable: when no broker answers in time.
         """
-        instant = yield from now()
+        instant = begun or (yield from now())
         deadline = instant.seconds + timeout
         bound = queue is not None or bool(ordering_key)
         avoid = ""
@@ -87,7 +90,9 @@ class Tries:
                 break
             tried = ""
             try:
-                route = yield from self._routes.to_send(topic)
+                route = self._routes.fresh(topic, instant.seconds)
+                if route is None:
+                    route = yield from self._routes.to_send(topic)
                 chosen = queue or self._choose(route, ordering_key, avoid, instant.seconds)
                 avoid = tried = chosen.broker_name
                 address = self._address(route, chosen)
@@ -95,12 +100,12 @@ class Tries:
                     yield from check(address)
                 left = self._share(route, chosen, deadline - instant.seconds, attempt, bound=bound)
                 reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
-                begun, instant = instant.seconds, (yield from now())
+                sent, instant = instant.seconds, (yield from now())
                 if reply.code not in RETRY_CODES:
-                    self._slow.note(tried, instant.seconds - begun, instant.seconds)
+                    self._slow.note(tried, instant.seconds - sent, instant.seconds)
                     return reply, chosen
                 failure = remote_error(reply.code, reply.remark)
-                self._note_refusal(tried, failure, instant.seconds - begun, instant.seconds)
+                self._note_refusal(tried, failure, instant.seconds - sent, instant.seconds)
                 if self._is_about_account(reply):
                     break
             except Unavailable as error:
