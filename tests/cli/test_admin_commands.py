@@ -3,17 +3,21 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.broker_core.raw_client import RawClient
 
 from reliable_mq.cli.admin_options import settings_of
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
+from reliable_mq.wire import fastjson
+from reliable_mq.wire.codes import RequestCode
 
 pytestmark = pytest.mark.processes
 
@@ -242,6 +246,58 @@ def test_the_cluster_may_be_named_by_the_environment(
 
     assert call("topic", "list", "--json")[0] == DONE
     assert call("dlq", "list", "--json")[0] == DONE
+
+
+@contextmanager
+def lost_broker(name_server: str, *topics: str) -> Iterator[None]:
+    """Let the name server know a broker called "two" with these topics, at which nobody is."""
+    settings = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}
+    table = {name: {"topicName": name, **settings} for name in (*topics, "own", "self")}
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 5}
+    wrapper = {"dataVersion": version, "topicConfigTable": table}
+    header = {
+        "brokerName": "two",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "c",
+        "brokerId": 0,
+        "compressed": "false",
+        "bodyCrc32": 0,
+    }
+    body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+    with RawClient(name_server) as client:
+        assert client.ask(RequestCode.REGISTER_BROKER, header, body).code == 0
+        yield
+
+
+def test_a_broker_that_is_away_is_named_and_the_rest_is_done_and_told(
+    broker: str, call: Call, at: Callable[..., str], topic: str
+) -> None:
+    group = f"group-of-{topic}"
+    at("topic", "create", topic, "--queues", "1")
+    at("group", "create", group)
+    with Client(broker) as client:
+        client.send(Message(topic=topic, body=b"x", keys=("k",)))
+    with lost_broker(broker, topic):
+        for words, shown in (
+            (("topic", "create", f"{topic}-b"), f"topic {topic}-b made at one"),
+            (("topic", "status", topic), "one "),
+            (("topic", "show", topic), "one "),
+            (("group", "list"), group),
+            (("group", "update", group, "--retries", "2", "-y"), f"group {group} changed at one"),
+            (("group", "reset", group, topic, "--to-start", "-y"), "1 queue(s) set"),
+            (("group", "progress", group), "lag 1"),
+            (("message", "find", topic, "--key", "k"), " x"),
+            (("message", "list", topic), " x"),
+            (("topic", "delete", topic, "-y"), f"topic {topic} deleted at one"),
+        ):
+            code, out, err = call(*words, "--broker", broker)
+            assert (code, err.count("\n")) == (FAILED, 1), (words, err)
+            assert shown in out, (words, out)
+            assert "127.0.0.1:1" in err, words
+    # the name servers keep what a broker has not deleted, until the same is said again
+    assert topic in at("topic", "list").splitlines()
+    assert call("topic", "delete", topic, "-y", "--broker", broker)[0] == DONE
+    assert topic not in at("topic", "list").splitlines()
 
 
 def test_a_cluster_that_is_away_is_told_in_a_line(call: Call, tmp_path: Path) -> None:
