@@ -1,4 +1,4 @@
-"""The examples of docs/client.md run as they stand, one after the other, and print what it says."""
+"""The examples of the pages on the client run as they stand, in order, and print what it says."""
 
 import contextlib
 import io
@@ -12,16 +12,17 @@ import reliable_mq
 
 pytestmark = pytest.mark.processes
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+PAGES = Path(__file__).parents[2] / "docs"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
+@pytest.mark.parametrize("page", ["client.md", "administration.md"])
 def test_the_examples_of_the_page_print_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = EXAMPLE.findall(PAGE.read_text())
+    found = EXAMPLE.findall((PAGES / page).read_text())
     examples = [each for each in found if "Client(address" in each[0]]  # others want a place to be
     assert examples
     with bundled() as broker:
@@ -30,5 +31,5 @@ def test_the_examples_of_the_page_print_what_it_says(
         for program, expected in examples:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile(program, str(PAGE), "exec"), dict(names))
+                exec(compile(program, page, "exec"), dict(names))
             assert printed.getvalue() == expected

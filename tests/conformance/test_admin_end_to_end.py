@@ -142,6 +142,10 @@ def test_members_and_progress_are_told_and_offsets_are_set_while_a_group_is_away
             producers = await admin.groups.producers(client.settings.producer_group)
             (senders,) = producers.value.values()
             assert client.client_id in {each.client_id for each in senders}
+            (state,) = (await admin.groups.members(group)).value
+            assert state.client_id == client.client_id
+            held = {row.queue for row in state.queues if row.queue.topic == topic}
+            assert held == set((await client.topic_route(topic)).readable)
             await consumer.close()
 
             progress = (await admin.offsets.progress(group, topic)).value
