@@ -22,7 +22,8 @@ PLAIN_SQL = """
 import reliable_mq, sys
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
 spark.sql(f"CREATE TEMPORARY VIEW log USING reliable_mq_log OPTIONS (path '{sys.argv[1]}')")
 spark.sql(
     "CREATE TEMPORARY VIEW stubs USING reliable_mq_table"

@@ -95,6 +95,8 @@ Caused by: reliable_mq.errors.StoreError: the segment is gone
     ("text", "says"),
     [
         (OUT_OF_MEMORY, "Spark ran out of memory: give it more"),
+        ("numpy.core: cannot allocate memory in static TLS block", "Spark ran out of memory: give"),
+        ("libarrow.so: failed to map segment from shared object", "Spark ran out of memory: give"),
         (FULL, "no space left on device: the disk of --out"),
         (KILLED, "a worker of Spark was killed"),
         (GONE, "Spark: the segment is gone"),

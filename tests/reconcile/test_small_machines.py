@@ -61,6 +61,20 @@ def test_a_heap_that_is_too_small_for_spark_is_told(words: list[str], tmp_path: 
 
 
 @pytest.mark.spark
+def test_workers_that_run_out_of_memory_leave_no_report(words: list[str], tmp_path: Path) -> None:
+    """Given workers of Spark that the system gives 300 MiB each, when all is reconciled, then one
+    line says that memory ran out, and nothing looks like a report."""
+    python = tmp_path / "python-with-little-memory"
+    python.write_text(f'#!/bin/sh\nulimit -v 307200\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+
+    line = fails([*COMMAND, *words], {"PYSPARK_PYTHON": str(python)})
+
+    assert "memory: give it more (--memory 8g" in line
+    assert reports(tmp_path) == []
+
+
+@pytest.mark.spark
 def test_a_disk_that_is_full_leaves_no_report(words: list[str], tmp_path: Path) -> None:
     """Given an output on a disk of 16 KiB, when all is reconciled, then one line says that it is
     full, and nothing looks like a report."""

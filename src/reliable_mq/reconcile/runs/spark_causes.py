@@ -18,7 +18,11 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         f"Spark has too little memory to begin with: {_MORE_MEMORY}",
     ),
     (
-        re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit exceeded|MemoryError"),
+        re.compile(
+            r"OutOfMemoryError|Java heap space|GC overhead limit exceeded|MemoryError"
+            # Under a limit of addresses (`ulimit -v`) not even a library may fit.
+            r"|[Cc]annot allocate memory|failed to map segment|bad_alloc"
+        ),
         f"Spark ran out of memory: {_MORE_MEMORY}",
     ),
     (
