@@ -103,6 +103,42 @@ def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> N
     play(scene)
 
 
+class HeldPulls(ScriptedClient):
+    """Lets every pull wait, as a broker does that has nothing, and notes which were given up."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.held = 0
+        self.given_up = 0
+
+    async def run(self, flow: Flow[T]) -> T:
+        if getattr(flow, "__name__", "") == "pull_once":
+            self.held += 1
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
+        return await super().run(flow)
+
+
+def test_a_seek_gives_up_the_pull_that_a_broker_holds_and_pulls_anew_at_once() -> None:
+    async def scene() -> None:
+        client = HeldPulls(world_with(NOTHING_NEW))
+        wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
+        group = group_of(client.world, wanted, queues={"a": 1}, settings=QUICK, polled=True)
+        pulled = PulledQueues(client, group, auto_commit=False)
+        pulled.start()
+        await until(lambda: client.held == 1)
+        pulled.seek(QUEUE, 40)
+        await until(lambda: client.held == 2)
+        assert client.given_up == 1
+        assert pulled.positions.positions() == {QUEUE: 40}
+        await pulled.close()
+
+    play(scene)
+
+
 def test_polls_go_on_where_the_broker_has_messages() -> None:
     async def scene() -> None:
         world = world_with(

@@ -230,8 +230,10 @@ class QueueReader:
                 continue
             if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
-        if not self.group.is_leaving(assigned.queue):  # the broker wants it read from elsewhere
-            self._owner.moved(assigned)
+        if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
+            assigned.queue
+        ):
+            self._owner.moved(assigned)  # the broker wants it read from elsewhere
 
     async def _pull_once(self, assigned: AssignedQueue) -> None:
         pause = await self._client.run(pull_once(self.group, assigned))
