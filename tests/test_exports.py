@@ -23,6 +23,7 @@ def test_these_are_the_names_of_the_package() -> None:
         "Decision",
         "Delivery",
         "Ending",
+        "GroupChange",
         "IdempotentCall",
         "Later",
         "LoggingMiddleware",
@@ -43,6 +44,7 @@ def test_these_are_the_names_of_the_package() -> None:
         "Skip",
         "Sql",
         "Subscription",
+        "TopicChange",
         "Transaction",
         "schema",
     ]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from reliable_mq.app.application import ReliableMQ
     from reliable_mq.app.consumer import Reject, Retry
     from reliable_mq.app.keyed_function import IdempotentCall
+    from reliable_mq.client.administering.groups import GroupChange
+    from reliable_mq.client.administering.topic_settings import TopicChange
     from reliable_mq.client.asyncio_client import AsyncClient
     from reliable_mq.client.connecting.security import TLS, Credentials
     from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
@@ -56,27 +58,29 @@ _HOMES = {
     "Decision": "reliable_mq.message",
     "Delivery": "reliable_mq.client.observing.middleware",
     "Ending": "reliable_mq.client.observing.middleware",
+    "GroupChange": "reliable_mq.client.administering.groups",
     "IdempotentCall": "reliable_mq.app.keyed_function",
     "Later": "reliable_mq.client.consuming.subscription",
     "LoggingMiddleware": "reliable_mq.client.observing.logged",
     "Message": "reliable_mq.message",
     "MessageQueue": "reliable_mq.message",
-    "PullConsumer": "reliable_mq.client.consuming.thread_pulling",
     "MessageTraceMiddleware": "reliable_mq.client.observing.asyncio_message_trace",
     "Middleware": "reliable_mq.client.observing.middleware",
     "OpenTelemetryMiddleware": "reliable_mq.client.observing.open_telemetry",
     "PrometheusMiddleware": "reliable_mq.client.observing.prometheus",
+    "PullConsumer": "reliable_mq.client.consuming.thread_pulling",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
-    "SimpleConsumer": "reliable_mq.client.consuming.thread_sharing",
     "Sending": "reliable_mq.client.observing.middleware",
+    "SimpleConsumer": "reliable_mq.client.consuming.thread_sharing",
     "Skip": "reliable_mq.client.observing.middleware",
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",
     "TLS": "reliable_mq.client.connecting.security",
+    "TopicChange": "reliable_mq.client.administering.topic_settings",
     "Transaction": "reliable_mq.outbox.sql_transaction",
     "schema": "reliable_mq.outbox.schema",
 }
@@ -95,6 +99,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "Ending",
+    "GroupChange",
     "IdempotentCall",
     "Later",
     "LoggingMiddleware",
@@ -115,6 +120,7 @@ __all__ = [
     "Skip",
     "Sql",
     "Subscription",
+    "TopicChange",
     "Transaction",
     "schema",
 ]
