@@ -30,6 +30,7 @@ MEASUREMENTS = (
     "client_rivals",
     "client_failover",
     "client_memory",
+    "client_idle",
 )
 NEED_JAVA = {"send_throughput", "consume_throughput"}
 NEED_PACKAGE = {"rival_procrastinate": "procrastinate"}
