@@ -96,6 +96,20 @@ def test_the_span_in_which_a_message_is_sent_is_the_parent_of_its_handling(
     assert f"{inside.trace_id:032x}-{inside.span_id:016x}" in sent_on["traceparent"]
 
 
+def test_while_nobody_records_spans_the_context_of_a_message_goes_on_as_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    came = received({"traceparent": PARENT})
+    with handling(came, "payments") as is_wanted:
+        assert is_wanted
+        assert trace_properties()["traceparent"] == PARENT
+    assert trace_properties() == {}
+    with pytest.raises(ZeroDivisionError), handling(came, "payments"):
+        raise ZeroDivisionError
+    assert trace_properties() == {}
+
+
 @pytest.mark.usefixtures("without")
 def test_properties_that_need_the_room_themselves_are_sent_without_a_context() -> None:
     large = {"a": "x" * 20_000}

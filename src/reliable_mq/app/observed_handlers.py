@@ -13,7 +13,7 @@ from reliable_mq.client.observing import trace_context
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Middleware, Origin
 from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
-from reliable_mq.client.observing.trace_context import ContextCarrier
+from reliable_mq.client.observing.trace_context import ContextCarrier, extracted
 from reliable_mq.message import ReceivedMessage
 
 _OUTSIDE = ("after_start", "before_close", "before_send", "after_send", "after_end")
@@ -47,6 +47,15 @@ def observed(hooks: Hooks, group: str, message: ReceivedMessage) -> Iterator[boo
     Raises:
         Retry, Reject: when a hook wants that instead of the handler.
     """
+    first, *others = hooks.middleware
+    if not others and isinstance(first, OpenTelemetryMiddleware) and not first.records:
+        # Nobody looks: the usual case, and the cheaper way.
+        token = trace_context.contexts.attach(extracted(message.properties, message.topic))
+        try:
+            yield True
+        finally:
+            trace_context.contexts.detach(token)
+        return
     delivery = hooks.begin(group, (message,))
     skipped = delivery.outcomes
     try:

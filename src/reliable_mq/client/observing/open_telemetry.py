@@ -65,7 +65,7 @@ class OpenTelemetryMiddleware(Middleware):
         )
 
     @property
-    def _records(self) -> bool:
+    def records(self) -> bool:
         """Whether anybody records spans."""
         provider = self._provider or self._otel.get_tracer_provider()
         return not isinstance(provider, self._otel.ProxyTracerProvider)
@@ -74,7 +74,7 @@ class OpenTelemetryMiddleware(Middleware):
 
     def before_send(self, sending: Sending) -> None:
         """Begin the span, and give its context to the messages that have none."""
-        if not self._records:
+        if not self.records:
             return
         alone = sending.verb != "send_batch" and len(sending.messages) == 1
         own = [self._own_context(message) for message in sending.messages]
@@ -164,7 +164,7 @@ class OpenTelemetryMiddleware(Middleware):
         """Begin the span and make it current."""
         alone = len(delivery.messages) == 1
         came = [extracted(each.properties, each.topic) for each in delivery.messages]
-        if not self._records:
+        if not self.records:
             if alone and delivery.verb == "process":
                 delivery.notes[self] = None, contexts.attach(came[0])
             return
