@@ -5,7 +5,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from tests.client.cluster import QUICK, Cluster, Seen, eventually, in_topic, numbered, play
+from tests.client.cluster import QUICK, Seen, eventually, in_topic, numbered, play
+from tests.conformance.clusters import Cluster
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_answers import stacks
@@ -17,6 +18,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
 
+CLUSTERS = ("bundled", "apache")
 pytestmark = pytest.mark.processes
 
 
