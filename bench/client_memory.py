@@ -14,6 +14,7 @@ second: what it grew by beyond what it had when it was ready is the figure.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ BAR_MIB = 200
 the rest is what Python makes of them."""
 BODY, LARGE_BODY = b"x" * 100, b"x" * 8192
 QUEUES = 8
-AT_ONCE, BATCH = 20_000, 1000
+BATCH, BATCH_BYTES, LANES = 1000, 2 * 1024 * 1024, 8
 HUNG_MESSAGES = 50_000
 LOOK_SECONDS = 0.1
 SCENE_SECONDS_MAX = 3600.0
@@ -98,18 +99,16 @@ async def fill(name_servers: str, topic: str, body: bytes, count: int) -> None:
         await client.create_topic(topic, QUEUES)
         route = await client.topic_route(topic)
         queues = sorted(route.writable)
-        for at in range(0, count, AT_ONCE):
-            batches = range(0, min(AT_ONCE, count - at), BATCH)
-            await asyncio.gather(
-                *(
-                    client.send_batch(
-                        [Message(topic=topic, body=body)] * min(BATCH, count - at - begin),
-                        queue=queues[(begin // BATCH) % QUEUES],
-                        timeout=30.0,
-                    )
-                    for begin in batches
-                )
-            )
+        size = min(BATCH, BATCH_BYTES // len(body))
+        turns = itertools.cycle(queues)
+
+        async def lane(share: int) -> None:
+            for left in range(share, 0, -size):
+                batch = [Message(topic=topic, body=body)] * min(size, left)
+                await client.send_batch(batch, queue=next(turns), timeout=30.0)
+
+        shares = [count // LANES + (number < count % LANES) for number in range(LANES)]
+        await asyncio.gather(*map(lane, shares))
 
 
 class Watched:
