@@ -5,7 +5,6 @@ Servers that fork after they loaded the application (Gunicorn with `--preload`, 
 threads. A socket that two processes read is of use to neither.
 """
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -16,7 +15,6 @@ _lock = threading.Lock()
 _methods: list[WeakMethod[Callable[[], None]]] = []
 _parents: list[Any] = []
 """Kept for ever and never touched: to close them would disturb the parent, who uses them too."""
-_is_pinned = False
 
 
 def call_in_child(method: Callable[[], None]) -> None:
@@ -27,16 +25,8 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(*things: Any) -> None:
-    """Keep what belongs to the parent from being closed, also when nobody else knows it.
-
-    Not even by the end of the interpreter, which closes what it collects: libuv's handles would
-    take the parent's sockets out of the epoll set that both processes have.
-    """
-    global _is_pinned  # noqa: PLW0603 - one list for the process
+    """Keep what belongs to the parent from being closed, also when nobody else knows it."""
     _parents.extend(things)
-    if not _is_pinned:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_parents))  # never given back
-        _is_pinned = True
 
 
 def _in_child() -> None:
