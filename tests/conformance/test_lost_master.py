@@ -23,7 +23,7 @@ LANES = 8
 GO_ON_SECONDS = 3.0
 SOME = 40
 """Messages of every lane that make a load, before and after."""
-SETTINGS = msgspec.structs.replace(QUICK, route_refresh_seconds=1.0)
+SETTINGS = msgspec.structs.replace(QUICK, route_refresh_seconds=1.0, rebalance_seconds=1.0)
 
 pytestmark = pytest.mark.processes
 
