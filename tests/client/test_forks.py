@@ -120,7 +120,8 @@ sys.exit(status)
 
 def test_a_child_that_ends_as_programs_do_takes_nothing_from_its_parent() -> None:
     with Servers() as servers:
-        command = [sys.executable, "-W", "ignore", "-c", ENDS_AS_A_PROGRAM_DOES, servers.address]
+        by_name = servers.address.replace("127.0.0.1", "localhost")
+        command = [sys.executable, "-W", "ignore", "-c", ENDS_AS_A_PROGRAM_DOES, by_name]
 
         subprocess.run(command, check=True, timeout=60)
 

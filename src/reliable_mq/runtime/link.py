@@ -18,6 +18,7 @@ from reliable_mq.errors import (
     RequestTimeout,
     Unavailable,
 )
+from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.waiters import Waiters
 from reliable_mq.wire.command import Command, decode_command, encode_command
 from reliable_mq.wire.frame import FrameReader
@@ -332,18 +333,9 @@ class Links:
         return await asyncio.shield(task)
 
     async def _open(self, address: str) -> Link:
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, link = await loop.create_connection(
-                    lambda: Link(address, self._on_request, self._lost, self._sign),
-                    host,
-                    int(port),
-                    ssl=self._tls,
-                    server_hostname=(self._tls_hostname or host) if self._tls else None,
-                )
+                link = await self._connect(address)
         except (OSError, TimeoutError, ValueError) as error:
             raise self._failed(address, str(error) or "no answer") from error
         try:
@@ -356,6 +348,26 @@ class Links:
         self._failures.pop(address, None)
         self._links[address] = link
         return link
+
+    async def _connect(self, address: str) -> Link:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        loop = asyncio.get_running_loop()
+        failure = OSError("the name has no address")
+        for ip in await addresses_of(host, int(port)):
+            try:
+                _, link = await loop.create_connection(
+                    lambda: Link(address, self._on_request, self._lost, self._sign),
+                    ip,
+                    int(port),
+                    ssl=self._tls,
+                    server_hostname=(self._tls_hostname or host) if self._tls else None,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return link
+        raise failure
 
     def _opening_ended(self, address: str, task: asyncio.Task[Link]) -> None:
         self._opening.pop(address, None)
