@@ -230,6 +230,20 @@ def test_a_message_takes_room_of_the_budget_until_it_is_finished_or_its_queue_gi
     assert budget.held == queues[0].cost == 7000 + MESSAGE_OVERHEAD
 
 
+def test_what_ends_after_its_queue_was_given_back_gives_no_room_twice() -> None:
+    budget = FlowBudget(1024 * 1024)
+    queue = AssignedQueue(
+        QUEUE, ordered=False, needs_lock=False, settings=ClientSettings(), budget=budget
+    )
+    queue.start_at(0)
+    queue.put([message(0, size=5000)], 1)
+    queue.take(1, NOW)
+    queue.release()
+    queue.finish(0)
+    budget.invariants()
+    assert budget.held == 0
+
+
 @pytest.mark.parametrize(
     "illegal",
     [

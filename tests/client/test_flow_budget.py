@@ -57,6 +57,31 @@ def test_who_waits_longest_is_woken_first_and_only_as_many_as_there_is_room_for(
     assert woken == [0, 1, 2]
 
 
+def test_who_found_his_share_taken_by_others_is_woken_when_there_is_room_for_it() -> None:
+    """Two queues that hang took their shares when there were no others."""
+    budget = budget_of(2)
+    budget.take(SIZE // 2 + SIZE // 4)
+    for _ in range(10):
+        budget.join()
+    of_others = 6 * (SIZE // 2 // 12)
+    budget.take(of_others)
+    woken: list[bool] = []
+    assert not budget.has_room(0, PULL, lambda: woken.append(True))
+    budget.give(of_others)
+    assert woken
+
+
+def test_who_withdraws_takes_nobody_elses_turn() -> None:
+    budget = budget_of(100)  # a share is 5 bytes, the common half decides
+    budget.take(SIZE // 2)
+    woken: list[bool] = []
+    assert not budget.has_room(5, PULL, never)
+    assert not budget.has_room(5, PULL, lambda: woken.append(True))
+    budget.withdraw(never)
+    budget.give(2)
+    assert woken
+
+
 def test_even_a_full_account_lets_a_pull_ask_for_one_message() -> None:
     budget = budget_of(1)
     budget.take(2 * SIZE)

@@ -69,7 +69,7 @@ class AssignedQueue:
         self.leaving = False  # taken away by a rebalance, or closing: starts nothing more
         self.paused = False  # starts nothing more for now, and keeps what it has
         self.is_given_back = False  # somebody else may read it: what still runs here is nobody's
-        self.wake_reader: Callable[[], None] | None = None  # a pull waits for room
+        self.wake_reader: Callable[[], None] | None = None  # a pull waits, for room say
         self.budget = budget or FlowBudget(settings.held_total_size_max)
         self.budget.join()
         self.end_offset = OFFSET_UNKNOWN  # the offset of the next message, as a broker told last
@@ -302,6 +302,10 @@ class AssignedQueue:
         self.next_offset = offset
         return True
 
+    def pass_over(self, offset: int) -> None:
+        """Read on at `offset`: what lies before it is deleted. What was pulled is handled yet."""
+        self.next_offset = max(self.next_offset, offset)
+
     def freeze(self, offset: int) -> None:
         """Commit `offset`, whatever is unfinished, and start nothing more.
 
@@ -349,7 +353,10 @@ class AssignedQueue:
     def _shrink(self, entry: _Entry) -> None:
         self._size -= len(entry.message.body)
         self._cost -= entry.cost
-        self.budget.give(entry.cost)
+        if not self.is_given_back:  # else all of it was given at once
+            self.budget.give(entry.cost)
+        if self.wake_reader is not None:
+            self.wake_reader()
 
 
 def _cost_of(message: ReceivedMessage) -> int:

@@ -101,8 +101,11 @@ def keep_ready(group: ConsumerGroup) -> Flow[bool]:
     is dropped here, before anything starts.
     """
     well = True
-    locked = [q for q in group.all_queues if q.needs_lock and (not q.leaving or q.running)]
-    for broker_name, queues in group.by_broker(locked):
+    locked = [assigned for assigned in group.all_queues if _wants_lock(assigned)]
+    for broker_name, of_broker in group.by_broker(locked):
+        queues = list(filter(_wants_lock, of_broker))  # another broker may have kept us waiting
+        if not queues:
+            continue
         try:
             grant = yield from lock_queues(group, broker_name, queues)
         except (Unavailable, RemoteError, ProtocolError):
@@ -114,6 +117,13 @@ def keep_ready(group: ConsumerGroup) -> Flow[bool]:
         if not assigned.needs_lock and not assigned.is_started:
             well = (yield from _find_start(group, assigned)) and well
     return well
+
+
+def _wants_lock(assigned: AssignedQueue) -> bool:
+    """Whether a lock is of use; asked for behind the unlock it would keep the next owner out."""
+    if assigned.is_given_back or not assigned.needs_lock:
+        return False
+    return assigned.running > 0 or not assigned.leaving
 
 
 def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: Grant) -> Flow[bool]:

@@ -91,8 +91,7 @@ class AsyncPushConsumer:
         """
         self.group.resume(self._whole(queues))
         for assigned in self.group.assigned:
-            if assigned.wake_reader is not None:
-                assigned.wake_reader()
+            self.reader.pull_again(assigned.queue)
         self.hands.wake()
 
     def lag(self) -> dict[MessageQueue, QueueLag]:

@@ -107,8 +107,6 @@ class PulledQueues:
             messages = await self._first(timeout, max_messages)
         finally:
             self._is_polled = False
-        for queue in {message.queue for message in messages}:
-            self.reader.make_room(queue)
         names, waited = self.group.namespace, asyncio.get_running_loop().time() - begun
         shown = names.own_messages(messages)
         self._client.hooks.handed_over(names.own(self.group.name), shown, waited)
@@ -137,7 +135,7 @@ class PulledQueues:
         again = list(queues)
         self.positions.resume(again)
         for queue in again:
-            self.reader.make_room(queue)
+            self.reader.pull_again(queue)
         self._fetched.set()
 
     async def position(self, queue: MessageQueue) -> int:

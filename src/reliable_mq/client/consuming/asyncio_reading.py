@@ -117,8 +117,8 @@ class QueueReader:
         """See anew, now, which queues are this member's and where they are read."""
         self._look.set()
 
-    def make_room(self, queue: MessageQueue) -> None:
-        """Let a pull go on that waits for `Owner.may_pull`."""
+    def pull_again(self, queue: MessageQueue) -> None:
+        """Ask `Owner.may_pull` anew, which said no; room that comes is seen without that."""
         assigned = self.group.find(queue)
         if assigned is not None and assigned.wake_reader is not None:
             assigned.wake_reader()
@@ -217,6 +217,16 @@ class QueueReader:
 
     async def _pull(self, assigned: AssignedQueue) -> None:
         room = asyncio.Event()
+        try:
+            await self._pull_with(assigned, room)
+        finally:
+            assigned.budget.withdraw(room.set)
+        if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
+            assigned.queue
+        ):
+            self._owner.moved(assigned)  # the broker wants it read from elsewhere
+
+    async def _pull_with(self, assigned: AssignedQueue, room: asyncio.Event) -> None:
         wanted = self.group.settings.pull_size
         while not assigned.leaving:
             if not (
@@ -230,10 +240,6 @@ class QueueReader:
                 continue
             if not await attempt(lambda: self._pull_once(assigned), f"a pull of {assigned.queue}"):
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
-        if self.group.find(assigned.queue) is assigned and not self.group.is_leaving(
-            assigned.queue
-        ):
-            self._owner.moved(assigned)  # the broker wants it read from elsewhere
 
     async def _pull_once(self, assigned: AssignedQueue) -> None:
         pause = await self._client.run(pull_once(self.group, assigned))

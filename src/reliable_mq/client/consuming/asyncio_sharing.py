@@ -152,7 +152,6 @@ class AsyncSimpleConsumer:
                 lost = lost or error
                 continue
             lease.assigned.finish(message.queue_offset)
-            self._reader.make_room(lease.assigned.queue)
         self._something_ended()
         if lost is not None:
             raise lost
@@ -267,7 +266,6 @@ class AsyncSimpleConsumer:
             if assigned.is_running(message.queue_offset):
                 until = asyncio.get_running_loop().time() + self.group.settings.settle_retry_seconds
                 assigned.hold(message.queue_offset, until, counts=False)
-        self._reader.make_room(message.queue)
         self._something_ended()
 
     def _something_ended(self) -> None:

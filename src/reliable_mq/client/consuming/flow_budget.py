@@ -28,7 +28,9 @@ class FlowBudget:
         self._held = 0
         self._asked = 0
         self._queues = 0
-        self._waiting: dict[Callable[[], None], None] = {}  # an ordered set
+        # Ordered sets: who has used up his share, and who found even that taken by others.
+        self._waiting: dict[Callable[[], None], None] = {}
+        self._crowded_out: dict[Callable[[], None], None] = {}
 
     @property
     def held(self) -> int:
@@ -49,11 +51,21 @@ class FlowBudget:
 
         If not, `wake` is called when it is worth asking again; who has waited longest first.
         """
-        if self._room(held) >= self._least(wanted):
-            self._waiting.pop(wake, None)
+        least = self._least(wanted)
+        if self._room(held) >= least:
+            self.withdraw(wake)
             return True
-        self._waiting[wake] = None
+        line, other = self._waiting, self._crowded_out
+        if self._share() - held >= least:
+            line, other = other, line
+        other.pop(wake, None)
+        line[wake] = None
         return False
+
+    def withdraw(self, wake: Callable[[], None]) -> None:
+        """Wake him no more: another one shall have what he would be told of."""
+        self._waiting.pop(wake, None)
+        self._crowded_out.pop(wake, None)
 
     def ask(self, held: int, wanted: int) -> int:
         """Note that a pull is under way and return how many bytes it may bring; never 0.
@@ -76,7 +88,7 @@ class FlowBudget:
     def give(self, size: int) -> None:
         """Note that a queue holds so many bytes less."""
         self._held -= size
-        if self._waiting:
+        if self._waiting or self._crowded_out:
             self._wake()
 
     def invariants(self) -> None:
@@ -90,20 +102,24 @@ class FlowBudget:
 
     def _room(self, held: int) -> int:
         taken = self._held + self._asked
-        share = self._size_max // 2 // max(self._queues, 1)
-        return min(self._size_max - taken, max(share - held, self._size_max // 2 - taken))
+        return min(self._size_max - taken, max(self._share() - held, self._size_max // 2 - taken))
+
+    def _share(self) -> int:
+        return self._size_max // 2 // max(self._queues, 1)
 
     def _least(self, wanted: int) -> int:
         """Return what a pull is worth its while for: half of what is wanted, or of a share."""
-        share = self._size_max // 2 // max(self._queues, 1)
-        return max(min(wanted, share) // 2, 1)
+        return max(min(wanted, self._share()) // 2, 1)
 
     def _wake(self) -> None:
         """Wake as many as there is room for; who then finds none waits again."""
-        free = self._size_max // 2 - self._held - self._asked
+        taken = self._held + self._asked
         least = self._least(self._size_max)
-        while self._waiting and free >= least:
-            wake = next(iter(self._waiting))
-            del self._waiting[wake]
-            wake()
-            free -= least
+        half = self._size_max // 2
+        for line, limit in ((self._crowded_out, self._size_max), (self._waiting, half)):
+            free = limit - taken
+            while line and free >= least:
+                wake = next(iter(line))
+                del line[wake]
+                wake()
+                free -= least

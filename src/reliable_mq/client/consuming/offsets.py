@@ -177,9 +177,10 @@ def _final_commits(
 def _to_commit_at(group: ConsumerGroup, assigned: AssignedQueue, seconds: float) -> str | None:
     """Return the address to commit at, or None.
 
-    Without its lock a queue may have another owner, whose commits must not be set back.
+    Without its lock a queue may have another owner, whose commits must not be set back; nor when it
+    was given back while another broker kept us waiting.
     """
-    if not assigned.is_started or not assigned.holds_lock(seconds):
+    if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(seconds):
         return None
     return group.master_of(assigned.queue.broker_name)
 
