@@ -130,6 +130,20 @@ def test_a_queue_that_holds_messages_is_given_up_when_its_offset_moves() -> None
     assert assigned.commit_offset == 1000
 
 
+def test_what_was_pulled_before_the_broker_deleted_it_is_handled_all_the_same() -> None:
+    world, group, assigned = reading()
+    world.answers[PULL] = in_turn(
+        found(4, record(3)),
+        says(ResponseCode.PULL_OFFSET_MOVED, ext(1000), remark="OFFSET_TOO_SMALL"),
+    )
+    world.play(pull_once(group, assigned))
+    world.play(pull_once(group, assigned))
+    assert (assigned.next_offset, assigned.commit_offset) == (1000, 3)
+    assert [message.queue_offset for message in group.take(world.seconds)] == [3]
+    assigned.finish(3)
+    assert assigned.commit_offset == 1000
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -29,6 +29,7 @@ COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 SUBSCRIPTION = 0x4
 
+_DELETED = "OFFSET_TOO_SMALL"  # Apache RocketMQ `GetMessageStatus`
 _FLOW_CONTROL_SECONDS = 0.02
 _RETRY_SECONDS = 0.1
 _FAILURES_TOLD = 60  # the first of so many in a row: about one a minute
@@ -112,7 +113,7 @@ def _accept(
     assigned.note_end(end, instant.seconds)
     assigned.read_from = header.suggest_which_broker_id
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:
-        return _move(group, assigned, header.next_begin_offset, broker, address)
+        return _move(group, assigned, reply, header.next_begin_offset, broker, address)
     messages: list[ReceivedMessage] = []
     next_offset = header.next_begin_offset
     if reply.code == ResponseCode.SUCCESS:
@@ -122,13 +123,21 @@ def _accept(
 
 
 def _move(
-    group: ConsumerGroup, assigned: AssignedQueue, offset: int, broker: Broker, address: str
+    group: ConsumerGroup,
+    assigned: AssignedQueue,
+    reply: Command,
+    offset: int,
+    broker: Broker,
+    address: str,
 ) -> float:
     """Read on at `offset`, if the one that demands it can know; return the pause before that.
 
     A slave that lags behind its master takes what it does not have yet for nothing at all, and
     would send its readers back over what they have handled: such a demand only the master can make.
     Without a master a slave is believed that it has deleted what is older than `offset`.
+
+    What is deleted at the broker may have been pulled before: that is kept, and handled. Any other
+    demand, an administrator's say, gives up what is not running.
     """
     if address != broker.master:
         assigned.read_from = MASTER_ID
@@ -140,7 +149,10 @@ def _move(
         "group %s: %s has no offset %d, reading on at %d",
         *(group.name, assigned.queue, assigned.next_offset, offset),
     )
-    assigned.jump_to(offset)
+    if reply.remark == _DELETED:
+        assigned.pass_over(offset)
+    else:
+        assigned.jump_to(offset)
     return 0.0
 
 
