@@ -199,3 +199,20 @@ def test_a_message_that_is_refused_gives_its_place_back() -> None:
             assert (client.in_flight.count, client.in_flight.size) == (0, 0)
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_a_thread_that_a_signal_takes_out_of_the_line_keeps_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: threading.Event, __: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    in_flight = InFlight(1, 100)
+    assert in_flight.take(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            in_flight.block(1, 1.0)
+    in_flight.give(1)
+    assert in_flight.count == 0
+    assert in_flight.take(1)

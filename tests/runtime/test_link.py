@@ -259,6 +259,28 @@ def test_a_closed_client_calls_nobody() -> None:
     play(silent, scene)
 
 
+def test_a_client_that_is_closed_while_it_greets_leaves_no_connection_behind() -> None:
+    greeting, ended = asyncio.Event(), asyncio.Event()
+
+    async def until_the_end(peer: Peer) -> None:
+        await peer.receive(1_000_000)
+        ended.set()
+
+    async def greet(_: str, __: Link) -> None:
+        greeting.set()
+        await asyncio.Event().wait()
+
+    async def scene(it: World) -> None:
+        it.links._greet = greet
+        pending = asyncio.ensure_future(it.links.call(it.address, request(1), 5.0))
+        await greeting.wait()
+        await it.links.close()
+        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait([pending])
+
+    play(until_the_end, scene)
+
+
 async def reads_nothing(peer: Peer) -> None:
     await asyncio.Event().wait()
 

@@ -1,12 +1,14 @@
 """A loop in a thread: results and errors come back, misuse is named, closing ends it."""
 
 import asyncio
+import contextlib
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
 from reliable_mq.errors import UsageError
+from reliable_mq.runtime import loop_thread
 from reliable_mq.runtime.loop_thread import LoopThread
 
 
@@ -62,3 +64,51 @@ def test_a_task_that_ends_the_thread_leaves_a_loop_that_says_so_and_can_be_close
     with pytest.raises(UsageError, match="closed"):
         thread.run(where())
     thread.close()
+
+
+def test_what_is_submitted_while_the_loop_is_closed_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look whether it is open and the hand-over another thread may close it."""
+    thread = LoopThread()
+    looked, may_go = threading.Event(), threading.Event()
+    look = thread._refuse_dead
+
+    def look_and_dawdle() -> None:
+        look()
+        looked.set()
+        may_go.wait(10)
+
+    monkeypatch.setattr(thread, "_refuse_dead", look_and_dawdle)
+    with ThreadPoolExecutor() as pool:
+        submitted = pool.submit(thread.submit, asyncio.sleep(3600))
+        assert looked.wait(10)
+        closing = pool.submit(thread.close)
+        with contextlib.suppress(TimeoutError):
+            closing.result(0.05)  # it is over before, if it does not wait
+        may_go.set()
+        future = submitted.result(10)
+        with pytest.raises(CancelledError):
+            future.result(10)
+        closing.result(10)
+
+
+def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_thread, "END_SECONDS", 0.02)
+    may_end = threading.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    thread = LoopThread()
+    thread.submit(stubborn())
+    closing = threading.Thread(target=thread.close, daemon=True)
+    closing.start()
+    closing.join(5)
+    may_end.set()
+    assert not thread._thread.is_alive()
+    assert "1 tasks will not be cancelled" in caplog.text

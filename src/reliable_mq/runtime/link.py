@@ -343,6 +343,9 @@ class Links:
         except Unavailable as error:
             link.abort()
             raise self._failed(address, str(error)) from error
+        except BaseException:  # the client is closed meanwhile, or a bug
+            link.abort()
+            raise
         if not link.is_open:
             raise self._failed(address, "it closed the connection at once")
         self._failures.pop(address, None)

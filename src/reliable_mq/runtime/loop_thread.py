@@ -1,7 +1,6 @@
 """An event loop in a thread of its own, for callers that have none."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
@@ -17,6 +16,9 @@ from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+END_SECONDS = 5.0
+"""At the end nobody waits longer for a task that was cancelled and goes on."""
 
 
 async def on_loop(function: Callable[[], T]) -> T:
@@ -37,6 +39,8 @@ class LoopThread:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._closed = False
+        self._has_stopped = False
+        self._ending = threading.RLock()  # what was taken before the end is cancelled at the end
         self._process = os.getpid()
         self._thread.start()
         call_in_child(self._leave_to_parent)
@@ -44,7 +48,7 @@ class LoopThread:
     @property
     def is_alive(self) -> bool:
         """Whether the loop serves; False after `close`, or when something has ended its thread."""
-        return self._thread.is_alive() and not self._closed
+        return not self._closed and self._thread.is_alive()
 
     @property
     def is_foreign(self) -> bool:
@@ -59,11 +63,13 @@ class LoopThread:
             UsageError: when the loop is closed, or something has ended its thread.
         """
         try:
-            self._refuse_dead()
+            self._refuse_foreign()
+            with self._ending:
+                self._refuse_dead()
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except UsageError:
             coroutine.close()
             raise
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call_soon(self, function: Callable[..., object], *words: object) -> None:
         """Call a function on the loop, behind what was submitted before; nobody hears of its end.
@@ -72,8 +78,10 @@ class LoopThread:
             ForkedClient: when another process has started the thread, of which this is a fork.
             UsageError: when the loop is closed, or something has ended its thread.
         """
-        self._refuse_dead()
-        self._loop.call_soon_threadsafe(function, *words)
+        self._refuse_foreign()
+        with self._ending:
+            self._refuse_dead()
+            self._loop.call_soon_threadsafe(function, *words)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result; it is cancelled when the wait is.
@@ -94,21 +102,24 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and end the thread; a second call does nothing."""
-        if self._closed or self.is_foreign:
+        """Cancel what still runs, stop the loop and end the thread; again: wait for that."""
+        if self.is_foreign:
             return
-        self._closed = True
-        with contextlib.suppress(RuntimeError):  # it has ended by itself
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._ending:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _refuse_dead(self) -> None:
+    def _refuse_foreign(self) -> None:
         if self.is_foreign:
             raise ForkedClient(
                 f"this client was started in process {self._process} and is used in {os.getpid()}:"
                 " make and start a client there, after the fork"
             )
+
+    def _refuse_dead(self) -> None:
         if not self.is_alive:
             raise UsageError("this client is closed: make a new one")
 
@@ -116,17 +127,36 @@ class LoopThread:
         """Keep a forked child from closing descriptors of the loop: the parent waits on them."""
         leave_to_parent(self._loop, self._thread)
 
+    def _stop(self) -> None:
+        if not self._has_stopped:  # by itself, a moment before it was closed
+            self._loop.stop()
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         except BaseException:  # SystemExit or KeyboardInterrupt of a task or callback
             log.critical("the event loop has ended, nothing is served any more", exc_info=True)
+        with self._ending:
+            self._closed = self._has_stopped = True
         try:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(_end_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel all tasks, also those that were submitted a moment ago, and wait for their end."""
+    await asyncio.sleep(0)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return
+    ended, stubborn = await asyncio.wait(tasks, timeout=END_SECONDS)
+    for task in ended:
+        if not task.cancelled():
+            task.exception()  # looked at: it is the cancelled one's own affair
+    if stubborn:
+        log.warning("%d tasks will not be cancelled: they stop where they are", len(stubborn))

@@ -86,8 +86,15 @@ class InFlight:
         """
         ready = threading.Event()
         waiter = _Waiter(size, 1, ready.set)
-        if self._queue_up(waiter) or ready.wait(timeout) or not self._give_up(waiter):
+        if self._queue_up(waiter):
             return
+        try:
+            if ready.wait(timeout) or not self._give_up(waiter):
+                return
+        except BaseException:  # a signal's
+            if not self._give_up(waiter):
+                self.give(size)
+            raise
         raise self._too_many(timeout)
 
     def give(self, size: int, count: int = 1) -> None:
