@@ -1,6 +1,8 @@
 """Messages found: by their names, keys, places and times."""
 
+import zlib
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record, pack_host
+from reliable_mq.wire.record import COMPRESSED, Record, pack_host
 from reliable_mq.wire.record_encode import encode_record
 
 VIEW, QUERY = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE
@@ -113,6 +115,37 @@ def test_a_broker_that_cannot_look_is_named_and_what_others_found_is_told() -> N
 
     assert [message.message_id for message in told.value] == ["ID1"]
     assert list(told.failures) == ["b"]
+
+
+def test_a_message_is_found_by_an_id_that_no_ledger_can_hold() -> None:
+    odd = "order 7 " * 40
+    stored = encode_record(
+        Record(topic="t", body=b"7", properties=encode_properties({"UNIQ_KEY": odd}))
+    )
+    playing = two({QUERY: by_broker({"a": says(body=stored), "b": says(body=record(1))})})
+
+    (found,) = playing.play(messages.by_message_id(cluster(), "t", odd)).value
+
+    assert found.body == b"7"
+    (same,) = playing.play(messages.by_message_id(cluster(), "t", found.message_id)).value
+    assert same == found
+
+
+def test_what_is_found_is_unpacked_where_it_keeps_nobody_waiting() -> None:
+    body = Random(7).randbytes(20_000)
+    stored = encode_record(
+        Record(
+            topic="t",
+            body=zlib.compress(body),
+            sys_flag=COMPRESSED,
+            properties=encode_properties({"UNIQ_KEY": "ID1"}),
+        )
+    )
+    playing = two({QUERY: by_broker({"a": says(body=stored), "b": says(body=record(2))})})
+
+    (found,) = playing.play(messages.by_message_id(cluster(), "t", "ID1")).value
+
+    assert (found.body, playing.works) == (body, 1)
 
 
 class Queue:

@@ -5,16 +5,18 @@ that it disturbs nobody. Source: Apache RocketMQ `DefaultMQAdminExtImpl`, `MQAdm
 """
 
 import contextlib
+import sys
 
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.offsets import offset_in
-from reliable_mq.client.consuming.received import received, unpacked
+from reliable_mq.client.consuming.received import received, unpack, unpacked
 from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -27,6 +29,7 @@ from reliable_mq.wire.headers import (
     SearchOffsetHeader,
     SendBackHeader,
 )
+from reliable_mq.wire.properties import UNIQ_KEY
 from reliable_mq.wire.record import Record, iter_records
 from reliable_mq.wire.remote_faults import remote_error
 
@@ -126,7 +129,9 @@ def read_page(
         raise remote_error(reply.code, reply.remark)
     after = PullResultHeader.decode(reply.ext_fields).next_begin_offset
     body = reply.body if reply.code == ResponseCode.SUCCESS else b""
-    return Page([shown(record, queue) for record in iter_records(body)], after)
+    records = list(iter_records(body))
+    yield from _unpacked(records)
+    return Page([received(record, queue) for record in records], after)
 
 
 def find_by_id(
@@ -191,25 +196,36 @@ def query(
     found: dict[str, list[ReceivedMessage] | ReliableMQError] = {}
     for name, answer in zip(asked, answers, strict=True):
         try:
-            messages = _records(_reply(answer), topic, name)
+            records = _records(_reply(answer))
         except ReliableMQError as error:
             found[name] = error
             continue
+        yield from _unpacked(records)
+        messages = [
+            received(record, MessageQueue(topic, name, record.queue_id)) for record in records
+        ]
         found[name] = [  # the index knows hashes only
             message
             for message in messages
-            if (message.message_id == key if is_unique else key in message.keys)
+            if key in (_ids_of(message) if is_unique else message.keys)
         ]
     return found
 
 
-def _records(reply: Command, topic: str, broker: str) -> list[ReceivedMessage]:
+def _records(reply: Command) -> list[Record]:
     if reply.code == ResponseCode.QUERY_NOT_FOUND:
         return []
-    return [
-        shown(record, MessageQueue(topic, broker, record.queue_id))
-        for record in iter_records(succeeded(reply).body)
-    ]
+    return list(iter_records(succeeded(reply).body))
+
+
+def _unpacked(records: list[Record]) -> Flow[None]:
+    """Unpack bodies where that keeps nobody waiting; what cannot be unpacked stays as it is."""
+    yield from unpack(records, MESSAGE_BODY_SIZE_MAX, sys.maxsize)
+
+
+def _ids_of(message: ReceivedMessage) -> tuple[str, ...]:
+    """Return what a message is called here, and by a producer whose id no ledger can hold."""
+    return (message.message_id, message.properties.get(UNIQ_KEY, ""))
 
 
 def hand_back(
