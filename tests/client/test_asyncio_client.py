@@ -14,7 +14,7 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscri
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, ConnectionLost, UsageError
-from reliable_mq.message import Message, ReceivedMessage
+from reliable_mq.message import Message, MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
 from reliable_mq.wire.frame import FrameReader
@@ -186,7 +186,7 @@ def test_an_address_that_does_not_read_is_refused_before_anything_starts() -> No
         Client("")
 
 
-def test_a_client_must_be_started_and_starts_once() -> None:
+def test_a_client_must_be_started_and_starts_and_ends_once() -> None:
     async def scene() -> None:
         client = AsyncClient("127.0.0.1:1", settings=QUICK)
         with pytest.raises(UsageError, match="not started"):
@@ -195,7 +195,35 @@ def test_a_client_must_be_started_and_starts_once() -> None:
         with pytest.raises(UsageError, match="started before"):
             await client.start()
         await client.close()
+        await client.close()
+        subscription = Subscription(group="g", topics={"t": "*"})
+        with pytest.raises(UsageError, match="is closed"):
+            await client.send(message())
+        with pytest.raises(UsageError, match="is closed"):
+            await client.consume(subscription, handle)
+        with pytest.raises(UsageError, match="is closed"):
+            await client.simple_consumer(subscription)
+        with pytest.raises(UsageError, match="is closed"):
+            client.pull_consumer("g")
 
     asyncio.run(scene())
     with pytest.raises(UsageError, match="not started"):
         Client("127.0.0.1:1").send(message())
+
+
+def test_a_reader_that_cannot_be_closed_keeps_nothing_else_from_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck:
+        async def close(self) -> None:
+            raise OSError("the disk is full")
+
+    async def scene(client: AsyncClient, _: Peer, broker: Peer) -> None:
+        waiting = await client.batcher(linger=60).put(message())
+        client._readers.add(Stuck())
+        await client.close()
+        assert (await waiting).queue == MessageQueue("t", "a", 0)
+        assert client.open_addresses() == set()
+
+    play(scene)
+    assert "closing a consumer failed" in caplog.text

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 import uvloop
 from tests.client.script import World
@@ -226,6 +227,38 @@ def test_a_coroutine_that_will_not_be_cancelled_is_gone_round_like_a_thread() ->
         assert len(client.world.calls_of(BACK)) == 1
 
     play(scene())
+
+
+def test_closing_waits_for_no_coroutine_that_will_not_be_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene() -> None:
+        may_end = asyncio.Event()
+
+        async def stubborn(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+            while not may_end.is_set():
+                try:
+                    await may_end.wait()
+                except asyncio.CancelledError:
+                    continue
+            return [CONSUMED]
+
+        settings = msgspec.structs.replace(QUICK, close_timeout=LIMIT)
+        client = ScriptedClient(World())
+        consumer, _ = reading(client, stubborn, settings)
+        consumer.hands.pump()
+        await turns()
+        (call,) = consumer.hands.tasks
+        try:
+            await consumer.close()
+        finally:
+            may_end.set()
+        (last,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert last.command.ext_fields["commitOffset"] == "0", "it comes again"
+        await asyncio.wait([call])
+
+    play(scene())
+    assert "1 handler calls were cancelled and go on" in caplog.text
 
 
 def test_a_paused_consumer_starts_nothing_until_it_is_resumed() -> None:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, Self
 from reliable_mq.client.administering import admin
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
+from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
@@ -97,18 +98,22 @@ class AsyncClient(AsyncSending):
 
         Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. What
         waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
+        Afterwards sending and consuming raise `UsageError`; a second call does nothing.
         """
-        if self.is_foreign:
+        if self.is_foreign or self._is_closed:
             return
         links = self._started()
         readers = [*self._consumers.values(), *self._readers]
-        await asyncio.gather(*(reader.close() for reader in readers))
-        await self.close_batchers()
-        await self.hooks.close(self)
-        await self.stop_daemons()
-        await self.transactions.close()
-        await self.membership.farewell()
-        await links.close()
+        try:  # what fails keeps nothing else from its end
+            await asyncio.gather(*(attempt(each.close, "closing a consumer") for each in readers))
+            await attempt(self.close_batchers, "closing batchers")
+            await self.hooks.close(self)
+            await self.stop_daemons()
+            await self.transactions.close()
+            await attempt(self.membership.farewell, "leaving the producer groups")
+        finally:
+            self._is_closed = True
+            await links.close()
 
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
         """Begin to read for a consumer group and return the running consumer.
@@ -178,6 +183,7 @@ class AsyncClient(AsyncSending):
             allocation: how members share queues with `subscribe`; all must use the same.
         """
         self._started()
+        self._refuse_closed()
         options = PullOptions(
             group=group,
             from_where=from_where,
@@ -275,6 +281,7 @@ class AsyncClient(AsyncSending):
 
     async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:
         self._started()
+        self._refuse_closed()
         group = self._group(subscription)
         self.membership.check_free(group.name)
         await self.run(check_filters(group))

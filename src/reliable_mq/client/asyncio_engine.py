@@ -65,6 +65,7 @@ class AsyncEngine:
         )
         self._tls = ssl_context(settings.tls) if settings.tls else None
         self._links: Links | None = None
+        self._is_closed = False
         self._daemons: list[asyncio.Task[None]] = []
         self._shared: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         #: the groups that this client is in
@@ -228,6 +229,10 @@ class AsyncEngine:
         if self._links is None:
             raise UsageError("this client is not started: use it in `async with`, or call start()")
         return self._links
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise UsageError("this client is closed: make a new one")
 
     @property
     def is_foreign(self) -> bool:

@@ -95,7 +95,6 @@ class Client(ThreadSending):
     ) -> None:
         self._client = AsyncClient(name_servers, settings=settings, middleware=middleware)
         super().__init__(self._client)
-        self._consumers: list[PushConsumer] = []
         self._checkers: list[Threads] = []
         #: topics, groups, offsets, messages and dead letters looked after
         self.admin = Admin(self._started, self._client.admin)
@@ -137,9 +136,7 @@ class Client(ThreadSending):
         if thread is None or thread.is_foreign:
             return
         try:
-            for consumer in self._consumers:
-                consumer.close()  # its handlers may still send
-            thread.run(self._client.close())
+            thread.run(self._client.close())  # meanwhile handlers may still send
         finally:
             self._thread = None
             thread.close()
@@ -204,9 +201,7 @@ class Client(ThreadSending):
             StoreError: when a file of offsets cannot be used.
         """
         thread = self._started()
-        consumer = PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
-        self._consumers.append(consumer)
-        return consumer
+        return PushConsumer(thread, thread.run(self._client.consume(subscription, handler)))
 
     def simple_consumer(self, subscription: Subscription) -> SimpleConsumer:
         """Begin to read for a consumer group whose messages are received and acknowledged singly.

@@ -37,6 +37,8 @@ TURN_SECONDS = 0.001
 """A hand lets others have the loop after so long; handlers that never wait would keep it."""
 CHECK_SECONDS_MAX = 60.0
 """Handler calls that take too long are looked for at least so often."""
+CANCELLED_SECONDS = 5.0
+"""At the end nobody waits longer for a call that was cancelled and goes on."""
 HANDED_ON_SECONDS = 10.0
 """So late comes again what was handed on (Apache's client: delay level 3)."""
 
@@ -105,13 +107,15 @@ class AsyncHands:
         """
         if self._closed:
             return
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         wanted = self._wanted(len(self._calls) if running is None else running, is_late=is_late)
         while (free := wanted - len(self._calls)) > 0:
             messages = self._group.take(now, self._share(free))
             if not messages:
                 return
-            hand = asyncio.create_task(self._work(messages))
+            # Not by the loop's factory: an eager task would look for its call before it is there.
+            hand = asyncio.Task(self._work(messages), loop=loop)
             self._calls[hand] = HandlerCall(self._group, messages, now)
             hand.add_done_callback(self._hand_ended)
         if self._is_choosy and wanted < self._wanted(0, is_late=True) and self._group.ready:
@@ -171,12 +175,20 @@ class AsyncHands:
             )
 
     async def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel what still runs; a handler that will not be cancelled is left alone."""
         self._closed = True
         tasks = [*self._calls, *self._settling]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            patience = min(CANCELLED_SECONDS, self._group.settings.close_timeout)
+            _, stubborn = await asyncio.wait(tasks, timeout=patience)
+            if stubborn:
+                log.warning(
+                    "group %s: %d handler calls were cancelled and go on all the same; what they"
+                    " come to counts for nothing",
+                    *(self._group.name, len(stubborn)),
+                )
         if self._threads is not None:
             self._threads.close()
 
@@ -243,8 +255,6 @@ class AsyncHands:
             assigned = call.home(message)
             if assigned is not None and isinstance(outcome, Consumed):
                 assigned.finish(message.queue_offset)
-                if assigned.wake_reader is not None:
-                    assigned.wake_reader()
             else:
                 rest.append((message, outcome))
         for message, outcome in rest:  # last, because a broker may keep us waiting
@@ -285,8 +295,6 @@ class AsyncHands:
                 until = asyncio.get_running_loop().time() + pause
                 assigned.hold(message.queue_offset, until, counts=False)
         self.handled.set()
-        if assigned.wake_reader is not None:
-            assigned.wake_reader()
         self.wake()
 
     def _bypass(self, hand: asyncio.Task[None], call: HandlerCall, *, is_new: bool) -> str:

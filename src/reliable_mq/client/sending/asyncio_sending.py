@@ -339,4 +339,5 @@ class AsyncSending(AsyncEngine):
             self.in_flight.give(size, count)
 
     def _sends(self) -> None:
+        self._refuse_closed()
         self.membership.produce(self.settings.producer_group)
