@@ -176,6 +176,11 @@ def test_dead_letters_are_listed_shown_and_sent_again_without_a_database(
     assert retried == {f"{group} {message_id}": True}
 
 
+def test_a_group_without_dead_letters_has_an_empty_list_of_them(at: Callable[..., str]) -> None:
+    assert json.loads(at("dlq", "list", "--group", "healthy", "--json")) == []
+    assert at("dlq", "retry", "--group", "healthy", "--yes").startswith("0 of 0 ")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -61,7 +61,7 @@ class DeadLetters:
             RemoteError, Unavailable: when nobody tells.
         """
         with Browser(self._name_servers, self._settings) as browser:
-            groups = [wanted.group] if wanted.group else browser.dead_letter_groups()
+            groups = _groups(browser, wanted.group)
             since_ms = int(wanted.since.timestamp() * 1000) if wanted.since else 0
             letters = [
                 letter
@@ -81,7 +81,7 @@ class DeadLetters:
         Raises as `that_fit` does.
         """
         with Browser(self._name_servers, self._settings) as browser:
-            groups = [group] if group else browser.dead_letter_groups()
+            groups = _groups(browser, group)
             found = [
                 Letter(each, message)
                 for each in groups
@@ -137,6 +137,11 @@ class DeadLetters:
     def _states(self, name: str, group: str, ids: Sequence[str]) -> dict[str, LetterState]:
         with self._databases[name].engine.begin() as connection:
             return self._books[name].states(connection, group, ids)
+
+
+def _groups(browser: Browser, group: str) -> list[str]:
+    """Return the groups that have dead letters, of one or of all: a healthy group has none."""
+    return [each for each in browser.dead_letter_groups() if group in {"", each}]
 
 
 def _book(database: Database) -> SqlDeadLetters:
