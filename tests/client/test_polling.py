@@ -147,6 +147,9 @@ def test_an_offset_below_zero_is_refused_and_changes_nothing() -> None:
         positions.seek(FIRST, -1)
     with pytest.raises(UsageError, match="none below 0"):
         positions.handle({FIRST: -1})
+    for beyond in (2**63, None, "1"):
+        with pytest.raises(UsageError, match="there is none"):
+            positions.seek(FIRST, beyond)  # type: ignore[arg-type]
     assert places(positions.take(1, NOW)) == [(0, 0)]
 
 

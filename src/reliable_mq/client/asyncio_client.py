@@ -28,7 +28,7 @@ from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.message import MessageQueue
 
 DEFAULT_SETTINGS = ClientSettings()
@@ -45,7 +45,7 @@ class AsyncClient(AsyncSending):
     """Sends and consumes on one event loop; everything in it shares its connections.
 
     Use it as `async with AsyncClient(...) as client`, or call `start` and `close`. Every verb
-    raises `UsageError` before `start`, and `ForkedClient` in a forked process.
+    raises `UsageError` before `start` and after `close`, and `ForkedClient` in a forked process.
 
     Args:
         name_servers: "host:port", several joined by ";".
@@ -128,11 +128,14 @@ class AsyncClient(AsyncSending):
                 `def` in threads; `concurrency` of the subscription at once.
 
         Raises:
-            UsageError: when this client consumes for the group already.
+            UsageError: when the handler is no function, or this client consumes for the group
+                already.
             ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
                 or when another client of this name broadcasts to the group.
             StoreError: when a file of offsets cannot be used.
         """
+        if not callable(handler):
+            raise UsageError(f"the handler is of type {type(handler).__name__}, no function")
         group = await self._checked_group(subscription)
         if subscription.broadcasting:
             group.local_offsets = await asyncio.to_thread(self._offsets_of, group.name)

@@ -1,6 +1,7 @@
 """What a client may be told, with the defaults of Apache's Java client where it has one."""
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -117,13 +118,9 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        for name, kind in ClientSettings.__annotations__.items():
+            _check_value(name, getattr(self, name), kind)
         self._check_names()
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            if value < 0 or (value == 0 and name != "retries"):
-                raise ConfigurationError(f"{name} is {value}: it must be positive")
         _check_sending(self.key_hash, self.compression)
         if self.body_size_max > BODY_SIZE_LIMIT:
             raise ConfigurationError(
@@ -155,6 +152,16 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"instance_name is {self.instance_name!r}: use 0..{INSTANCE_NAME_LENGTH_MAX} of"
                 " a-z A-Z 0-9 _ - . #, the first no dot"
             )
+
+
+def _check_value(name: str, value: Any, kind: Any) -> None:
+    """Check the type of a setting, without showing it: it may be a secret; and that it counts."""
+    accepted = int | float if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        wanted = getattr(kind, "__name__", kind)
+        raise ConfigurationError(f"{name} is of type {type(value).__name__}, it must be {wanted}")
+    if kind in {int, float} and not (value > 0 or (value == 0 and name == "retries")):
+        raise ConfigurationError(f"{name} is {value}: it must be positive")
 
 
 def _check_sending(key_hash: str, compression: str) -> None:

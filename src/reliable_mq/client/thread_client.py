@@ -75,7 +75,7 @@ class Client(ThreadSending):
     """Sends and consumes without an event loop of the caller's own; may be used by many threads.
 
     Use it as `with Client(...) as client`, or call `start` and `close`. Every verb raises
-    `UsageError` before `start`, and `ForkedClient` in a forked process.
+    `UsageError` before `start` and after `close`, and `ForkedClient` in a forked process.
 
     Args:
         name_servers: "host:port", several joined by ";".
@@ -138,7 +138,7 @@ class Client(ThreadSending):
         try:
             thread.run(self._client.close())  # meanwhile handlers may still send
         finally:
-            self._thread = None
+            self._thread, self._is_closed = None, True
             thread.close()
             for threads in self._checkers:
                 threads.close()
@@ -195,7 +195,8 @@ class Client(ThreadSending):
                 the client's own loop, which they must not block.
 
         Raises:
-            UsageError: when this client consumes for the group already.
+            UsageError: when the handler is no function, or this client consumes for the group
+                already.
             ConfigurationError: when a broker cannot filter by an SQL92 expression, with its words;
                 or when another client of this name broadcasts to the group.
             StoreError: when a file of offsets cannot be used.

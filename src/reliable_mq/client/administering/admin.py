@@ -6,7 +6,7 @@ from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, succeeded
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import NoRoute, ReliableMQError
+from reliable_mq.errors import ConfigurationError, NoRoute, ReliableMQError
 from reliable_mq.limits import TOPIC_LENGTH_MAX
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -42,11 +42,13 @@ def create_topic(
     Returns when the name server tells of all of them, so that the next send uses them.
 
     Raises:
-        ConfigurationError: when the name is illegal.
+        ConfigurationError: when the name is illegal, or the number of queues.
         NoRoute: when the name servers know no broker, or do not hear of the topic in time.
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
+    if not isinstance(queues, int) or queues < 1:
+        raise ConfigurationError(f"{queues!r} is no number of queues: give 1 or more")
     addresses = yield from masters(name_servers)
     if not addresses:
         raise NoRoute("the name servers know no broker")

@@ -259,7 +259,7 @@ def _address(routes: RouteTable, queue: MessageQueue) -> str:
     broker = routes.broker(queue.broker_name)
     address = broker.to_read_from(0) if broker is not None else None
     if address is None:
-        raise NoRoute(f"no broker of {queue} is known")
+        raise NoRoute(f"no broker {queue.broker_name} of topic {queue.topic} is known")
     return address
 
 

@@ -11,12 +11,16 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: when there is none, or one is no host:port.
     """
+    if not isinstance(text, str):
+        raise ConfigurationError(
+            f'name servers are given as one text, "host:port;host:port", not {type(text).__name__}'
+        )
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     if not addresses:
         raise ConfigurationError("no name server is given: use host:port, several joined by ;")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigurationError(f"name server {address!r} is no host:port")
     return addresses
 

@@ -21,6 +21,7 @@ from reliable_mq.client.consuming.subscription import (
     Subscription,
 )
 from reliable_mq.client.consuming.thread_handling import AnyHandler, SyncHandler, is_asynchronous
+from reliable_mq.errors import UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 T = TypeVar("T")
@@ -80,8 +81,16 @@ class Namespace:
     def whole_queue(self, queue: MessageQueue | None) -> MessageQueue | None: ...
 
     def whole_queue(self, queue: MessageQueue | None) -> MessageQueue | None:
-        """Return a queue as brokers know it."""
-        if queue is None or not self.name:
+        """Return a queue as brokers know it.
+
+        Raises:
+            UsageError: when it is none.
+        """
+        if queue is None:
+            return None
+        if not isinstance(queue, MessageQueue):
+            raise UsageError(f"{queue!r:.100} is no MessageQueue: `topic_route` names them")
+        if not self.name:
             return queue
         return msgspec.structs.replace(queue, topic=self.whole(queue.topic))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from datetime import datetime
 from typing import Any, Literal, Protocol, Self
 
@@ -345,7 +346,7 @@ class AsyncPullConsumer:
         options = self._options
         return Subscription(
             group=options.group,
-            topics=dict(topics),
+            topics=copy(topics),
             ordered=False,
             from_where=options.from_where,
             from_time_ms=options.from_time_ms,
@@ -390,8 +391,8 @@ def _milliseconds(when: datetime) -> int:
     """Return milliseconds since the epoch.
 
     Raises:
-        UsageError: when `when` does not say its zone.
+        UsageError: when `when` is no time, or does not say its zone.
     """
-    if when.tzinfo is None:
+    if not isinstance(when, datetime) or when.tzinfo is None:
         raise UsageError(f"{when!r} has no time zone: which moment is it?")
     return int(when.timestamp() * 1000)

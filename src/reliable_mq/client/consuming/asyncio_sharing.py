@@ -103,10 +103,13 @@ class AsyncSimpleConsumer:
             handling: seconds until one that is not acknowledged is delivered again.
 
         Raises:
-            UsageError: when the handling time is not positive, or the consumer is closed.
+            UsageError: when the number or the handling time is not positive, or the consumer is
+                closed.
         """
         self._check_open()
-        if handling <= 0:
+        if not max_messages > 0:
+            raise UsageError(f"max_messages is {max_messages}: it must be positive")
+        if not handling > 0:
             raise UsageError(f"handling is {handling}: it must be positive")
         now = asyncio.get_running_loop().time
         begun, deadline = now(), now() + timeout
@@ -166,9 +169,11 @@ class AsyncSimpleConsumer:
 
         Raises:
             LeaseLost: when it was not in your hands any more.
-            UsageError: when the consumer is closed.
+            UsageError: when the time is negative, or the consumer is closed.
         """
         self._check_open()
+        if after is not None and not after >= 0:
+            raise UsageError(f"after is {after}: it must not be negative")
         outcome = Later(after, reason="it was handed back")
         await self._settle(self._leases.end(message), outcome)
 
@@ -190,7 +195,7 @@ class AsyncSimpleConsumer:
             UsageError: when the time is not positive, or the consumer is closed.
         """
         self._check_open()
-        if seconds <= 0:
+        if not seconds > 0:
             raise UsageError(f"seconds is {seconds}: it must be positive")
         self._leases.extend(message, asyncio.get_running_loop().time() + seconds)
         self._watch()

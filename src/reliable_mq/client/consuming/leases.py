@@ -11,7 +11,7 @@ import heapq
 import msgspec
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.errors import InvariantBroken, LeaseLost
+from reliable_mq.errors import InvariantBroken, LeaseLost, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
@@ -106,6 +106,11 @@ class Leases:
                 raise InvariantBroken(f"a lease on message {offset}, which is not running")
 
     def _find(self, message: ReceivedMessage) -> Lease:
+        if not isinstance(message, ReceivedMessage):
+            raise UsageError(
+                f"what was received is asked for, not a {type(message).__name__}: give messages"
+                " one by one, as ack(*messages)"
+            )
         lease = self._leases.get((message.queue, message.queue_offset))
         if lease is None or lease.shown is not message:
             raise LeaseLost(

@@ -16,6 +16,8 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
+_OFFSET_MAX = 2**63 - 1
+
 
 class Positions:
     """What was fetched of each assigned queue, what polls returned, and what may be committed.
@@ -154,8 +156,10 @@ class Positions:
 
 
 def _check_offset(queue: MessageQueue, offset: int) -> None:
-    if offset < 0:
-        raise UsageError(f"offset {offset} of {queue}: there is none below 0")
+    if not isinstance(offset, int) or not 0 <= offset <= _OFFSET_MAX:
+        raise UsageError(
+            f"offset {offset!r} of {queue}: there is none below 0 or above {_OFFSET_MAX}"
+        )
 
 
 def _not_assigned(queue: MessageQueue) -> UsageError:

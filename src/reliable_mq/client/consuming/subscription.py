@@ -120,18 +120,20 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
-        if not self.topics:
-            raise ConfigurationError(f"consumer group {self.group} subscribes to no topic")
-        for topic in self.topics:
-            check_name("topic", topic, TOPIC_LENGTH_MAX)
+        _check_topics(self.group, self.topics)
         if self.from_where not in {"first", "last", "timestamp"}:
             raise ConfigurationError(f"from_where is {self.from_where!r}: first, last or timestamp")
         for name in ("max_attempts", "concurrency", "batch", "series"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name} is {value!r}: it must be 1 or more")
+        if not isinstance(self.retry_waits, Sequence):
+            raise ConfigurationError(f"retry_waits is {self.retry_waits!r}: give a tuple")
         for wait in (*self.retry_waits, self.handling_seconds):
-            if not wait > 0:
-                raise ConfigurationError(f"a time of {wait} s: it must be positive")
+            if not isinstance(wait, int | float) or not wait > 0:
+                raise ConfigurationError(f"a time of {wait!r} s: it must be positive")
+        if not callable(self.allocation):
+            raise ConfigurationError(f"allocation is {self.allocation!r}: give a function")
         if math.inf in self.retry_waits:
             raise ConfigurationError("a wait in retry_waits never ends")
         if self.batch > 1 and self.series > 1:
@@ -158,6 +160,23 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.topics, self.retry_topic: EVERY_TAG}
 
 
+def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:
+    if not isinstance(topics, Mapping):
+        raise ConfigurationError(
+            f"the topics are of type {type(topics).__name__}: give what is wanted of each, as"
+            ' {"orders": "*"}'
+        )
+    if not topics:
+        raise ConfigurationError(f"consumer group {group} subscribes to no topic")
+    for topic, wanted in topics.items():
+        check_name("topic", topic, TOPIC_LENGTH_MAX)
+        if not isinstance(wanted, str | Sql):
+            raise ConfigurationError(
+                f"of topic {topic} {wanted!r:.100} is wanted: give tags, as"
+                ' "paid || refunded", "*" or Sql("…")'
+            )
+
+
 def check_name(what: str, name: str, length_max: int) -> None:
     """Check the name of a topic or group by the rules of Apache's `TopicValidator`.
 
@@ -172,7 +191,9 @@ def check_name(what: str, name: str, length_max: int) -> None:
 
 def is_legal_name(name: str, length_max: int) -> bool:
     """Say whether a topic or group may be called so."""
-    return 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
+    # What is no text at all comes from callers without a type checker.
+    is_text = isinstance(name, str)
+    return is_text and 0 < len(name) <= length_max and _LEGAL_CHARACTERS.issuperset(name)
 
 
 def tags_of(expression: str | Sql) -> frozenset[str]:

@@ -161,7 +161,7 @@ class AsyncBatcher:
             return
         try:
             self._add(message, ticket, size)
-        except ReliableMQError as error:
+        except Exception as error:  # noqa: BLE001 - told there; else its caller waits for ever
             self._in_flight.give(size)
             ticket.set_exception(error)
 

@@ -4,6 +4,7 @@ Everything that decides lives in the flows; what must not be sent too fast finds
 """
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -209,7 +210,7 @@ class AsyncSending(AsyncEngine):
         settings = self.settings
         count = settings.batch_count_max if count is None else count
         size = settings.batch_size_max if size is None else size
-        if count < 1 or linger < 0 or not 0 < size <= settings.body_size_max:
+        if not (count >= 1 and 0 <= linger < math.inf and 0 < size <= settings.body_size_max):
             raise ConfigurationError(
                 f"a batcher of {count} messages, {size} bytes, {linger} s cannot work: count and"
                 f" size are positive, size is at most body_size_max ({settings.body_size_max})"

@@ -40,6 +40,7 @@ from reliable_mq.wire.remote_faults import remote_error
 
 DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
+_FLAG_LIMIT = 2**31
 
 _LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
@@ -91,8 +92,10 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     if message.is_timed:
         check_times(message)
-    if any(" " in key for key in message.keys):
-        raise MessageRefused("a message key holds a space, which separates keys")
+    if message.flag and not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
+        raise MessageRefused(f"flag {message.flag} is no number of 32 bits")
+    if message.keys:
+        _check_keys(message.keys)
     for name, value in message.properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise MessageRefused(f"property {name!r}={value!r}: both must be str")
@@ -101,9 +104,26 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
 
 
+def _check_keys(keys: Sequence[str]) -> None:
+    if isinstance(keys, str):  # a sequence, too: each of its letters would become a key
+        raise MessageRefused(f"keys is the text {keys!r:.100}: give a tuple, as ({keys!r:.100},)")
+    if any(" " in key for key in keys):
+        raise MessageRefused("a message key holds a space, which separates keys")
+
+
+def _what_is_wrong(message: object, error: Exception) -> str:
+    if not isinstance(message, Message):
+        return f"what shall be sent is of type {type(message).__name__}, it must be a Message"
+    try:
+        msgspec.convert(msgspec.structs.asdict(message), Message)
+    except msgspec.ValidationError as why:
+        return f"a field of the message is of a wrong type: {why}"
+    return f"the message cannot be sent as it is: {error}"
+
+
 def size_of(message: Message) -> int:
     """Return how much room a message takes; what is no message is refused later, with reasons."""
-    body: object = message.body
+    body: object = getattr(message, "body", None)
     return len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
 
 
@@ -174,9 +194,12 @@ def letter(
     Raises:
         MessageRefused: when it cannot be sent as it is.
     """
-    check_message(message, body_size_max)
-    message = named(message, now_ms, random_bytes)
-    return Letter(message, properties_of(message))
+    try:
+        check_message(message, body_size_max)
+        message = named(message, now_ms, random_bytes)
+        return Letter(message, properties_of(message))
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise MessageRefused(_what_is_wrong(message, error)) from error
 
 
 def check_batch(batch: Sequence[Letter], size_max: int) -> None:
@@ -312,6 +335,8 @@ def same_topic(messages: Sequence[Message]) -> str:
     Raises:
         MessageRefused: when it is empty, mixes topics, or holds a delayed message.
     """
+    if not all(isinstance(message, Message) for message in messages):
+        raise MessageRefused("a batch holds something that is no Message")
     topics = {message.topic for message in messages}
     if len(topics) != 1:
         raise MessageRefused(f"a batch has one topic, this one has {sorted(topics)}")

@@ -11,7 +11,7 @@ from functools import partial
 from reliable_mq.client.consuming.subscription import is_legal_name
 from reliable_mq.client.flow import Flow, work
 from reliable_mq.client.sending.outgoing import extra_properties
-from reliable_mq.errors import ProtocolError, UsageError
+from reliable_mq.errors import MessageRefused, ProtocolError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
 from reliable_mq.wire.command import Command
@@ -36,7 +36,13 @@ _WORK_SIZE_MIN = 16 * 1024
 
 
 def request_of(message: Message, client_id: str, correlation_id: str, timeout: float) -> Message:
-    """Return `message` as a request of a client, which waits `timeout` seconds for its reply."""
+    """Return `message` as a request of a client, which waits `timeout` seconds for its reply.
+
+    Raises:
+        MessageRefused: when it is no message.
+    """
+    if not isinstance(message, Message):
+        raise MessageRefused(f"a request is of type {type(message).__name__}, it must be a Message")
     marks = {
         CORRELATION_ID: correlation_id,
         REPLY_TO_CLIENT: client_id,
@@ -53,6 +59,8 @@ def reply_to(
     Raises:
         UsageError: when `request` is none: nobody waits for an answer to it.
     """
+    if not isinstance(request, ReceivedMessage):
+        raise UsageError(f"only what was received is answered, not a {type(request).__name__}")
     asked = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:

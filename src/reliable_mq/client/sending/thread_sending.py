@@ -96,6 +96,7 @@ class ThreadSending:
     def __init__(self, client: AsyncSending) -> None:
         self._sending = client
         self._thread: LoopThread | None = None
+        self._is_closed = False
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -281,5 +282,7 @@ class ThreadSending:
 
     def _started(self) -> LoopThread:
         if self._thread is None:
+            if self._is_closed:
+                raise UsageError("this client is closed: make a new one")
             raise UsageError("this client is not started: use it in `with`, or call start()")
         return self._thread

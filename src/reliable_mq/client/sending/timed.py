@@ -119,7 +119,7 @@ def recall(routes: RouteTable, settings: ClientSettings, handle: str, timeout: f
         Refused: when it is too late.
         Unavailable: when the broker does not answer; it may have taken it back all the same.
     """
-    named = decode_recall_handle(handle)
+    named = decode_recall_handle(handle) if isinstance(handle, str) else None
     if named is None:
         raise UsageError(f"{handle!r} is no recall handle: only timed messages have one")
     broker = routes.broker(named.broker)
