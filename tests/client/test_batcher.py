@@ -1,7 +1,6 @@
 """The batcher on both faces: who waits, who is told what, and that nothing is left behind."""
 
 import asyncio
-import math
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -291,15 +290,7 @@ def test_a_batcher_holds_no_more_messages_than_a_client_may_have_on_their_way() 
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"count": 0},
-        {"size": 0},
-        {"linger": -0.1},
-        {"linger": math.nan},
-        {"linger": math.inf},
-        {"size": 5 * 1024 * 1024},
-    ],
+    "wrong", [{"count": 0}, {"size": 0}, {"linger": -0.1}, {"size": 5 * 1024 * 1024}]
 )
 def test_a_batcher_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     async def scene(client: AsyncClient, shelf: Shelf) -> None:
@@ -374,19 +365,6 @@ def test_a_thread_that_is_faster_than_the_broker_is_held_up() -> None:
     with_threads(
         scene, msgspec.structs.replace(SETTINGS, in_flight_count_max=3, request_timeout=0.2)
     )
-
-
-def test_who_puts_what_cannot_be_sent_is_told_and_does_not_wait_for_ever() -> None:
-    def scene(client: Client, shelf: Shelf) -> None:
-        batcher = client.batcher(linger=0.0)
-        no_key: Any = 5
-        nothing: Any = None
-        for wrong in (Message(topic="t", body=b"1", ordering_key=no_key), nothing):
-            with pytest.raises(MessageRefused, match="type"):
-                batcher.put(wrong).result(5)
-        assert client._client.in_flight.count == 0
-
-    with_threads(scene)
 
 
 def test_a_closed_client_closes_its_batchers_and_a_message_after_that_is_refused() -> None:

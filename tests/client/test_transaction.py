@@ -1,5 +1,7 @@
 """Half messages on the wire: how they are sent, how they end, and what a broker asks."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.client.script import (
@@ -144,6 +146,9 @@ def test_an_end_names_the_half_and_is_waited_for(
 def test_nobody_ends_a_half_by_not_knowing(world: World, flows: TransactionFlows) -> None:
     with pytest.raises(UsageError):
         world.play(flows.end(half(), Decision.UNKNOWN))
+    word: Any = "commit"
+    with pytest.raises(UsageError, match="'commit' is no Decision"):
+        world.play(flows.end(half(), word))
     world.play(flows.post(half(), Decision.UNKNOWN))
     assert (world.calls, world.posts) == ([], [])
 

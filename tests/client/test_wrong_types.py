@@ -16,7 +16,7 @@ from reliable_mq.client.sending.outgoing import letter
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, MessageRefused, UsageError
-from reliable_mq.message import Message
+from reliable_mq.message import Message, MessageQueue
 
 Fields = dict[str, Any]
 
@@ -133,6 +133,37 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
         for queues in (0, "8"):
             with pytest.raises(ConfigurationError, match="is no number of queues"):
                 await client.create_topic("t", queues)  # type: ignore[arg-type]
+
+    play(scene)
+
+
+def test_who_puts_what_cannot_be_sent_is_told_and_does_not_wait_for_ever() -> None:
+    def scene(client: Client, shelf: Shelf) -> None:
+        batcher = client.batcher(linger=0.0)
+        no_key: Any = 5
+        nothing: Any = None
+        for wrong in (Message(topic="t", body=b"1", ordering_key=no_key), nothing):
+            with pytest.raises(MessageRefused, match="type"):
+                batcher.put(wrong).result(5)
+        assert client._client.in_flight.count == 0
+        for linger in (math.nan, math.inf):
+            with pytest.raises(ConfigurationError, match="cannot work"):
+                client.batcher(linger=linger)
+
+    with_threads(scene)
+
+
+def test_a_message_is_not_put_into_a_queue_of_another_topic() -> None:
+    async def scene(client: AsyncClient, shelf: Shelf) -> None:
+        elsewhere = MessageQueue("other", "a", 0)
+        one = message(1)
+        for sending in (
+            client.send(one, queue=elsewhere),
+            client.send_batch([one], queue=elsewhere),
+        ):
+            with pytest.raises(MessageRefused, match="cannot go to a queue of other"):
+                await sending
+        assert shelf.batches == []
 
     play(scene)
 

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.runtime import loop_thread
 from reliable_mq.runtime.loop_thread import LoopThread
 
@@ -36,6 +36,22 @@ def test_closing_cancels_what_runs_and_is_done_once() -> None:
     assert future.cancelled()
     with pytest.raises(UsageError, match="closed"):
         thread.run(where())
+
+
+def test_who_waits_while_it_is_closed_is_told_that_and_not_that_he_cancelled() -> None:
+    thread = LoopThread()
+    began = threading.Event()
+
+    async def hang() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: thread.run(hang()))
+        began.wait(10)
+        thread.close()
+        with pytest.raises(ConnectionLost, match="closed meanwhile"):
+            waiting.result(10)
 
 
 def test_a_synchronous_call_on_the_loops_own_thread_is_refused_instead_of_hanging() -> None:

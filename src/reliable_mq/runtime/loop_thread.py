@@ -5,12 +5,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 import uvloop
 
-from reliable_mq.errors import ForkedClient, UsageError
+from reliable_mq.errors import ConnectionLost, ForkedClient, UsageError
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ class LoopThread:
             ForkedClient: when another process has started the thread, of which this is a fork.
             UsageError: when the loop is closed, or this is the loop's own thread, which would wait
                 for itself.
+            ConnectionLost: when the loop is closed meanwhile.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -97,6 +98,12 @@ class LoopThread:
         future = self.submit(coroutine)
         try:
             return future.result()
+        except CancelledError:
+            if not self._closed:
+                raise
+            raise ConnectionLost(
+                "this client was closed meanwhile: what was asked may be done all the same"
+            ) from None
         except BaseException:
             future.cancel()
             raise

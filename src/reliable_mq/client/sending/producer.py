@@ -74,6 +74,8 @@ class Producer:
         """
         instant = yield from now()
         out = self.prepare(message, instant.epoch_ms)
+        if queue is not None:
+            _check_home(message.topic, queue)
         if self._is_to_pack(out):
             out = yield from self.packed(out)
         key = message.ordering_key
@@ -140,6 +142,8 @@ class Producer:
             Unavailable: when no broker takes them in time.
         """
         topic = same_topic(messages)
+        if queue is not None:
+            _check_home(topic, queue)
         route = yield from self._routes.to_send(topic)
         keys = {message.ordering_key for message in messages} - {""}
         homes = {self.queue_of(key, route.writable) for key in keys}
@@ -288,6 +292,11 @@ class Producer:
 
     def _check_of(self, message: Message) -> Check | None:
         return self._timers.check if message.is_timed else None
+
+
+def _check_home(topic: str, queue: MessageQueue) -> None:
+    if queue.topic != topic:  # it would be stored there, and nobody who reads its topic get it
+        raise MessageRefused(f"a message of topic {topic} cannot go to a queue of {queue.topic}")
 
 
 def _unsent(count: int, error: Exception) -> list[Exception]:

@@ -282,6 +282,8 @@ def _binding(sender: Sender, out: Letter) -> Callable[[MessageQueue, int], Comma
 def _end_command(
     half: Half, decision: Decision, *, oneway: bool = False, from_check: bool = False
 ) -> Command:
+    if not isinstance(decision, Decision):
+        raise UsageError(f"{decision!r:.100} is no Decision, as Decision.COMMIT")
     header = EndTransactionHeader(
         producer_group=half.group,
         tran_state_table_offset=half.half_offset,
