@@ -261,7 +261,7 @@ def test_the_synchronous_face_does_the_same_and_sends_a_dead_letter_again(
         assert sum(row.end for row in admin.topics.status(topic).value.queues) == 1
         assert list(admin.topics.settings(topic).value) == names
         assert [each.body for each in admin.messages.between(topic)] == [b"poison"]
-    with pytest.raises(UsageError, match="not started"):
+    with pytest.raises(UsageError, match="this client is closed"):
         admin.topics.names()
 
 
