@@ -237,6 +237,19 @@ class Scene:
 
         self.until_true(are_there, f"{count} dead letters of {group}")
 
+    def wait_until_committed(self, group: str) -> None:
+        """Return when the group's offsets are committed up to the ends of its queues."""
+
+        def are_at_the_end() -> bool:
+            with RawClient(self.broker.address) as tool:
+                answer = tool.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})
+            if answer.code != ResponseCode.SUCCESS:
+                return False
+            queues = fastjson.loads(answer.body)["offsetTable"].values()
+            return all(each["consumerOffset"] == each["brokerOffset"] for each in queues)
+
+        self.until_true(are_at_the_end, f"{group} has committed all offsets")
+
     def send_aside(
         self, topic: str, bodies: Sequence[bytes], message_id: str = ""
     ) -> list[SendResult]:

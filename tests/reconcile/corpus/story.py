@@ -134,6 +134,7 @@ def _what_a_worker_died_of(scene: Scene) -> None:
     scene.wait_until_consumed(PAYMENTS, hung)
     scene.wait_until_consumed(LOYALTY, hung + both_ways, state=0)
     scene.wait_for_dead_letters(PAYMENTS, 7)
+    scene.wait_until_committed(PAYMENTS)  # else it is consumed once more, in another database
     scene.worker.kill()
 
 
