@@ -27,6 +27,7 @@ from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
 from reliable_mq.wire.frame import FrameReader
@@ -66,6 +67,7 @@ class FedClient:
 
     def __init__(self, count: int, *, keyed: bool) -> None:
         self._count = count
+        self.lease_clock = lease_clock()
         self._bodies = [
             b"".join(record(0, offset, keyed=keyed) for offset in range(at, at + PULL))
             for at in range(0, count, PULL)
@@ -79,7 +81,7 @@ class FedClient:
                 step = flow.send(answer)
                 if isinstance(step, Now):
                     now = asyncio.get_running_loop().time()
-                    answer = Instant(now, time.time_ns() // 1_000_000)
+                    answer = Instant(now, time.time_ns() // 1_000_000, self.lease_clock())
                 elif isinstance(step, Call):
                     answer = await self._call(step.command)
                 elif isinstance(step, CallAll):

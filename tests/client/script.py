@@ -33,12 +33,18 @@ class World:
     def __init__(self, answers: Mapping[int, Answer] | None = None) -> None:
         self.answers: dict[int, Answer] = dict(answers or {})
         self.seconds = 1000.0
+        self.asleep = 0.0  # so long has the machine slept
         self.epoch_ms = 1_800_000_000_000
         self.calls: list[Call] = []
         self.posts: list[Post] = []
         self.waits: list[float] = []
         self.works = 0
         self.dead: set[str] = set()
+
+    @property
+    def lease_seconds(self) -> float:
+        """The time by which locks and leases age."""
+        return self.seconds + self.asleep
 
     def play(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
@@ -62,7 +68,7 @@ class World:
 
     def _answer(self, step: Step) -> Any:
         if isinstance(step, Now):
-            return Instant(self.seconds, self.epoch_ms)
+            return Instant(self.seconds, self.epoch_ms, self.lease_seconds)
         if isinstance(step, Call):
             return self._call(step)
         if isinstance(step, CallAll):

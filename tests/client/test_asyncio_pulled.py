@@ -43,6 +43,9 @@ class ScriptedClient:
         self.world.seconds = asyncio.get_running_loop().time()
         return self.world.play(flow)
 
+    def lease_clock(self) -> float:
+        return asyncio.get_running_loop().time()
+
     async def heartbeat(self) -> None:
         return None
 

@@ -56,7 +56,8 @@ class FlowRunner:
                 failure = None
                 if not isinstance(step, Now):
                     break
-                answer = Instant(self._world.time_ms / 1000, self._world.now_ms)
+                seconds = self._world.time_ms / 1000
+                answer = Instant(seconds, self._world.now_ms, seconds)
         except StopIteration as end:
             done(end.value, None)
         except ReliableMQError as error:

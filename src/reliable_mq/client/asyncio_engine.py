@@ -26,6 +26,7 @@ from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Pos
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
+from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Links, OnRequest
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -59,6 +60,8 @@ class AsyncEngine:
         unique = settings.instance_name or f"{os.getpid()}#{os.urandom(6).hex()}"
         self.client_id = f"{platform.node() or 'client'}@{unique}"
         self._process = os.getpid()
+        #: by it age the locks and leases that this client has and gives
+        self.lease_clock = lease_clock()
         self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
         self._routes = RouteTable(
             self._name_servers, settings.new_topic_queues, settings.route_refresh_seconds
@@ -135,6 +138,11 @@ class AsyncEngine:
         finally:
             flow.close()
 
+    def now(self) -> Instant:
+        """Return the time, on all clocks that count here."""
+        seconds = asyncio.get_running_loop().time()
+        return Instant(seconds, time.time_ns() // 1_000_000, self.lease_clock())
+
     async def heartbeat(self) -> None:
         """Tell every broker that any route names which groups this client belongs to."""
         await self.membership.heartbeat()
@@ -157,7 +165,7 @@ class AsyncEngine:
 
     async def _answer(self, step: Step) -> Any:
         if isinstance(step, Now):
-            return Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000)
+            return self.now()
         if isinstance(step, Call):
             return await self._call(step)
         if isinstance(step, CallAll):

@@ -28,10 +28,18 @@ T = TypeVar("T")
 
 
 class Instant(NamedTuple):
-    """A point in time: `seconds` on a clock that never jumps, and milliseconds since the epoch."""
+    """A point in time.
+
+    Attributes:
+        seconds: on a clock that never jumps; it may stand still while the machine sleeps.
+        epoch_ms: milliseconds since the epoch.
+        lease_seconds: on a clock that never goes back and goes on while the machine sleeps: by it
+            ages what a broker grants for a time, and gives to somebody else afterwards.
+    """
 
     seconds: float
     epoch_ms: int
+    lease_seconds: float
 
 
 class Call(msgspec.Struct, frozen=True):

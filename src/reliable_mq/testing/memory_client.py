@@ -144,7 +144,7 @@ class MemoryClient(AsyncClient):
 
     async def _answer(self, step: Step) -> Any:
         if isinstance(step, Now):
-            return Instant(self._clock.now(), self._clock.epoch_ms)
+            return Instant(self._clock.now(), self._clock.epoch_ms, self._clock.now())
         if isinstance(step, Call):
             return await self._call(step)
         if isinstance(step, CallAll):

@@ -74,7 +74,7 @@ class AssignedQueue:
         self.budget.join()
         self.end_offset = OFFSET_UNKNOWN  # the offset of the next message, as a broker told last
         self.told_at = NEVER  # when it told that
-        self.taken_at = NEVER  # when a message was started last
+        self.taken_at = NEVER  # when a message was started last, by the clock of leases
         self.next_offset = OFFSET_UNKNOWN
         self.committed_offset = OFFSET_UNKNOWN
         self.read_from = 0  # the broker id that the broker suggests
@@ -152,12 +152,12 @@ class AssignedQueue:
         return self._offsets[0] if self._offsets else self.next_offset
 
     def holds_lock(self, now: float) -> bool:
-        """Whether messages may start, as far as locks go (K3)."""
+        """Whether messages may start, as far as locks go (K3); `now` by the clock of leases."""
         return not self.needs_lock or now < self._lock_expires
 
     @property
     def lock_expires(self) -> float:
-        """Until when the queue lock is trusted; NEVER without one."""
+        """Until when the queue lock is trusted, by the clock of leases; NEVER without one."""
         return self._lock_expires
 
     def lock_until(self, expires: float) -> None:
@@ -206,7 +206,8 @@ class AssignedQueue:
     def take(self, count: int, now: float, topic: str | None = None) -> list[ReceivedMessage]:
         """Return up to `count` messages to be handled now, each of another key.
 
-        All are of one topic: `topic`, or else that of the first one that is ready.
+        All are of one topic: `topic`, or else that of the first one that is ready. `now` is by the
+        clock of leases.
         """
         taken: list[ReceivedMessage] = []
         if self.leaving or self.paused or not self.holds_lock(now):

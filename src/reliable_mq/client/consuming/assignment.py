@@ -131,7 +131,7 @@ def _use_grant(group: ConsumerGroup, assigned: AssignedQueue, grant: Grant) -> F
         assigned.lose_lock()
         return False
     instant = yield from now()
-    knows_where = assigned.is_started and assigned.holds_lock(instant.seconds)
+    knows_where = assigned.is_started and assigned.holds_lock(instant.lease_seconds)
     if not knows_where and not (yield from _find_start(group, assigned)):
         return False
     assigned.lock_until(grant.expires)

@@ -36,6 +36,9 @@ class Engine(Protocol):
     def name_servers(self) -> NameServers:
         """The name servers, to be told."""
 
+    def now(self) -> Instant:
+        """Return the time."""
+
     def answer(self, address: str, command: Command) -> None:
         """Send a reply on the connection to `address`, if it is still there."""
 
@@ -67,7 +70,7 @@ class ConsumerAnswers:
         wants_stacks = command.ext_fields.get("jstackEnable") == "true"
         body = running_info(
             consumer.group,
-            Instant(asyncio.get_running_loop().time(), time.time_ns() // 1_000_000),
+            self._engine.now(),
             name_servers=";".join(self._engine.name_servers.addresses),
             version=_version(),
             calls=len(consumer.hands.calls),

@@ -10,7 +10,7 @@ import contextvars
 import logging
 import time
 import types
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
@@ -46,6 +46,10 @@ HANDED_ON_SECONDS = 10.0
 class RunsFlows(Protocol):
     """What the hands need of the client."""
 
+    @property
+    def lease_clock(self) -> Callable[[], float]:
+        """Tells the time by which locks and leases age; it goes on while the machine sleeps."""
+
     async def run(self, flow: Flow[T]) -> T:
         """Drive a flow to its end."""
 
@@ -63,6 +67,7 @@ class AsyncHands:
 
     def __init__(self, client: RunsFlows, group: ConsumerGroup, handler: AnyHandler) -> None:
         self._client = client
+        self._lease_clock = client.lease_clock
         self._group = group
         self._threads: Threads | None = None
         self._concurrency = group.subscription.concurrency
@@ -108,15 +113,14 @@ class AsyncHands:
         if self._closed:
             return
         loop = asyncio.get_running_loop()
-        now = loop.time()
         wanted = self._wanted(len(self._calls) if running is None else running, is_late=is_late)
         while (free := wanted - len(self._calls)) > 0:
-            messages = self._group.take(now, self._share(free))
+            messages = self._group.take(self._lease_clock(), self._share(free))
             if not messages:
                 return
             # Not by the loop's factory: an eager task would look for its call before it is there.
             hand = asyncio.Task(self._work(messages), loop=loop)
-            self._calls[hand] = HandlerCall(self._group, messages, now)
+            self._calls[hand] = HandlerCall(self._group, messages, loop.time())
             hand.add_done_callback(self._hand_ended)
         if self._is_choosy and wanted < self._wanted(0, is_late=True) and self._group.ready:
             self._be_patient()
@@ -221,10 +225,9 @@ class AsyncHands:
                 return
             if len(messages) > 1:
                 self.pump()  # behind several there may be more than one that is ready now
-            now = loop.time()
-            messages = self._group.take(now, self._share(free))
+            messages = self._group.take(self._lease_clock(), self._share(free))
             if messages:
-                self._calls[hand] = HandlerCall(self._group, messages, now)
+                self._calls[hand] = HandlerCall(self._group, messages, loop.time())
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         running = len(self._calls)

@@ -115,7 +115,7 @@ class PulledQueues:
     async def _first(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         now = asyncio.get_running_loop().time
         deadline = now() + timeout
-        while not (messages := self.positions.take(max_messages, now())):
+        while not (messages := self.positions.take(max_messages, self._client.lease_clock())):
             if self._closed or now() >= deadline:
                 break
             self._fetched.clear()

@@ -113,7 +113,7 @@ class AsyncSimpleConsumer:
             raise UsageError(f"handling is {handling}: it must be positive")
         now = asyncio.get_running_loop().time
         begun, deadline = now(), now() + timeout
-        while not (taken := self._take(max_messages, now())):
+        while not (taken := self._take(max_messages)):
             if self._closing is not None or now() >= deadline:
                 return []
             self._fetched.clear()
@@ -122,7 +122,7 @@ class AsyncSimpleConsumer:
                     await self._fetched.wait()
             except TimeoutError:
                 continue
-        expires = now() + handling
+        expires = self._client.lease_clock() + handling
         messages: list[ReceivedMessage] = []
         for assigned, message in taken:
             shown = self.group.namespace.own_message(message)
@@ -197,7 +197,7 @@ class AsyncSimpleConsumer:
         self._check_open()
         if not seconds > 0:
             raise UsageError(f"seconds is {seconds}: it must be positive")
-        self._leases.extend(message, asyncio.get_running_loop().time() + seconds)
+        self._leases.extend(message, self._client.lease_clock() + seconds)
         self._watch()
 
     async def close(self) -> None:
@@ -229,8 +229,11 @@ class AsyncSimpleConsumer:
 
     # Leases ---------------------------------------------------------------------------------
 
-    def _take(self, count: int, now: float) -> list[tuple[AssignedQueue, ReceivedMessage]]:
-        self.group.wake(now)
+    def _take(self, count: int) -> list[tuple[AssignedQueue, ReceivedMessage]]:
+        now, due = self._client.lease_clock(), self._leases.next_due()
+        if due is not None and due <= now:  # its timer stood still while the machine slept
+            self._expire()
+        self.group.wake(asyncio.get_running_loop().time())
         taken: list[tuple[AssignedQueue, ReceivedMessage]] = []
         while len(taken) < count and (more := self.group.take(now, count - len(taken))):
             for message in more:
@@ -251,11 +254,11 @@ class AsyncSimpleConsumer:
             self._timer = None
         due = self._leases.next_due()
         if due is not None and self._closing is None:
-            self._timer = asyncio.get_running_loop().call_at(due, self._expire)
+            seconds = due - self._client.lease_clock()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
-        for lease in self._leases.expired(asyncio.get_running_loop().time()):
+        for lease in self._leases.expired(self._client.lease_clock()):
             outcome = Later(0.0, reason="nobody acknowledged it in time")
             task = asyncio.create_task(self._settle(lease, outcome))
             self._settling.add(task)

@@ -198,8 +198,8 @@ class ConsumerGroup:
 
         At most `count`, None: a batch.
 
-        They are of one topic, and each of another ordering key. Queues take turns, so that a busy
-        one does not starve the others.
+        `now` is by the clock of leases. They are of one topic, and each of another ordering key.
+        Queues take turns, so that a busy one does not starve the others.
         """
         wanted = count or self.subscription.batch
         self._takes += 1

@@ -116,7 +116,7 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
     instant = yield from now()
     for assigned in queues:
         offset = assigned.commit_offset
-        address = _to_commit_at(group, assigned, instant.seconds)
+        address = _to_commit_at(group, assigned, instant.lease_seconds)
         if address is None or offset == assigned.committed_offset:
             continue
         try:
@@ -132,7 +132,7 @@ def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flo
     """Commit queues that are about to be given back, and wait for that; what fails is done with."""
     if group.local_offsets is None:
         instant = yield from now()
-        yield from call_all(_final_commits(group, queues, instant.seconds))
+        yield from call_all(_final_commits(group, queues, instant.lease_seconds))
         return
     try:
         yield from commit_locally(group.local_offsets, queues)
@@ -160,12 +160,12 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
 
 
 def _final_commits(
-    group: ConsumerGroup, queues: Iterable[AssignedQueue], seconds: float
+    group: ConsumerGroup, queues: Iterable[AssignedQueue], lease_seconds: float
 ) -> list[Call]:
-    """Return the calls that commit queues about to be given back, at the time `seconds`."""
+    """Return the calls that commit queues about to be given back, now by the clock of leases."""
     calls: list[Call] = []
     for assigned in queues:
-        address = _to_commit_at(group, assigned, seconds)
+        address = _to_commit_at(group, assigned, lease_seconds)
         if address is not None:
             command = commit_command(
                 group.name, assigned.queue, assigned.commit_offset, oneway=False
@@ -174,13 +174,15 @@ def _final_commits(
     return calls
 
 
-def _to_commit_at(group: ConsumerGroup, assigned: AssignedQueue, seconds: float) -> str | None:
+def _to_commit_at(
+    group: ConsumerGroup, assigned: AssignedQueue, lease_seconds: float
+) -> str | None:
     """Return the address to commit at, or None.
 
     Without its lock a queue may have another owner, whose commits must not be set back; nor when it
     was given back while another broker kept us waiting.
     """
-    if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(seconds):
+    if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(lease_seconds):
         return None
     return group.master_of(assigned.queue.broker_name)
 

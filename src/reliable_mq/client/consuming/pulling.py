@@ -43,9 +43,8 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     if broker is None or address is None:
         return group.settings.pull_retry_seconds_max
     instant = yield from now()
-    commits = (
-        group.has_retries and address == broker.master and assigned.holds_lock(instant.seconds)
-    )
+    is_ours = assigned.holds_lock(instant.lease_seconds)
+    commits = group.has_retries and address == broker.master and is_ours
     # At the end of a queue nothing may come for long; to others that is no room lost.
     waits = assigned.next_offset == assigned.end_offset
     granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_size)

@@ -22,7 +22,10 @@ from reliable_mq.wire.remote_faults import remote_error
 
 
 class Grant(NamedTuple):
-    """The queues that a broker locked for this member, trusted until `expires` on our clock."""
+    """The queues that a broker locked for this member, trusted until `expires`.
+
+    In seconds of the clock of leases, which goes on while the machine sleeps.
+    """
 
     queues: set[MessageQueue]
     expires: float
@@ -45,7 +48,7 @@ def lock_queues(
     began = yield from now()
     command = _lock_command(RequestCode.LOCK_BATCH_MQ, group, queues)
     reply = yield from call(address, command, group.settings.request_timeout)
-    return Grant(_granted(reply), began.seconds + group.settings.lock_valid_seconds)
+    return Grant(_granted(reply), began.lease_seconds + group.settings.lock_valid_seconds)
 
 
 def unlock_calls(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> list[Call]:

@@ -103,11 +103,9 @@ def _key(assigned: AssignedQueue) -> tuple[tuple[str, object], ...]:
 
 
 def _of_queue(assigned: AssignedQueue, instant: Instant, group: ConsumerGroup) -> dict[str, object]:
-    def epoch_ms(seconds: float) -> int:
-        """Return a time of the clock that never jumps as tools want it; 0 for never."""
-        if seconds == NEVER:
-            return 0
-        return instant.epoch_ms - int((instant.seconds - seconds) * 1000)
+    def epoch_ms(seconds: float, now: float = instant.lease_seconds) -> int:
+        """Return a time of one of our clocks as tools want it; 0 for never."""
+        return 0 if seconds == NEVER else instant.epoch_ms - int((now - seconds) * 1000)
 
     locked_at = assigned.lock_expires - group.settings.lock_valid_seconds
     held = assigned.unfinished > 0
@@ -120,8 +118,8 @@ def _of_queue(assigned: AssignedQueue, instant: Instant, group: ConsumerGroup) -
         "dropped": assigned.leaving,
         "lastConsumeTimestamp": epoch_ms(assigned.taken_at),
         "lastLockTimestamp": epoch_ms(locked_at),
-        "lastPullTimestamp": epoch_ms(assigned.told_at),
-        "locked": assigned.holds_lock(instant.seconds),
+        "lastPullTimestamp": epoch_ms(assigned.told_at, instant.seconds),
+        "locked": assigned.holds_lock(instant.lease_seconds),
         "transactionMsgCount": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,
