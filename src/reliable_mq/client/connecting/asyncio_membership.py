@@ -4,6 +4,7 @@ Receives members; hands on heartbeats, and what brokers say to a group. Refuses 
 member does with that.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection
 from typing import Protocol, TypeVar
@@ -70,6 +71,9 @@ class AsyncMembership:
         self._is_everywhere = False
         self._all_masters: set[str] = set()
         self._refusing: set[str] = set()
+        self._introducing = asyncio.Lock()
+        self._introductions_begun = 0
+        self._introduction_ended = 0  # the number of the last one that told all brokers
 
     @property
     def members(self) -> Collection[Member]:
@@ -142,10 +146,20 @@ class AsyncMembership:
                 self._note(call.address, answer)
 
     async def introduce(self) -> None:
-        """Tell every broker in full, whatever it seems to know: one has shown that it does not."""
-        for address in self._broker_addresses():
-            self.heartbeats.forget(address)
-        await self.heartbeat()
+        """Tell every broker in full, whatever it seems to know: one has shown that it does not.
+
+        Who asks while that is done waits for its end; then one more time serves all who waited.
+        """
+        begun = self._introductions_begun
+        async with self._introducing:
+            if self._introduction_ended > begun:
+                return
+            self._introductions_begun += 1
+            number = self._introductions_begun
+            for address in self._broker_addresses():
+                self.heartbeats.forget(address)
+            await self.heartbeat()
+            self._introduction_ended = number
 
     async def greet(self, address: str, link: Link) -> None:
         """Register with a broker on a new connection, before anything else goes over it."""

@@ -78,6 +78,7 @@ class QueueReader:
         self._givers: set[asyncio.Task[None]] = set()
         self._look = asyncio.Event()
         self._is_settled = False
+        self._introductions = 0  # that a pull has asked for and that have ended
         self._chosen: set[MessageQueue] = set()
         self._obstacles = Obstacles(group.name)
 
@@ -242,11 +243,14 @@ class QueueReader:
                 await asyncio.sleep(self.group.settings.pull_retry_seconds_max)
 
     async def _pull_once(self, assigned: AssignedQueue) -> None:
+        introductions = self._introductions
         pause = await self._client.run(pull_once(self.group, assigned))
         self._owner.fetched()
         if self.group.is_unheard:
             self.group.is_unheard = False
-            await self._client.introduce()
+            if introductions == self._introductions:  # else brokers have heard since it was asked
+                await self._client.introduce()
+                self._introductions += 1
         if pause:
             await asyncio.sleep(pause)
 
