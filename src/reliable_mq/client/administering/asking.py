@@ -135,6 +135,35 @@ def ask_all(
     return (yield from asked)
 
 
+def put_each(
+    cluster: Cluster,
+    brokers: Brokers,
+    commands: Mapping[str, Command],
+    known: Told[dict[str, T]],
+    *,
+    dry_run: bool,
+) -> Flow[Told[list[str]]]:
+    """Have masters carry out changes, each its own, and return where it was done, by broker name.
+
+    Args:
+        cluster: whose time-out counts.
+        brokers: where they are.
+        commands: what each is to do, by broker name; who is not in it is as it is wanted.
+        known: what all have told before.
+        dry_run: say where it would be done, and do nothing.
+
+    Raises:
+        ReliableMQError: what went wrong, when nobody has it and nobody does it.
+    """
+    names, failures = sorted(commands), known.failures
+    if commands and not dry_run:
+        put = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
+        names, failures = sorted(put.value), {**known.failures, **put.failures}
+    if failures and not (known.value or names):
+        raise first_failure(failures)
+    return Told(names, failures)
+
+
 def merged(told: Told[dict[str, T]], merge: Callable[[Sequence[T]], U]) -> Told[U]:
     """Return what brokers told as one value.
 

@@ -17,11 +17,11 @@ from reliable_mq.client.administering.asking import (
     Told,
     all_brokers,
     ask_all,
-    ask_each,
     decoded,
     first_failure,
     found,
     nothing,
+    put_each,
 )
 from reliable_mq.client.administering.members import connections
 from reliable_mq.client.consuming.subscription import (
@@ -198,12 +198,11 @@ def create(
             raise UsageError(
                 f"broker {name} has group {group} with other settings: change it by update"
             )
-    rows = {
-        name: {"groupName": group, **row}
-        for name in brokers
-        if name not in known.value and name not in known.failures
+    put = _put_command({"groupName": group, **row})
+    commands = {
+        name: put for name in brokers if name not in known.value and name not in known.failures
     }
-    return (yield from _put(cluster, brokers, rows, known, dry_run=dry_run))
+    return (yield from put_each(cluster, brokers, commands, known, dry_run=dry_run))
 
 
 def update(
@@ -227,31 +226,16 @@ def update(
     known = found((yield from _rows(cluster, brokers, group)), f"no broker has group {group}")
     row = change.row()
     # Attributes that are sent are changes of attributes; none is meant here.
-    rows = {
-        name: {**has, **row, "attributes": {}}
+    commands = {
+        name: _put_command({**has, **row, "attributes": {}})
         for name, has in known.value.items()
         if has | row != has
     }
-    return (yield from _put(cluster, brokers, rows, known, dry_run=dry_run))
+    return (yield from put_each(cluster, brokers, commands, known, dry_run=dry_run))
 
 
-def _put(
-    cluster: Cluster,
-    brokers: Brokers,
-    rows: dict[str, _Row],
-    known: Told[dict[str, _Row]],
-    *,
-    dry_run: bool,
-) -> Flow[Told[list[str]]]:
-    names, failures = sorted(rows), known.failures
-    if rows and not dry_run:
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        commands = {name: request(code, body=fastjson.dumps(row)) for name, row in rows.items()}
-        put = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
-        names, failures = sorted(put.value), {**known.failures, **put.failures}
-    if failures and not (known.value or names):
-        raise first_failure(failures)
-    return Told(names, failures)
+def _put_command(row: _Row) -> Command:
+    return request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.dumps(row))
 
 
 def delete(

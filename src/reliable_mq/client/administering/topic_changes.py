@@ -13,10 +13,10 @@ from reliable_mq.client.administering.asking import (
     Told,
     all_brokers,
     ask_all,
-    ask_each,
     first_failure,
     found,
     nothing,
+    put_each,
     reply_of,
 )
 from reliable_mq.client.administering.topic_settings import (
@@ -115,14 +115,10 @@ def _put(
     *,
     dry_run: bool,
 ) -> Flow[Told[list[str]]]:
-    names, failures = sorted(commands), known.failures
-    if commands and not dry_run:
-        put = yield from ask_each(cluster, brokers, commands, nothing, masters_only=True)
-        names, failures = sorted(put.value), {**known.failures, **put.failures}
-        yield from _await_route(cluster, topic, {name: commands[name] for name in names})
-    if failures and not (known.value or names):
-        raise first_failure(failures)
-    return Told(names, failures)
+    told = yield from put_each(cluster, brokers, commands, known, dry_run=dry_run)
+    if not dry_run:
+        yield from _await_route(cluster, topic, {name: commands[name] for name in told.value})
+    return told
 
 
 def _await_route(cluster: Cluster, topic: str, commands: dict[str, Command]) -> Flow[None]:
