@@ -16,6 +16,17 @@ class ChildError(RuntimeError):
     """A child ended, or stayed silent, when it should not have. The text ends with its output."""
 
 
+def end_by_input(child: subprocess.Popen[str] | subprocess.Popen[bytes], seconds: float) -> None:
+    """Close the input of a child that ends with it; one that does not in time is killed."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
 class LoggedProcess:
     """A child process whose output goes to a file.
 

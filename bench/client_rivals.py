@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from bench import raw_results
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.child_process import ChildError
+from bench.child_process import ChildError, end_by_input
 from bench.java_programs import JarsUnreachable, missing_tools
 from bench.quiet import wait_for_quiet, wait_until_idle
 from bench.reliable_mq_broker import ReliableMQBroker
@@ -89,13 +89,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(10)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        end_by_input(self._child, 10)
         self._errors.close()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from bench.child_process import ChildError, LoggedProcess
+from bench.child_process import ChildError, LoggedProcess, end_by_input
 
 JAVA_DIRECTORY = Path(__file__).parent / "java"
 CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
@@ -153,13 +153,7 @@ class WarmProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(20)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        end_by_input(self._child, 20)
         self._errors.close()
 
 

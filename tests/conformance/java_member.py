@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
-from bench.child_process import ChildError
+from bench.child_process import ChildError, end_by_input
 from bench.java_programs import CLIENT_JARS, build_client, java_command
 
 SOURCE = Path(__file__).parent.parent / "interop" / "java" / "Member.java"
@@ -90,13 +90,7 @@ class JavaMember:
 
     def close(self) -> None:
         """End the JVM."""
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(10)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        end_by_input(self._child, 10)
         self._reader.join()
         self._errors.close()
 

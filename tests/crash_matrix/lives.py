@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
+from bench.child_process import end_by_input
 from tests.crash_matrix.worlds import World
 from tests.crash_matrix.zygote import Ended, Job
 
@@ -40,13 +41,7 @@ class Lives:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._zygote.stdin is not None
-        self._zygote.stdin.close()
-        try:
-            self._zygote.wait(10)
-        except subprocess.TimeoutExpired:
-            self._zygote.kill()
-            self._zygote.wait()
+        end_by_input(self._zygote, 10)
         self._reader.join(10)
 
     def live(self, life: str, world: World, *, at: str = "", steps: str = "") -> int:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import IO, Self
 
-from bench.child_process import ChildError
+from bench.child_process import ChildError, end_by_input
 from bench.java_programs import SERVER_JARS, build_server
 
 SOURCE = Path(__file__).parent / "java" / "AdminShell.java"
@@ -67,13 +67,7 @@ class AdminShell:
 
     def close(self) -> None:
         """End the JVM and the clients in it."""
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        try:
-            self._child.wait(30)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        end_by_input(self._child, 30)
         self._reader.join()
         self._errors.close()
 
