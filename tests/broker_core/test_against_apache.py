@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.probes.asking import Probe, seen
 from tests.broker_core.probes.name_server import NAME_SERVER
 from tests.broker_core.probes.script import SCRIPT
 from tests.broker_core.raw_client import RawClient
+from tests.with_java import SERVERS, started
 
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -32,11 +31,7 @@ READS = frozenset(
     }
 )
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = SERVERS
 
 Answers = dict[str, tuple[dict[str, object], dict[str, object]]]
 
@@ -45,34 +40,27 @@ Answers = dict[str, tuple[dict[str, object], dict[str, object]]]
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     """Give what each broker answers to each probe, Apache's first."""
     directory = tmp_path_factory.mktemp("against-apache")
-    try:
-        theirs = ApacheRocketMQ(_made(directory / "apache"), "ASYNC_FLUSH", SAME_NAME)
-        theirs.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
-        with (
-            ReliableMQBroker(_made(directory / "ours"), settings=PATIENT) as ours,
-            RawClient(theirs.address) as to_them,
-            RawClient(ours.address) as to_us,
-            RawClient(theirs.name_server_address) as to_their_names,
-            RawClient(ours.name_server_address) as to_our_names,
-        ):
-            found: Answers = {
-                probe.name: _both(probe, to_them, theirs.address, to_us, ours.address)
-                for probe in SCRIPT
-            }
-            _wait_for_registration(to_their_names)
-            found |= {
-                f"name server: {probe.name}": _both(
-                    probe, to_their_names, theirs.address, to_our_names, ours.address
-                )
-                for probe in NAME_SERVER
-            }
-            found[RUNNING_STATE] = (_running_state(to_them), _running_state(to_us))
-            yield found
-    finally:
-        theirs.kill()
+    with (
+        started(ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH", SAME_NAME)) as theirs,
+        ReliableMQBroker(directory / "ours", settings=PATIENT) as ours,
+        RawClient(theirs.address) as to_them,
+        RawClient(ours.address) as to_us,
+        RawClient(theirs.name_server_address) as to_their_names,
+        RawClient(ours.name_server_address) as to_our_names,
+    ):
+        found: Answers = {
+            probe.name: _both(probe, to_them, theirs.address, to_us, ours.address)
+            for probe in SCRIPT
+        }
+        _wait_for_registration(to_their_names)
+        found |= {
+            f"name server: {probe.name}": _both(
+                probe, to_their_names, theirs.address, to_our_names, ours.address
+            )
+            for probe in NAME_SERVER
+        }
+        found[RUNNING_STATE] = (_running_state(to_them), _running_state(to_us))
+        yield found
 
 
 def _wait_for_registration(client: RawClient) -> None:
@@ -87,11 +75,6 @@ def _running_state(client: RawClient) -> dict[str, object]:
     answer = client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     table: dict[str, object] = fastjson.loads(answer.body.decode())["table"]
     return table
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
 
 
 def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: str) -> Any:

@@ -2,12 +2,12 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from bench.clusters import KINDS, OF_OURS, Cluster, Ours
-from bench.java_programs import JarsUnreachable, missing_tools
+from tests.with_java import skipped_without_java
 
 __all__ = ["Cluster", "Ours", "of_kinds", "running"]
 
@@ -21,13 +21,8 @@ def of_kinds(*kinds: str) -> list[object]:
 @contextmanager
 def running(kind: str) -> Iterator[Cluster]:
     """Run a cluster that the name server tells of; skip the test where Java's parts are missing."""
-    missing = None if kind in OF_OURS else missing_tools()
-    if missing is not None:
-        pytest.skip(missing)
     with tempfile.TemporaryDirectory(prefix="reliable-mq-cluster-") as directory, ExitStack() as up:
-        try:
+        with nullcontext() if kind in OF_OURS else skipped_without_java():
             cluster = up.enter_context(KINDS[kind](Path(directory)))
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
         cluster.wait_until_whole()
         yield cluster

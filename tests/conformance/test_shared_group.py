@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from bench.java_programs import missing_tools
 from tests.client.cluster import QUICK, eventually
 from tests.conformance.clusters import Cluster
 from tests.conformance.java_member import Delivery, JavaMember, now_ms
+from tests.with_java import INTEROP
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
@@ -40,12 +40,7 @@ SETTLE_SECONDS_MAX = 90.0
 """Apache's broker keeps queue locks for 60 s that nobody gave back."""
 PAUSE_SECONDS = 0.005
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 class PythonMember:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from bench.java_programs import JarsUnreachable, build_client, missing_tools
+from bench.java_programs import build_client
 from bench.kill_broker import kill_repeatedly, violations
 from bench.positions import Position
+from tests.with_java import skipped_without_java
 
 KILLS = 3  # the full bar is 20: python -m bench.kill_broker --kills 20
 
@@ -23,12 +24,8 @@ def place(queue_offset: int, number: int) -> Position:
 def client(request: pytest.FixtureRequest) -> str:
     """The client whose load the broker dies under."""
     if request.param == "java":
-        if reason := missing_tools():
-            pytest.skip(reason)
-        try:
+        with skipped_without_java():
             build_client()
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
     return str(request.param)
 
 

@@ -3,6 +3,9 @@
 import queue
 import subprocess
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
@@ -11,6 +14,7 @@ from bench.java_programs import SERVER_JARS, build_server
 
 SOURCE = Path(__file__).parent / "java" / "AdminShell.java"
 COMMAND_SECONDS_MAX = 180.0
+REGISTRATION_SECONDS = 60.0
 _END = "\x01\n"
 
 
@@ -64,6 +68,20 @@ class AdminShell:
             if line == _END:
                 return "".join(printed).strip("\n")
             printed.append(line)
+
+    @contextmanager
+    def closing_clients(self) -> Iterator[None]:
+        """Close at the end what commands as @consume have left running."""
+        try:
+            yield
+        finally:
+            self.run("@close")
+
+    def wait_for_broker(self, name_server: str, name: str) -> None:
+        """Return when a name server tells of a broker: Apache's registers ten seconds late."""
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        while f'"{name}"' not in self.run("topicRoute", "-n", name_server, "-t", "TBW102"):
+            assert time.monotonic() < deadline, f"broker {name} does not register"
 
     def close(self) -> None:
         """End the JVM and the clients in it."""

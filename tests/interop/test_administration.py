@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.cli.main import run
 from reliable_mq.wire import fastjson
@@ -30,12 +30,7 @@ SAME_NAME = {"brokerName": "same"}
 MESSAGES = 7
 TRACKS = {"CONSUMED": "done", "NOT_CONSUME_YET": "waits", "CONSUMED_BUT_FILTERED": "filtered"}
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 class Both:
@@ -78,31 +73,20 @@ class Both:
         return here
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminShell]:
-    try:
-        with AdminShell(tmp_path_factory.mktemp("shell")) as running:
-            yield running
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-
-
 @pytest.fixture(scope="module", params=["apache", "ours"])
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shell: AdminShell
 ) -> Iterator[Both]:
     """Give a cluster with seven messages that a Java consumer has taken."""
     directory: Path = tmp_path_factory.mktemp(request.param)
-    servers: ApacheRocketMQ | ReliableMQBroker
+    servers: Broker
     if request.param == "apache":
         servers = ApacheRocketMQ(directory, "ASYNC_FLUSH", SAME_NAME)
     else:
         servers = ReliableMQBroker(directory, "ASYNC_FLUSH", settings=SAME_NAME)
-    servers.start()
-    try:
+    with started(servers), shell.closing_clients():
         found = Both(servers.name_server_address, shell)
-        shell.run("topicList", "-n", found.name_server)  # its log says hello
-        _wait_for_registration(found)
+        shell.wait_for_broker(found.name_server, "same")
         found.said("topic", "create", "orders", "--queues", "2")
         sent = found.mqadmin(f"@produce NS producers orders 2 {MESSAGES}")
         ids = re.findall(r"#(\w+) #(\w+)", sent)
@@ -110,16 +94,6 @@ def both(
         found.mqadmin(f"@consume NS consumers orders {MESSAGES}")
         _wait_for_commits(found)
         yield found
-    finally:
-        shell.run("@close")
-        servers.kill()
-
-
-def _wait_for_registration(found: Both) -> None:
-    """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while '"same"' not in found.mqadmin("topicRoute -n NS -t TBW102"):
-        assert time.monotonic() < deadline, "the broker does not register"
 
 
 def _wait_for_commits(found: Both) -> None:

@@ -3,9 +3,8 @@
 import random
 from pathlib import Path
 
-import pytest
-from bench.java_programs import JarsUnreachable, missing_tools
 from tests.interop.java_shell import run_source
+from tests.with_java import INTEROP
 
 from reliable_mq.client.consuming.allocation import (
     Allocation,
@@ -20,12 +19,7 @@ from reliable_mq.message import MessageQueue
 
 CASES = 300
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 OURS: dict[str, Allocation] = {
     "average": average,
@@ -58,9 +52,6 @@ def test_every_share_is_the_one_of_apaches_client(tmp_path: Path) -> None:
         expected.append(",".join(f"{queue.broker_name}:{queue.queue_id}" for queue in share))
     cases = tmp_path / "cases"
     cases.write_text("\n".join(lines))
-    try:
-        printed = run_source("Allocation", tmp_path, cases)
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
+    printed = run_source("Allocation", tmp_path, cases)
     for line, theirs, ours in zip(lines, printed, expected, strict=True):
         assert ours == theirs, line

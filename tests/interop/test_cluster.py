@@ -12,21 +12,16 @@ from typing import NamedTuple
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.with_java import INTEROP, started
 
 MESSAGES = 24
 SETTLE_SECONDS = 60.0
 AT_OURS = {"first", "second", "apache"}
 AT_APACHES = {"second", "apache"}
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 class Cluster(NamedTuple):
@@ -57,25 +52,21 @@ class Cluster(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, shell: AdminShell) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     with ExitStack() as running:
         first = ReliableMQBroker(directory / "first", settings={"brokerName": "first"})
         running.enter_context(first)
-        (directory / "apache").mkdir()
         apache = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH")
         apaches_name_server = apache.name_server_address
         both = f"{apaches_name_server};{first.name_server_address}"
         apache.settings["namesrvAddr"] = both
-        try:
-            running.enter_context(apache)
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
+        running.enter_context(started(apache))
         second = ReliableMQBroker(
             directory / "second", settings={"brokerName": "second"}, name_servers=both
         )
         running.enter_context(second)
-        shell = running.enter_context(AdminShell(directory))
+        running.enter_context(shell.closing_clients())
         cluster = Cluster(first, second, apache, apaches_name_server, shell)
         for name_server, brokers in cluster.name_servers.items():
             # Apache's broker says that it has booted ten seconds before it registers.

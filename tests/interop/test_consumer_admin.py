@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.thread_client import Client, PushConsumer
@@ -17,12 +17,7 @@ from reliable_mq.message import Message, ReceivedMessage, SendResult
 DEADLINE_SECONDS = 60.0
 TOPIC, GROUP = "orders", "payments"
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 class Payments:
@@ -56,21 +51,14 @@ class Payments:
 
 @pytest.fixture(scope="module", params=["ours", "apache"])
 def payments(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shell: AdminShell,
 ) -> Iterator[Payments]:
-    directory = tmp_path_factory.mktemp("consumer-admin")
-    (directory / "broker").mkdir()
     kind = ApacheRocketMQ if request.param == "apache" else ReliableMQBroker
-    servers = kind(directory / "broker", "ASYNC_FLUSH")
-    try:
-        servers.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
-        with AdminShell(directory) as shell, Client(servers.name_server_address) as client:
-            yield Payments(servers.name_server_address, shell, client)
-    finally:
-        servers.kill()
+    servers: Broker = kind(tmp_path_factory.mktemp("consumer-admin"), "ASYNC_FLUSH")
+    with started(servers), Client(servers.name_server_address) as client:
+        yield Payments(servers.name_server_address, shell, client)
 
 
 def test_consumer_status_lists_our_members_and_finds_nothing_wrong(payments: Payments) -> None:

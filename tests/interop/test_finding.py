@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, build_server, missing_tools
+from bench.java_programs import build_server
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
+from tests.with_java import INTEROP, skipped_without_java
 
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.properties import encode_properties
@@ -17,12 +17,7 @@ TOPIC = "found"
 FOREVER = 2**62
 TRIES = 100  # Apache shows a message a moment after it acknowledged it
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 def send(address: str, numbers: range) -> None:
@@ -83,10 +78,8 @@ def index_in(folder: Path) -> bytes:
 def test_each_broker_finds_what_the_other_has_indexed_after_a_stop_and_after_a_kill(
     tmp_path: Path,
 ) -> None:
-    try:
+    with skipped_without_java():
         build_server()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
     ours = ReliableMQBroker(tmp_path / "both")
     ours.start()
     send(ours.address, range(10))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.wire.codes import RequestCode
 
@@ -20,11 +20,8 @@ SETTLE_SECONDS = 60.0
 TOPICS = ("sync", "async", "oneway", "batch", "tags", "ordered", "retry")
 
 pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
+    *INTEROP,
     pytest.mark.skipif(shutil.which("go") is None, reason="not installed: go"),
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
 ]
 
 Output = dict[str, str]
@@ -36,20 +33,15 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Output, Output]:
     """Give what the program prints for Apache's broker and for ours."""
     directory = tmp_path_factory.mktemp("go-client")
     program = _built(directory)
-    (directory / "apache").mkdir()
-    theirs = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH")
-    try:
-        theirs.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
-        with ReliableMQBroker(directory / "ours") as ours, ThreadPoolExecutor() as both:
-            for asked in (theirs, ours):
-                _make_topics(asked)
-            printed = both.map(lambda asked: _run(program, asked, directory), (theirs, ours))
-            return next(printed), next(printed)
-    finally:
-        theirs.kill()
+    with (
+        started(ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH")) as theirs,
+        ReliableMQBroker(directory / "ours") as ours,
+        ThreadPoolExecutor() as both,
+    ):
+        for asked in (theirs, ours):
+            _make_topics(asked)
+        printed = both.map(lambda asked: _run(program, asked, directory), (theirs, ours))
+        return next(printed), next(printed)
 
 
 def _built(directory: Path) -> Path:
@@ -62,7 +54,7 @@ def _built(directory: Path) -> Path:
     return program
 
 
-def _make_topics(asked: ApacheRocketMQ | ReliableMQBroker) -> None:
+def _make_topics(asked: Broker) -> None:
     with RawClient(asked.address) as client:
         for name in TOPICS:
             topic = {"topic": f"go_{name}", "defaultTopic": "TBW102", "perm": 6}
@@ -76,7 +68,7 @@ def _make_topics(asked: ApacheRocketMQ | ReliableMQBroker) -> None:
             assert time.monotonic() < deadline, "the broker does not register"
 
 
-def _run(program: Path, asked: ApacheRocketMQ | ReliableMQBroker, directory: Path) -> Output:
+def _run(program: Path, asked: Broker, directory: Path) -> Output:
     done = subprocess.run(
         [str(program), asked.name_server_address],
         cwd=directory,

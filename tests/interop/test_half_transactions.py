@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.broker_core.raw_client import RawClient
 from tests.interop.half_producer import GROUP, TOPIC
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import Decision, Message, ReceivedMessage, ReliableMQ
 from reliable_mq.broker_core.names import GIVEN_UP_TOPIC
@@ -39,13 +39,7 @@ ENDINGS = {
     "gone-rolled-back": "rolled back",
 }
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
-Broker = ApacheRocketMQ | ReliableMQBroker
+pytestmark = INTEROP
 
 
 def apache(directory: Path) -> ApacheRocketMQ:
@@ -58,15 +52,8 @@ def ours(directory: Path) -> ReliableMQBroker:
 
 @pytest.fixture(scope="module", params=[ours, apache], ids=["ours", "apache"])
 def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = request.param(tmp_path_factory.mktemp("halves"))
-    try:
-        broker.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
+    with started(request.param(tmp_path_factory.mktemp("halves"))) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture

@@ -6,30 +6,23 @@ from pathlib import Path
 
 import pytest
 from bench.java_programs import (
-    JarsUnreachable,
     build_client,
-    missing_tools,
     run_program,
 )
 from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.with_java import SERVERS, skipped_without_java
 
 MESSAGES = 10_000
 PROGRAM_SECONDS_MAX = 400
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = SERVERS
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
+    with skipped_without_java():
         build_client()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
     return tmp_path_factory.mktemp("java-client")
 
 

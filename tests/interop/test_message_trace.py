@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK
 from tests.client.observing.seen import QUEUE, received, stored
 from tests.interop.admin_shell import AdminShell
 from tests.interop.java_shell import run_source
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import Client, Decision, Message, MessageTraceMiddleware, Subscription
 from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
@@ -30,13 +30,7 @@ SECONDS_MAX = 60.0
 ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
 WITH_TOPIC: Mapping[str, str] = {"traceTopicEnable": "true"}
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
-Broker = ApacheRocketMQ | ReliableMQBroker
+pytestmark = INTEROP
 
 
 def apache(directory: Path, settings: Mapping[str, str]) -> ApacheRocketMQ:
@@ -47,15 +41,6 @@ def ours(directory: Path, settings: Mapping[str, str]) -> ReliableMQBroker:
     return ReliableMQBroker(directory, settings=settings)
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminShell]:
-    try:
-        with AdminShell(tmp_path_factory.mktemp("shell")) as running:
-            yield running
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-
-
 @pytest.fixture(
     scope="module",
     params=[(ours, WITH_TOPIC), (ours, {}), (apache, WITH_TOPIC), (apache, {})],
@@ -63,15 +48,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminShell]:
 )
 def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     make, settings = request.param
-    broker = make(tmp_path_factory.mktemp("traces"), settings)
-    try:
-        broker.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
+    with started(make(tmp_path_factory.mktemp("traces"), settings)) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 def traced(broker: Broker) -> tuple[str, str, str]:
@@ -156,10 +134,7 @@ def records() -> list[TraceRecord]:
 def test_apaches_encoder_writes_what_its_decoder_read_of_ours(tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_text("".join(each.text for each in records()))
-    try:
-        printed = run_source("TraceRecords", tmp_path, body)
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
+    printed = run_source("TraceRecords", tmp_path, body)
 
     assert printed == [each.text.rstrip("\x02").replace("\x01", "|") for each in records()]
     assert len({line.partition("|")[0] for line in printed}) == 4

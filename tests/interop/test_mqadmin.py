@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
 from tests.interop.asked_by import AT_BROKER, AT_NAME_SERVER
 from tests.interop.steps import FILES, SCRIPT, Step
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.broker_core.requests.table import HANDLERS
 
@@ -20,12 +20,7 @@ SETTLE_SECONDS = 60.0
 SAME_NAME = {"brokerName": "same"}
 NUMBERED = list(enumerate(SCRIPT))
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 Printed = list[tuple[list[str], list[str]]]
 """By step: the lines for Apache's servers, and those for ours."""
@@ -34,7 +29,7 @@ Printed = list[tuple[list[str], list[str]]]
 class Asked:
     """A name server with a broker, and what words of the steps stand for there."""
 
-    def __init__(self, servers: ApacheRocketMQ | ReliableMQBroker, shell: AdminShell) -> None:
+    def __init__(self, servers: Broker, shell: AdminShell) -> None:
         self.broker, self.name_server = servers.address, servers.name_server_address
         self._shell = shell
         self._folder = servers.directory / "exported"
@@ -62,30 +57,14 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+def printed(tmp_path_factory: pytest.TempPathFactory, shell: AdminShell) -> Printed:
     directory = tmp_path_factory.mktemp("mqadmin")
-    (directory / "apache").mkdir()
     theirs = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH", SAME_NAME)
     ours = ReliableMQBroker(directory / "ours", "ASYNC_FLUSH", settings=SAME_NAME)
-    try:
-        theirs.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
-        with ours, AdminShell(directory) as shell:
-            shell.run("topicList", "-n", ours.name_server_address)  # its log says hello
-            _wait_for_registration(shell, theirs)
-            there, here = Asked(theirs, shell), Asked(ours, shell)
-            return [_both(step, there, here) for step in SCRIPT]
-    finally:
-        theirs.kill()
-
-
-def _wait_for_registration(shell: AdminShell, apache: ApacheRocketMQ) -> None:
-    """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while '"same"' not in shell.run("topicRoute", "-n", apache.name_server_address, "-t", "TBW102"):
-        assert time.monotonic() < deadline, "Apache's broker does not register"
+    with started(theirs), ours, shell.closing_clients():
+        shell.wait_for_broker(theirs.name_server_address, "same")
+        there, here = Asked(theirs, shell), Asked(ours, shell)
+        return [_both(step, there, here) for step in SCRIPT]
 
 
 def _both(step: Step, there: Asked, here: Asked) -> tuple[list[str], list[str]]:

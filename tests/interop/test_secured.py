@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
+from tests.with_java import INTEROP, started
 
 from reliable_mq.client.administering.admin import masters
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -35,23 +35,15 @@ ROOT = Credentials(access_key="root", secret_key="a secret")
 WRONG = Credentials(access_key="root", secret_key="another")
 ANYBODY = TLS(verify=False)  # Apache's servers make a certificate for themselves when given none
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheRocketMQ]:
-    try:
-        with ApacheRocketMQ(tmp_path_factory.mktemp("secured"), "ASYNC_FLUSH", SETTINGS) as apache:
-            play(registered(apache))
-            yield apache
-            apache.kill()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
+    directory = tmp_path_factory.mktemp("secured")
+    with started(ApacheRocketMQ(directory, "ASYNC_FLUSH", SETTINGS)) as apache:
+        play(registered(apache))
+        yield apache
 
 
 async def registered(apache: ApacheRocketMQ) -> None:

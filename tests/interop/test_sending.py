@@ -10,16 +10,10 @@ import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.child_process import LoggedProcess
-from bench.java_programs import (
-    CLIENT_JARS,
-    JarsUnreachable,
-    build_client,
-    java_command,
-    missing_tools,
-)
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, Seen, eventually, play
-from tests.interop.java_shell import SOURCES, run_source
+from tests.interop.java_shell import run_source, source_command
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
@@ -31,13 +25,7 @@ ASKED = "questions"
 START_SECONDS = 120.0
 BODY = " a long body " * 1000
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
-Broker = ApacheRocketMQ | ReliableMQBroker
+pytestmark = INTEROP
 
 
 def apache(directory: Path) -> ApacheRocketMQ:
@@ -46,15 +34,8 @@ def apache(directory: Path) -> ApacheRocketMQ:
 
 @pytest.fixture(scope="module", params=[apache, ReliableMQBroker], ids=["apache", "ours"])
 def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = request.param(tmp_path_factory.mktemp("sending"))
-    try:
-        broker.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
+    with started(request.param(tmp_path_factory.mktemp("sending"))) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 def test_our_client_answers_what_javas_asks(broker: Broker, tmp_path: Path) -> None:
@@ -89,12 +70,9 @@ def test_our_client_answers_what_javas_asks(broker: Broker, tmp_path: Path) -> N
 @pytest.fixture
 def java_responder(broker: Broker, tmp_path: Path) -> Iterator[LoggedProcess]:
     """Give a running Java client that answers."""
-    build_client()
-    command = java_command(
-        str(SOURCES / "RequestReply.java"), class_path=f"{CLIENT_JARS}/*", home=tmp_path
-    )
     words = (broker.name_server_address, ASKED, "DefaultCluster", "answers")
-    responder = LoggedProcess([*command, *words], tmp_path / "responder.log")
+    command = source_command("RequestReply", tmp_path, *words)
+    responder = LoggedProcess(command, tmp_path / "responder.log")
     try:
         responder.wait_for("^ready", START_SECONDS)
         yield responder

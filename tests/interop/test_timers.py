@@ -1,20 +1,14 @@
 """Timed messages: Apache's Java client at both brokers, and each broker on the other's files."""
 
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import (
-    CLIENT_JARS,
-    JarsUnreachable,
-    build_client,
-    java_command,
-    missing_tools,
-)
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
+from tests.interop.java_shell import run_source
+from tests.with_java import INTEROP, Broker, skipped_without_java
 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
@@ -22,20 +16,12 @@ from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.record import Record
 
-PROGRAM = Path(__file__).with_name("Timers.java")
 TOPIC = "timers"
 SETTINGS = {"recallMessageEnable": "true", "brokerName": "both"}
 PENDING = {"later stays", "later comes", "later last"}  # "later gone" was taken back
 SECONDS_MAX = 180.0
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
-
-Broker = ApacheRocketMQ | ReliableMQBroker
+pytestmark = INTEROP
 
 
 class Run:
@@ -60,16 +46,8 @@ def use(broker: Broker, directory: Path) -> dict[str, str]:
         topic = {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
         ext = {**topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
         assert client.ask(Ask.UPDATE_AND_CREATE_TOPIC, ext).code == 0
-    command = java_command(str(PROGRAM), class_path=f"{CLIENT_JARS}/*", home=directory)
-    result = subprocess.run(
-        [*command, broker.name_server_address, TOPIC],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    lines = run_source("Timers", directory, broker.name_server_address, TOPIC)
+    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def wait_for_messages(broker: Broker, count: int) -> None:
@@ -142,21 +120,15 @@ def run_both(first: Broker, second: Broker, directory: Path, *, is_killed: bool 
 @pytest.fixture(scope="module")
 def at_apache(tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = tmp_path_factory.mktemp("timers-of-apache")
-    try:
-        build_client()
+    with skipped_without_java():
         return run_both(apache(directory), ours(directory), directory, is_killed=True)
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
 
 
 @pytest.fixture(scope="module")
 def at_ours(tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = tmp_path_factory.mktemp("timers-of-ours")
-    try:
-        build_client()
+    with skipped_without_java():
         return run_both(ours(directory), apache(directory), directory, is_killed=True)
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
 
 
 def without_times(told: dict[str, str]) -> dict[str, str]:

@@ -8,11 +8,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.broker_world import SMALL, BrokerWorld
 from tests.broker_core.raw_client import RawClient
 from tests.interop.java_shell import run_source
+from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.broker_core.config import BrokerConfig
 from reliable_mq.broker_core.names import HALF_TOPIC, OP_TOPIC
@@ -46,14 +46,8 @@ SAID = [
 ]
 DELIVERIES = 5
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.java,
-    pytest.mark.processes,
-    pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
-]
+pytestmark = INTEROP
 _FIELDS = {field.encode_name: field for field in msgspec.structs.fields(BrokerConfig)}
-Broker = ApacheRocketMQ | ReliableMQBroker
 
 
 def apache(directory: Path) -> ApacheRocketMQ:
@@ -75,16 +69,9 @@ def create_topics(broker: Broker) -> None:
 
 @pytest.fixture(scope="module", params=[apache, ours], ids=["apache", "ours"])
 def broker(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = request.param(tmp_path_factory.mktemp("transactions"))
-    try:
-        broker.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
+    with started(request.param(tmp_path_factory.mktemp("transactions"))) as broker:
         create_topics(broker)
         yield broker
-    finally:
-        broker.stop()
 
 
 def test_the_java_client_commits_rolls_back_and_answers_check_backs(
@@ -258,24 +245,17 @@ def prepare_over_ipv6(store: Path, body: str, said: str) -> None:
 def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: Path) -> None:
     """Ours is killed, Apache's goes on and is killed, and ours takes over again."""
     prepare_over_ipv6(tmp_path / "store", "six", "unknown-commit")
-    first = ours(tmp_path)
-    first.start()
-    create_topics(first)
-    with RawClient(first.address) as client:
-        now_ms = int(time.time() * 1000)
-        end(client, prepare(client, "a", "commit", now_ms), TRANSACTION_COMMIT)
-        end(client, prepare(client, "b", "rollback", now_ms), TRANSACTION_ROLLBACK)
-        prepare(client, "c", "unknown-commit", now_ms)
-        prepare(client, "d", "unknown-rollback", now_ms)
-        prepare(client, "e", "unknown-commit", now_ms)
-    first.kill()
+    with started(ours(tmp_path)) as first:
+        create_topics(first)
+        with RawClient(first.address) as client:
+            now_ms = int(time.time() * 1000)
+            end(client, prepare(client, "a", "commit", now_ms), TRANSACTION_COMMIT)
+            end(client, prepare(client, "b", "rollback", now_ms), TRANSACTION_ROLLBACK)
+            prepare(client, "c", "unknown-commit", now_ms)
+            prepare(client, "d", "unknown-rollback", now_ms)
+            prepare(client, "e", "unknown-commit", now_ms)
 
-    second = apache(tmp_path)
-    try:
-        second.start()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
-    try:
+    with started(apache(tmp_path)) as second:
         printed = run_source(
             "Transactions", tmp_path, second.name_server_address, TOPIC, "g2", 4, 3
         )
@@ -287,18 +267,11 @@ def test_pending_halves_move_between_the_brokers_and_are_settled_once(tmp_path: 
             end(client, prepare(client, "f", "commit", now_ms), TRANSACTION_COMMIT)
             end(client, prepare(client, "g", "rollback", now_ms), TRANSACTION_ROLLBACK)
             prepare(client, "h", "unknown-commit", now_ms)
-        # What Apache's broker has not yet written of the ends of f and g is lost with it.
-        second.broker.kill()
-    finally:
-        second.stop()
+    # What Apache's broker had not yet written of the ends of f and g is lost with it.
 
-    third = ours(tmp_path)
-    third.start()
-    try:
+    with started(ours(tmp_path)) as third:
         printed = run_source("Transactions", tmp_path, third.name_server_address, TOPIC, "g3", 6, 3)
         received = sorted(line.split()[1] for line in printed if line.startswith("received"))
         assert received == ["a", "c", "e", "f", "h", "six"]
         assert sum("times=1" in line for line in printed if line.startswith("received")) == 6
         assert sorted(bodies(third)) == ["a", "c", "e", "f", "h", "six"]
-    finally:
-        third.stop()

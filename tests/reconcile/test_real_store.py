@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from bench.java_programs import JarsUnreachable, missing_tools
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, eventually, play
+from tests.with_java import started
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Outcome, Subscription
@@ -44,15 +44,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
             with ReliableMQBroker(directory) as bundled:
                 yield bundled.name_server_address, bundled.store
             return
-        missing = missing_tools()
-        if missing is not None:
-            pytest.skip(missing)
-        try:
-            with ApacheRocketMQ(directory, "ASYNC_FLUSH") as apache:
-                yield apache.name_server_address, directory / "store"
-                apache.kill()
-        except JarsUnreachable as unreachable:
-            pytest.skip(str(unreachable))
+        with started(ApacheRocketMQ(directory, "ASYNC_FLUSH")) as apache:
+            yield apache.name_server_address, directory / "store"
 
 
 def rows_of(store: Path) -> list[LogRow]:

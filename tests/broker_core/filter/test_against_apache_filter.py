@@ -5,8 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bench.java_programs import SERVER_JARS, JarsUnreachable, build_server, missing_tools
+from bench.java_programs import SERVER_JARS, build_server
 from tests.broker_core.filter.generated import Case, cases
+from tests.with_java import skipped_without_java
 
 from reliable_mq.broker_core.filter.sql92 import compile_filter
 from reliable_mq.broker_core.filter.tokens import FilterRefused
@@ -125,10 +126,8 @@ def kind(answer: str) -> str:
 
 
 def apaches(asked: list[Case]) -> list[str]:
-    try:
+    with skipped_without_java():
         build_server()
-    except JarsUnreachable as unreachable:
-        pytest.skip(str(unreachable))
     lines = (
         base64.b64encode(case.text.encode())
         + b" "
@@ -150,7 +149,6 @@ def apaches(asked: list[Case]) -> list[str]:
 
 
 @pytest.mark.java
-@pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools()))
 def test_generated_and_absurd_expressions_mean_what_they_mean_to_apache() -> None:
     message = {"a": "abc", "b": "10", "c": "true"}
     asked = [Case(text, message) for text in HAND_WRITTEN]
@@ -169,7 +167,6 @@ def test_generated_and_absurd_expressions_mean_what_they_mean_to_apache() -> Non
 
 
 @pytest.mark.java
-@pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools()))
 def test_an_expression_is_refused_in_apaches_words() -> None:
     asked = [Case(text, {}) for text in HAND_WRITTEN]
     said = [
