@@ -6,20 +6,23 @@ list of processes shows them.
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 import typer
 
 from reliable_mq.cli import printing
+from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.settings import EMBEDDED
+
+T = TypeVar("T")
 
 BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 FAILED = 1
@@ -79,11 +82,32 @@ def end_with(failures: Mapping[str, ReliableMQError]) -> None:
         raise typer.Exit(FAILED)
 
 
-def refuse_unless_agreed(question: str, *, yes: bool) -> None:
-    """Ask a person at a terminal; exit with 1 when the answer is no."""
-    if not printing.agreed(question, yes=yes):
+class Change(Protocol[T]):
+    """A verb of the administration that can tell what it would do."""
+
+    def __call__(self, *, dry_run: bool) -> Told[T]:
+        """Do it, or tell what it would do."""
+
+
+def done_if_agreed(
+    change: Change[T], question: Callable[[T], str], *, dry_run: bool, yes: bool
+) -> Told[T]:
+    """Do what a person at a terminal agrees to, and return it; exit with 1 when the answer is no.
+
+    Args:
+        change: what is done.
+        question: asks for it, by what a dry run tells; "" when there is nothing to be done.
+        dry_run: only tell.
+        yes: agree without being asked.
+    """
+    told = change(dry_run=True)
+    asked = question(told.value)
+    if dry_run or not asked:
+        return told
+    if not printing.agreed(asked, yes=yes):
         typer.echo("nothing was changed")
         raise typer.Exit(FAILED)
+    return change(dry_run=False)
 
 
 def tell_where(

@@ -1,5 +1,6 @@
 """`reliable-mq group`: consumer groups, members and progress; made, changed, reset, deleted."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -7,7 +8,7 @@ import typer
 
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import group_offsets, printing
-from reliable_mq.cli.admin_options import administered, end_with, tell_where
+from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
 from reliable_mq.cli.printing import dumps, print_rows, text_of, time_of
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.members import Connection
@@ -118,11 +119,12 @@ def update(
     if change == GroupChange():
         raise UsageError("what shall be otherwise? give --retries, --consume or another setting")
     with administered(broker) as admin:
-        told = admin.groups.update(group, change, brokers=at or (), dry_run=True)
-        if told.value and not dry_run:
-            question = f"change group {group} at {', '.join(told.value)}?"
-            options.refuse_unless_agreed(question, yes=yes)
-            told = admin.groups.update(group, change, brokers=at or ())
+        told = done_if_agreed(
+            partial(admin.groups.update, group, change, brokers=at or ()),
+            lambda names: f"change group {group} at {', '.join(names)}?" if names else "",
+            dry_run=dry_run,
+            yes=yes,
+        )
     tell_where(f"group {group}", "changed", told.value, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
@@ -156,11 +158,12 @@ def delete(
 ) -> None:
     """Delete a group at all brokers, with its retry topic and its dead letters."""
     with administered(broker) as admin:
-        told = admin.groups.delete(group, offsets=offsets, dry_run=True)
-        if not dry_run:
-            question = f"delete group {group} with its dead letters at {', '.join(told.value)}?"
-            options.refuse_unless_agreed(question, yes=yes)
-            told = admin.groups.delete(group, offsets=offsets)
+        told = done_if_agreed(
+            partial(admin.groups.delete, group, offsets=offsets),
+            lambda names: f"delete group {group} with its dead letters at {', '.join(names)}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
     tell_where(f"group {group}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 

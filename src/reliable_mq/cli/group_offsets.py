@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import administered, end_with, refuse_unless_agreed
+from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with
 from reliable_mq.cli.printing import dumps, print_rows, time_of
 from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.offset_resets import QueueReset
@@ -139,7 +140,7 @@ def reset(
         raise UsageError("--to-offset goes with --at BROKER_NAME and --queue, and they with it")
     moment = parse_moment(to_time, "--to-time", datetime.now(UTC)) if to_time else None
 
-    def act(admin: Admin, *, dry_run: bool) -> Told[list[QueueReset]]:
+    def set_offsets(admin: Admin, *, dry_run: bool) -> Told[list[QueueReset]]:
         offsets = admin.offsets
         if to_offset is not None and queue is not None:
             place = MessageQueue(topic, at, queue)
@@ -151,11 +152,12 @@ def reset(
         return offsets.reset_to_end(group, topic, dry_run=dry_run)
 
     with administered(broker) as admin:
-        told = act(admin, dry_run=True)
-        if not dry_run:
-            question = f"reset group {group} in {len(told.value)} queue(s) of {topic}?"
-            refuse_unless_agreed(question, yes=yes)
-            told = act(admin, dry_run=False)
+        told = done_if_agreed(
+            partial(set_offsets, admin),
+            lambda resets: f"reset group {group} in {len(resets)} queue(s) of {topic}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
     _tell(told, dry_run=dry_run, as_json=as_json)
 
 
@@ -172,11 +174,12 @@ def clone(
 ) -> None:
     """Let a group stand where another one stands."""
     with administered(broker) as admin:
-        told = admin.offsets.clone(source, target, topic, dry_run=True)
-        if not dry_run:
-            question = f"set group {target} in {len(told.value)} queue(s) as {source}?"
-            refuse_unless_agreed(question, yes=yes)
-            told = admin.offsets.clone(source, target, topic)
+        told = done_if_agreed(
+            partial(admin.offsets.clone, source, target, topic),
+            lambda resets: f"set group {target} in {len(resets)} queue(s) as {source}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
     _tell(told, dry_run=dry_run, as_json=as_json)
 
 

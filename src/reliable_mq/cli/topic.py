@@ -1,5 +1,6 @@
 """`reliable-mq topic`: which topics there are, where, how full; made, changed, deleted."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -7,7 +8,7 @@ import typer
 
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import administered, end_with, tell_where
+from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
 from reliable_mq.cli.printing import dumps, print_names, print_rows, time_of
 from reliable_mq.client.administering.topic_settings import PERMISSIONS, QUEUES, TopicChange
 from reliable_mq.errors import UsageError
@@ -159,11 +160,12 @@ def update(
     if change == TopicChange():
         raise UsageError("what shall be otherwise? give --queues, --permission or another setting")
     with administered(broker) as admin:
-        told = admin.topics.update(topic, change, brokers=at or (), dry_run=True)
-        if told.value and not dry_run:
-            question = f"change topic {topic} at {', '.join(told.value)}?"
-            options.refuse_unless_agreed(question, yes=yes)
-            told = admin.topics.update(topic, change, brokers=at or ())
+        told = done_if_agreed(
+            partial(admin.topics.update, topic, change, brokers=at or ()),
+            lambda names: f"change topic {topic} at {', '.join(names)}?" if names else "",
+            dry_run=dry_run,
+            yes=yes,
+        )
     tell_where(f"topic {topic}", "changed", told.value, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
@@ -178,11 +180,12 @@ def delete(
 ) -> None:
     """Delete a topic at all brokers and name servers: nobody can read its messages any more."""
     with administered(broker) as admin:
-        told = admin.topics.delete(topic, dry_run=True)
-        if not dry_run:
-            question = f"delete topic {topic} with its messages at {', '.join(told.value)}?"
-            options.refuse_unless_agreed(question, yes=yes)
-            told = admin.topics.delete(topic)
+        told = done_if_agreed(
+            partial(admin.topics.delete, topic),
+            lambda names: f"delete topic {topic} with its messages at {', '.join(names)}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
     tell_where(f"topic {topic}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
