@@ -5,15 +5,15 @@ comes at once, or not at all. Nothing runs by itself: a consumer reads when `ste
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offsets import commit, status_of
+from reliable_mq.client.consuming.group_member import GroupMember
+from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import (
@@ -27,7 +27,7 @@ from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Pos
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
-from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import NAME_SERVER, MemoryBroker
@@ -181,7 +181,7 @@ class MemoryClient(AsyncClient):
         return None if self._faults.takes_reply(command) else answer
 
 
-class MemoryConsumer:
+class MemoryConsumer(GroupMember):
     """One consumer group's member: reads, hands out and settles when it is told to."""
 
     def __init__(
@@ -192,7 +192,7 @@ class MemoryConsumer:
         clock: ManualClock,
         faults: Faults,
     ) -> None:
-        self.group = group
+        super().__init__(group)
         self._client = client
         self._handler = handler
         self._clock = clock
@@ -214,33 +214,12 @@ class MemoryConsumer:
             return 0  # the broker is away; what was taken comes again
         return handled
 
-    @property
-    def group_name(self) -> str:
-        """The consumer group."""
-        return self.group.name
-
-    def consumer_data(self) -> ConsumerData:
-        """Return what the broker is told of this member."""
-        return consumer_data(self.group)
-
-    def status(self, topic: str) -> bytes:
-        """Return what an administrator is told of the queues of `topic`."""
-        return status_of(self.group.all_queues, topic)
-
     def rebalance_soon(self) -> None:
         """Each step does."""
 
-    def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Start nothing more under locks of brokers whose connection was lost."""
-        self.group.broker_lost(broker_names)
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Give the queues back with these offsets; the next step takes them anew."""
-        for queue, offset in offsets.items():
-            assigned = self.group.find(queue)
-            if assigned is not None and assigned.is_started and not assigned.leaving:
-                assigned.freeze(offset)
-                self.group.leave(queue)
+    def moved(self, assigned: AssignedQueue) -> None:
+        """Give a queue back; the next step takes it anew."""
+        self.group.leave(assigned.queue)
 
     async def close(self) -> None:
         """Give the queues back and leave the group."""

@@ -5,21 +5,21 @@ What is committed is decided by the flows; here is when. `asyncio_hands` calls t
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from reliable_mq.client.asyncio_daemon import repeat
-from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
 from reliable_mq.client.consuming.asyncio_hands import AsyncHands
 from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
-from reliable_mq.client.consuming.offsets import commit, status_of
+from reliable_mq.client.consuming.group_member import GroupMember
+from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.message import MessageQueue
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(GroupMember):
     """Hands the messages of a consumer group to a handler. Made by `AsyncClient.consume`.
 
     Args:
@@ -30,31 +30,12 @@ class AsyncPushConsumer:
     """
 
     def __init__(self, client: FlowRunner, group: ConsumerGroup, handler: AnyHandler) -> None:
-        self.group = group
+        super().__init__(group)
         self._client = client
         self.hands = AsyncHands(client, group, handler)
         self._daemons: list[asyncio.Task[None]] = []
         self.reader = QueueReader(client, group, self)
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def queues(self) -> set[MessageQueue]:
-        """The queues that this consumer reads now, its retry topic's included."""
-        started = (assigned.queue for assigned in self.group.assigned if assigned.is_started)
-        return self.group.namespace.own_queues(started)
-
-    @property
-    def group_name(self) -> str:
-        """The consumer group."""
-        return self.group.name
-
-    def consumer_data(self) -> ConsumerData:
-        """Return what brokers are told of this member."""
-        return consumer_data(self.group)
-
-    def status(self, topic: str) -> bytes:
-        """Return what an administrator is told of the queues of `topic`."""
-        return status_of(self.group.all_queues, topic)
 
     async def start(self) -> None:
         """Begin to read, as soon as a broker assigns queues."""
@@ -131,22 +112,6 @@ class AsyncPushConsumer:
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
         self.reader.look_soon()
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read queues again from other offsets, as an administrator wants it.
-
-        What runs finishes first; then the queue is given back with the new offset and taken anew.
-        """
-        for queue, offset in offsets.items():
-            assigned = self.group.find(queue)
-            if assigned is not None and assigned.is_started and not assigned.leaving:
-                assigned.freeze(offset)
-                self.moved(assigned)
-
-    def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Start nothing more under locks of brokers whose connection was lost."""
-        self.group.broker_lost(broker_names)
-        self.rebalance_soon()
 
     def _whole(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue] | None:
         return None if queues is None else list(map(self.group.namespace.whole_queue, queues))

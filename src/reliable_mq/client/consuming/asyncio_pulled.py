@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
-from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offsets import first_offset, status_of
+from reliable_mq.client.consuming.group_member import GroupMember
+from reliable_mq.client.consuming.offsets import first_offset
 from reliable_mq.client.consuming.polling import Positions
 from reliable_mq.client.consuming.queue_offsets import commit_offsets
 from reliable_mq.client.observing.asyncio_hooks import Hooks
@@ -37,7 +37,7 @@ class PolledClient(FlowRunner, Protocol):
         """What sees the messages that the caller gets."""
 
 
-class PulledQueues:
+class PulledQueues(GroupMember):
     """What one pull consumer reads.
 
     Args:
@@ -57,7 +57,7 @@ class PulledQueues:
         on_assigned: Told | None = None,
         on_revoked: Told | None = None,
     ) -> None:
-        self.group = group
+        super().__init__(group)
         self.positions = Positions(group)
         self.reader = QueueReader(client, group, self)
         self._client = client
@@ -200,23 +200,9 @@ class PulledQueues:
 
     # The member of a group ------------------------------------------------------------------
 
-    @property
-    def group_name(self) -> str:
-        """The consumer group."""
-        return self.group.name
-
-    def consumer_data(self) -> ConsumerData:
-        """Return what brokers are told of this member."""
-        return consumer_data(self.group)
-
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
         self.reader.look_soon()
-
-    def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Commit again at brokers whose connection was lost: they may have forgotten the newest."""
-        self.group.broker_lost(broker_names)
-        self.rebalance_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Read queues again from other offsets, as an administrator wants it."""
@@ -224,7 +210,3 @@ class PulledQueues:
             if queue in self.positions.queues:
                 self.seek(queue, offset)
                 self.positions.handle({queue: offset})
-
-    def status(self, topic: str) -> bytes:
-        """Return what an administrator is told of the queues of `topic`."""
-        return status_of(self.group.all_queues, topic)

@@ -6,22 +6,22 @@ way (`settle`); between stand leases (`Leases`), kept here and unknown to the br
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 from reliable_mq.client.asyncio_daemon import repeat
-from reliable_mq.client.connecting.membership import ConsumerData, consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
 from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
+from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.leases import Lease, Leases
-from reliable_mq.client.consuming.offsets import commit, status_of
+from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.errors import LeaseLost, UsageError
-from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class SharingClient(FlowRunner, Protocol):
         """Close it no more with the client."""
 
 
-class AsyncSimpleConsumer:
+class AsyncSimpleConsumer(GroupMember):
     """Hands out messages and takes an acknowledgement for each. Made by
     `AsyncClient.simple_consumer`.
 
@@ -55,7 +55,7 @@ class AsyncSimpleConsumer:
     """
 
     def __init__(self, client: SharingClient, group: ConsumerGroup) -> None:
-        self.group = group
+        super().__init__(group)
         self._client = client
         self._reader = QueueReader(client, group, self)
         self._leases = Leases()
@@ -78,12 +78,6 @@ class AsyncSimpleConsumer:
         what = f"group {self.group.name}: a commit"
         committing = repeat(self.group.settings.offset_commit_seconds, self._commit, what)
         self._committing = asyncio.create_task(committing)
-
-    @property
-    def queues(self) -> set[MessageQueue]:
-        """The queues that this consumer reads now, its retry topic's included."""
-        started = (assigned.queue for assigned in self.group.assigned if assigned.is_started)
-        return self.group.namespace.own_queues(started)
 
     async def receive(
         self,
@@ -315,32 +309,6 @@ class AsyncSimpleConsumer:
 
     # The member of a group ------------------------------------------------------------------
 
-    @property
-    def group_name(self) -> str:
-        """The consumer group."""
-        return self.group.name
-
-    def consumer_data(self) -> ConsumerData:
-        """Return what brokers are told of this member."""
-        return consumer_data(self.group)
-
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
         self._reader.look_soon()
-
-    def broker_lost(self, broker_names: Iterable[str]) -> None:
-        """Hand out nothing more under locks of brokers whose connection was lost."""
-        self.group.broker_lost(broker_names)
-        self.rebalance_soon()
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read queues again from other offsets, as an administrator wants it."""
-        for queue, offset in offsets.items():
-            assigned = self.group.find(queue)
-            if assigned is not None and assigned.is_started and not assigned.leaving:
-                assigned.freeze(offset)
-                self.moved(assigned)
-
-    def status(self, topic: str) -> bytes:
-        """Return what an administrator is told of the queues of `topic`."""
-        return status_of(self.group.all_queues, topic)

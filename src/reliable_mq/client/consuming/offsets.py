@@ -209,17 +209,3 @@ def read_reset(body: bytes) -> dict[MessageQueue, int]:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"a reset of offsets does not read: {error!r}") from error
-
-
-def status_of(queues: Iterable[AssignedQueue], topic: str) -> bytes:
-    """Return the body that answers GET_CONSUMER_STATUS_FROM_CLIENT: how far each queue is done."""
-    table = {
-        (
-            ("brokerName", assigned.queue.broker_name),
-            ("queueId", assigned.queue.queue_id),
-            ("topic", topic),
-        ): assigned.commit_offset
-        for assigned in queues
-        if assigned.queue.topic == topic and assigned.is_started
-    }
-    return fastjson.dumps({"messageQueueTable": table})
