@@ -49,6 +49,11 @@ class UsageError(ReliableMQError):
     """The call can never work as it is."""
 
 
+def closed(what: str) -> UsageError:
+    """Return what is raised when a "client" or "consumer" is used after its end."""
+    return UsageError(f"this {what} is closed: make a new one")
+
+
 class ConfigurationError(UsageError):
     """A setting is wrong."""
 

@@ -24,7 +24,7 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.connecting.signature import sign
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError
+from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError, closed
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Links, OnRequest
@@ -240,7 +240,7 @@ class AsyncEngine:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise UsageError("this client is closed: make a new one")
+            raise closed("client")
 
     @property
     def is_foreign(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from reliable_mq.errors import ConnectionLost, ForkedClient, UsageError
+from reliable_mq.errors import ConnectionLost, ForkedClient, UsageError, closed
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class LoopThread:
 
     def _refuse_dead(self) -> None:
         if not self.is_alive:
-            raise UsageError("this client is closed: make a new one")
+            raise closed("client")
 
     def _leave_to_parent(self) -> None:
         """Keep a forked child from closing descriptors of the loop: the parent waits on them."""

@@ -18,12 +18,10 @@ from reliable_mq.client.consuming.offsets import first_offset
 from reliable_mq.client.consuming.polling import Positions
 from reliable_mq.client.consuming.queue_offsets import commit_offsets
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.errors import NoRoute, UsageError
+from reliable_mq.errors import NoRoute, UsageError, closed
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
-
-CLOSED = "this consumer is closed: make a new one"
 
 Told = Callable[[list[MessageQueue]], Awaitable[Any]]
 """Called with queues that come or go."""
@@ -97,7 +95,7 @@ class PulledQueues(GroupMember):
     async def poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
         """Return messages as soon as there are some; see `AsyncPullConsumer.poll`."""
         if self._closed:
-            raise UsageError(CLOSED)
+            raise closed("consumer")
         if self._is_polled:
             raise UsageError("another poll is under way: poll from one task or thread")
         self._is_polled = True

@@ -11,13 +11,13 @@ import msgspec
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_pulled import CLOSED, PolledClient, PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_pulled import PolledClient, PulledQueues, Told
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at
 from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql, Subscription
 from reliable_mq.client.consuming.thread_handling import Threads, is_asynchronous
-from reliable_mq.errors import NoRoute, UsageError
+from reliable_mq.errors import NoRoute, UsageError, closed
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 POLL_SECONDS = 5.0
@@ -372,14 +372,14 @@ class AsyncPullConsumer:
 
     def _open(self) -> PulledQueues:
         if self._closed:  # while it closes, the application may commit what it gives up
-            raise UsageError(CLOSED)
+            raise closed("consumer")
         if self._pulled is None:
             raise UsageError("this consumer reads nothing yet: subscribe or assign first")
         return self._pulled
 
     def _check_open(self) -> None:
         if self._closing is not None:
-            raise UsageError(CLOSED)
+            raise closed("consumer")
 
     def _check_unused(self) -> None:
         self._check_open()

@@ -20,7 +20,7 @@ from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.errors import LeaseLost, UsageError
+from reliable_mq.errors import LeaseLost, UsageError, closed
 from reliable_mq.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 RECEIVE_SECONDS = 5.0
 RECEIVE_COUNT = 32
 HANDLING_SECONDS = 60.0
-_CLOSED = "this consumer is closed: make a new one"
 
 
 class SharingClient(FlowRunner, Protocol):
@@ -279,7 +278,7 @@ class AsyncSimpleConsumer(GroupMember):
 
     def _check_open(self) -> None:
         if self._closing is not None:
-            raise UsageError(_CLOSED)
+            raise closed("consumer")
 
     # The reader's owner ---------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from reliable_mq.client.sending.linger import Batch, Parcel, Rows
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.thread_in_flight import InFlight
-from reliable_mq.errors import NotSent, ReliableMQError, UsageError
+from reliable_mq.errors import NotSent, ReliableMQError, closed
 from reliable_mq.message import Message, SendResult
 
 log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class AsyncBatcher:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise UsageError("this batcher is closed: make a new one")
+            raise closed("batcher")
 
     def _add(self, message: Message, ticket: Ticket, size: int) -> None:
         self._refuse_closed()

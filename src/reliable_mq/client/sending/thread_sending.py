@@ -8,7 +8,7 @@ from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.thread_in_flight import InFlight
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import UsageError, closed
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.runtime.loop_thread import LoopThread
 
@@ -283,6 +283,6 @@ class ThreadSending:
     def _started(self) -> LoopThread:
         if self._thread is None:
             if self._is_closed:
-                raise UsageError("this client is closed: make a new one")
+                raise closed("client")
             raise UsageError("this client is not started: use it in `with`, or call start()")
         return self._thread
