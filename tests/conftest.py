@@ -1,4 +1,4 @@
-"""Real servers for the tests: one of each kind per test process, clean per test."""
+"""Real servers for the tests: one of each kind per test process, clean per test; own names."""
 
 import gc
 import itertools
@@ -20,6 +20,7 @@ from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
 
 _database_numbers = itertools.count(1)
+_names = itertools.count(1)
 UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
 """How the tests' PostgreSQL runs: see `postgres_server`."""
 
@@ -169,3 +170,15 @@ def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest)
         return
     with new_database(request.getfixturevalue("postgres_server")) as url:
         yield url
+
+
+@pytest.fixture
+def topic() -> str:
+    """Give a topic that no other test uses."""
+    return f"topic-{next(_names)}"
+
+
+@pytest.fixture
+def group() -> str:
+    """Give a consumer group that no other test uses."""
+    return f"group-{next(_names)}"

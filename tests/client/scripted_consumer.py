@@ -14,12 +14,15 @@ from reliable_mq.client.consuming.received import received
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.flow import Call, Flow
+from reliable_mq.client.observing.asyncio_hooks import Hooks
+from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.properties import encode_properties
-from reliable_mq.wire.record import Record
+from reliable_mq.wire.record import Record, pack_host
+from reliable_mq.wire.record_encode import encode_record
 
 T = TypeVar("T")
 
@@ -30,6 +33,7 @@ class ScriptedClient:
     """Runs flows over a scripted world."""
 
     def __init__(self, world: World) -> None:
+        self.hooks = Hooks((), Origin())
         self.world = world
         self.left: list[str] = []
         self.introductions = 0
@@ -54,6 +58,9 @@ class ScriptedClient:
     async def leave_group(self, group: ConsumerGroup) -> None:
         self.left.append(group.name)
 
+    def reader_closed(self, reader: object) -> None:
+        return None
+
 
 async def consumed(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
     return [CONSUMED] * len(messages)
@@ -64,8 +71,57 @@ def grant_all(call: Call) -> Command:
     return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
 
 
+def grant_none(call: Call) -> Command:
+    return reply(call.command, body=b'{"lockOKMQSet":[]}')
+
+
 def members(*client_ids: str) -> Answer:
     return says(body=msgspec.json.encode({"consumerIdList": client_ids}))
+
+
+def record(offset: int, tag: str = "", *, sys_flag: int = 0, body: bytes = b"x") -> Record:
+    """Return a record of topic t."""
+    properties = {"UNIQ_KEY": f"ID{offset}", **({"TAGS": tag} if tag else {})}
+    return Record(
+        topic="t",
+        body=body,
+        properties=encode_properties(properties),
+        queue_offset=offset,
+        sys_flag=sys_flag,
+        store_host=pack_host("127.0.0.1", 10911),
+    )
+
+
+def ext(next_offset: int, *, read_from: int = 0) -> dict[str, str]:
+    """Return what a broker says with every pull."""
+    return {
+        "suggestWhichBrokerId": str(read_from),
+        "nextBeginOffset": str(next_offset),
+        "minOffset": "0",
+        "maxOffset": str(max(100, next_offset)),
+    }
+
+
+def found(next_offset: int, *records: Record) -> Answer:
+    """Return the answer to a pull that finds these."""
+    return says(0, ext(next_offset), b"".join(map(encode_record, records)))
+
+
+def answers_to_a_member(committed: int = 0) -> dict[int, Answer]:
+    """Return what brokers say to the only member of a group, but for pulls."""
+    return {
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
+        RequestCode.LOCK_BATCH_MQ: grant_all,
+        RequestCode.UNLOCK_BATCH_MQ: says(),
+        RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": str(committed)}),
+        RequestCode.UPDATE_CONSUMER_OFFSET: says(),
+        RequestCode.CONSUMER_SEND_MSG_BACK: says(),
+    }
+
+
+def world_with(pull: Answer) -> World:
+    """Return the world of the only member of a group, with its answer to pulls."""
+    return World(answers_to_a_member() | {RequestCode.PULL_MESSAGE: pull})
 
 
 def reading(
@@ -84,12 +140,7 @@ def reading(
     assigned.start_at(0)
     assigned.lock_until(float("inf"))
     assigned.put([message(assigned.queue, at, key) for at, key in enumerate(keys)], len(keys))
-    client.world.answers |= {
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
-        RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-        RequestCode.UNLOCK_BATCH_MQ: says(),
-        RequestCode.CONSUMER_SEND_MSG_BACK: says(),
-    }
+    client.world.answers |= answers_to_a_member()
     return AsyncPushConsumer(client, group, handler), assigned
 
 

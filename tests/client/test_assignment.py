@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from tests.client.script import Answer, World, fails, group_of, route_table, says
+from tests.client.scripted_consumer import answers_to_a_member, grant_all, grant_none, members
 
 from reliable_mq.client.consuming.assignment import give_all_back, give_back, keep_ready, rebalance
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
@@ -13,7 +14,7 @@ from reliable_mq.client.flow import Call
 from reliable_mq.errors import ConnectionLost, ProtocolError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 UNLOCK = RequestCode.UNLOCK_BATCH_MQ
@@ -22,29 +23,8 @@ COMMITTED = RequestCode.QUERY_CONSUMER_OFFSET
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
-def members(*client_ids: str) -> bytes:
-    return msgspec.json.encode({"consumerIdList": client_ids})
-
-
-def grant_all(call: Call) -> Command:
-    asked = msgspec.json.decode(call.command.body)["mqSet"]
-    return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))
-
-
-def grant_none(call: Call) -> Command:
-    return reply(call.command, body=b'{"lockOKMQSet":[]}')
-
-
 def world_and_group(*, ordered: bool = True, **wishes: object) -> tuple[World, ConsumerGroup]:
-    world = World(
-        {
-            MEMBERS: says(body=members("client-a")),
-            LOCK: grant_all,
-            UNLOCK: says(),
-            COMMITTED: says(ext={"offset": "5"}),
-            UPDATE: says(),
-        }
-    )
+    world = World(answers_to_a_member(committed=5))
     subscription = Subscription(group="g", topics={"t": "*"}, ordered=ordered, **wishes)  # type: ignore[arg-type]
     return world, group_of(world, subscription, queues={"a": 4})
 
@@ -76,7 +56,7 @@ def test_a_lone_member_reads_every_queue_and_the_retry_topic() -> None:
 def test_a_member_that_joins_takes_half_and_what_is_left_is_given_back_later() -> None:
     world, group = world_and_group()
     world.play(rebalance(group))
-    world.answers[MEMBERS] = says(body=members("client-a", "client-b"))
+    world.answers[MEMBERS] = members("client-a", "client-b")
     changes = world.play(rebalance(group))
     assert in_topic(group) == [0, 1]
     assert sorted(q.queue.queue_id for q in changes.left if q.queue.topic == "t") == [2, 3]
@@ -87,9 +67,9 @@ def test_a_member_that_joins_takes_half_and_what_is_left_is_given_back_later() -
 def test_a_queue_that_comes_back_before_it_was_given_back_has_to_wait() -> None:
     world, group = world_and_group()
     world.play(rebalance(group))
-    world.answers[MEMBERS] = says(body=members("client-a", "client-b"))
+    world.answers[MEMBERS] = members("client-a", "client-b")
     left = world.play(rebalance(group)).left
-    world.answers[MEMBERS] = says(body=members("client-a"))
+    world.answers[MEMBERS] = members("client-a")
     assert not world.play(rebalance(group)).settled
     for assigned in left:
         world.play(give_back(group, assigned))

@@ -14,9 +14,11 @@ from tests.client.scripted_consumer import (
     QUICK,
     ScriptedClient,
     consumed,
-    grant_all,
+    found,
     members,
+    play,
     reading,
+    world_with,
 )
 
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
@@ -28,12 +30,11 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.record import (
     Record,
 )
-from reliable_mq.wire.record_encode import encode_record
 
 
 def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
@@ -60,7 +61,7 @@ def test_what_stands_in_the_way_is_told_once_and_so_is_its_end(
         await consumer.close()
 
     caplog.set_level(logging.INFO)
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def one_message_in_queue_1(call: Call) -> Command:
@@ -68,28 +69,12 @@ def one_message_in_queue_1(call: Call) -> Command:
     header = PullMessageHeader.decode(call.command.ext_fields)
     if (header.topic, header.queue_id, header.queue_offset) != ("t", 1, 0):
         raise RequestTimeout("nothing new")
-    ext = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": "1",
-        "minOffset": "0",
-        "maxOffset": "1",
-    }
-    record = Record(topic="t", body=b"x", queue_id=1)
-    return reply(call.command, ext=ext, body=encode_record(record))
+    return found(1, Record(topic="t", body=b"x", queue_id=1))(call)
 
 
 def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more() -> None:
     async def scene() -> None:
-        world = World(
-            {
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
-                RequestCode.LOCK_BATCH_MQ: grant_all,
-                RequestCode.UNLOCK_BATCH_MQ: says(),
-                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
-                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-                RequestCode.PULL_MESSAGE: one_message_in_queue_1,
-            }
-        )
+        world = world_with(one_message_in_queue_1)
         subscription = Subscription(group="g", topics={"t": "*"})
         group = group_of(world, subscription, queues={"a": 2}, settings=QUICK)
         running = asyncio.Event()
@@ -121,7 +106,7 @@ def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more()
         )
         await consumer.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def test_closing_leaves_the_group_once_also_when_it_is_asked_for_twice() -> None:
@@ -135,7 +120,7 @@ def test_closing_leaves_the_group_once_also_when_it_is_asked_for_twice() -> None
         await asyncio.gather(consumer.close(), consumer.close())
         assert client.left == ["g"]
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
@@ -169,7 +154,7 @@ def test_messages_behind_calls_that_do_not_end_soon_get_other_hands() -> None:
         while group.find(assigned.queue) and assigned.unfinished:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 async def exits(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -196,7 +181,7 @@ def test_a_handler_that_exits_has_failed_and_ends_nothing_else(
             await asyncio.sleep(0)
         assert client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK), "it comes again"
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
     assert "the handler failed" in caplog.text
 
 
@@ -224,7 +209,7 @@ def test_functions_run_in_threads_and_coroutine_functions_on_the_loop() -> None:
         return tasked(messages)
 
     for handler in (plain, tasked, partial(tasked), Callable(), hands_on):
-        asyncio.run(asyncio.wait_for(scene(handler), 10))
+        play(scene(handler))
     assert threads == ["rmq-g_0", *["MainThread"] * 4]
 
 
@@ -263,7 +248,7 @@ def test_a_queue_without_order_moves_on_although_a_handler_hangs() -> None:
         for task in consumer.hands.tasks:
             task.cancel()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def test_an_ordered_queue_waits_for_its_handler_and_says_so(
@@ -291,7 +276,7 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
         (commit,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert commit.command.ext_fields["commitOffset"] == "1"
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def test_closing_tells_of_handlers_that_run_on_in_their_threads(
@@ -313,7 +298,7 @@ def test_closing_tells_of_handlers_that_run_on_in_their_threads(
         await consumer.close()
         may_end.set()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
     assert "1 handler calls did not end within 0.02 s" in caplog.text
     assert "threads cannot be stopped" in caplog.text
 
@@ -329,19 +314,12 @@ def test_a_broker_that_does_not_know_the_subscription_is_told_it_in_full() -> No
         await consumer.reader._pull_once(assigned)
         assert client.introductions == 1
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())
 
 
 def test_a_queue_that_is_paused_is_not_pulled_and_stays_where_it_is() -> None:
     async def scene() -> None:
-        world = World(
-            {
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
-                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
-                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-                RequestCode.PULL_MESSAGE: one_message_in_queue_1,
-            }
-        )
+        world = world_with(one_message_in_queue_1)
         subscription = Subscription(group="g", topics={"t": "*"}, ordered=False)
         group = group_of(world, subscription, queues={"a": 2}, settings=QUICK)
         seen: list[int] = []
@@ -364,4 +342,4 @@ def test_a_queue_that_is_paused_is_not_pulled_and_stays_where_it_is() -> None:
         assert seen == [1]
         await consumer.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())

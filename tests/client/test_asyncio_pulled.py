@@ -2,21 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
 from tests.client.script import Answer, World, fails, group_of, in_turn, says
-from tests.client.test_pulling import ext, found, record
+from tests.client.scripted_consumer import (
+    ScriptedClient,
+    ext,
+    found,
+    members,
+    play,
+    record,
+    world_with,
+)
 
 from reliable_mq.client.consuming.asyncio_pulled import PulledQueues, Told
 from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Flow
-from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue
@@ -30,57 +35,10 @@ NOTHING_NEW = fails(RequestTimeout("nothing new"))
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
-class ScriptedClient:
-    """Runs flows over a scripted world."""
-
-    def __init__(self, world: World) -> None:
-        self.hooks = Hooks((), Origin())
-        self.world = world
-        self.left: list[str] = []
-
-    async def run(self, flow: Flow[T]) -> T:
-        await asyncio.sleep(0)
-        self.world.seconds = asyncio.get_running_loop().time()
-        return self.world.play(flow)
-
-    def lease_clock(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    async def heartbeat(self) -> None:
-        return None
-
-    async def introduce(self) -> None:
-        return None
-
-    async def leave_group(self, group: ConsumerGroup) -> None:
-        self.left.append(group.name)
-
-    def reader_closed(self, reader: object) -> None:
-        return None
-
-
-def world_with(pull: Answer) -> World:
-    members = msgspec.json.encode({"consumerIdList": ["client-a"]})
-    return World(
-        {
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: says(body=members),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: says(ResponseCode.SYSTEM_ERROR),
-            RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
-            RequestCode.PULL_MESSAGE: pull,
-            RequestCode.CONSUMER_SEND_MSG_BACK: says(),
-            COMMIT: says(),
-        }
-    )
-
-
 def pulled_from(world: World, *, on_assigned: Told | None = None) -> PulledQueues:
     wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
     group = group_of(world, wanted, queues={"a": 1}, settings=QUICK, polled=True)
     return PulledQueues(ScriptedClient(world), group, auto_commit=True, on_assigned=on_assigned)
-
-
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scene(), 10))
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -103,7 +61,7 @@ def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> N
         await pulled.close()
         assert committed(world) == [40]
 
-    play(scene)
+    play(scene())
 
 
 class HeldPulls(ScriptedClient):
@@ -139,7 +97,7 @@ def test_a_seek_gives_up_the_pull_that_a_broker_holds_and_pulls_anew_at_once() -
         assert pulled.positions.positions() == {QUEUE: 40}
         await pulled.close()
 
-    play(scene)
+    play(scene())
 
 
 def test_polls_go_on_where_the_broker_has_messages() -> None:
@@ -159,7 +117,7 @@ def test_polls_go_on_where_the_broker_has_messages() -> None:
         assert [message.queue_offset for message in messages] == [100]
         await pulled.close()
 
-    play(scene)
+    play(scene())
 
 
 def test_an_application_that_fails_when_it_is_told_of_queues_reads_them_all_the_same(
@@ -177,7 +135,7 @@ def test_an_application_that_fails_when_it_is_told_of_queues_reads_them_all_the_
         await pulled.close()
         assert "what is told of queues failed" in caplog.text
 
-    play(scene)
+    play(scene())
 
 
 def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
@@ -190,15 +148,13 @@ def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
         pulled.start()
         await pulled.poll(5.0, 10)
         pulled.positions.poll_begins()
-        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(
-            body=msgspec.json.encode({"consumerIdList": ["a", "client-a"]})
-        )
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         pulled.rebalance_soon()
         await until(lambda: not pulled.group.all_queues)
         assert "the last commit failed" in caplog.text
         await pulled.close()
 
-    play(scene)
+    play(scene())
 
 
 def simple_from(world: World, *, ordered: bool = False) -> AsyncSimpleConsumer:
@@ -224,9 +180,7 @@ def test_a_queue_that_moves_is_given_back_with_what_nobody_acknowledged_after_a_
         simple.start()
         first, second, third = await simple.receive(timeout=5.0)
         await simple.ack(first, third)
-        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(
-            body=msgspec.json.encode({"consumerIdList": ["a", "client-a"]})
-        )
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         simple.rebalance_soon()
         await until(lambda: not any(each.queue == QUEUE for each in simple.group.all_queues))
         assert "1 of its messages are still being handled after 0.05 s" in caplog.text
@@ -234,7 +188,7 @@ def test_a_queue_that_moves_is_given_back_with_what_nobody_acknowledged_after_a_
         assert second.queue_offset == 1
         await simple.close()
 
-    play(scene)
+    play(scene())
 
 
 def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
@@ -256,4 +210,4 @@ def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
         assert (again.queue_offset, again.reconsume_times) == (0, 0)
         await simple.close()
 
-    play(scene)
+    play(scene())

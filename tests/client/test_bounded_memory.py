@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from tests.client.script import World, group_of, says
-from tests.client.scripted_consumer import ScriptedClient, members
+from tests.client.script import group_of
+from tests.client.scripted_consumer import ScriptedClient, found, play, world_with
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
@@ -14,10 +14,9 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.record import Record
-from reliable_mq.wire.record_encode import encode_record
 
 
 def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endless_backlog() -> (
@@ -33,23 +32,10 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
         count = max(1, min(32, (header.max_msg_bytes or 0) // 1100))
         begin = header.queue_offset
         records = [Record("t", bytes(1000), queue_offset=begin + at) for at in range(count)]
-        ext = {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(begin + count),
-            "minOffset": "0",
-            "maxOffset": "10000000",
-        }
-        return reply(call.command, ext=ext, body=b"".join(map(encode_record, records)))
+        return found(begin + count, *records)(call)
 
     async def scene() -> None:
-        world = World(
-            {
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
-                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
-                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-                RequestCode.PULL_MESSAGE: endless,
-            }
-        )
+        world = world_with(endless)
         subscription = Subscription(group="g", topics={"t": "*"}, ordered=False, concurrency=2)
         group = group_of(world, subscription, queues={"a": queues}, settings=settings)
         may_end = asyncio.Event()
@@ -79,4 +65,4 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
             await asyncio.sleep(0)
         await consumer.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 from tests.client.script import World, group_of, says
-from tests.client.test_pulling import asked, ext, found, record
+from tests.client.scripted_consumer import ext, found, record
+from tests.client.test_pulling import asked
 
 from reliable_mq.client.connecting.membership import consumer_data
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue

@@ -4,8 +4,15 @@ import asyncio
 from collections.abc import Sequence
 
 import msgspec
-from tests.client.script import World, group_of, says
-from tests.client.scripted_consumer import QUICK, ScriptedClient, grant_all, members
+from tests.client.script import group_of, says
+from tests.client.scripted_consumer import (
+    QUICK,
+    ScriptedClient,
+    found,
+    grant_all,
+    play,
+    world_with,
+)
 from tests.client.test_assignment import LOCK, started, world_and_group
 
 from reliable_mq.client.consuming.assignment import keep_ready, rebalance
@@ -16,11 +23,10 @@ from reliable_mq.client.flow import Call
 from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record
-from reliable_mq.wire.record_encode import encode_record
 
 
 def test_a_queue_that_was_given_back_meanwhile_is_not_locked_again() -> None:
@@ -52,17 +58,11 @@ def two_messages_of_one_key(call: Call) -> Command:
     header = PullMessageHeader.decode(call.command.ext_fields)
     if (header.topic, header.queue_offset) != ("t", 0):
         raise RequestTimeout("nothing new")
-    ext = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": "2",
-        "minOffset": "0",
-        "maxOffset": "9",
-    }
     properties = encode_properties({"__SHARDINGKEY": "k"})
     records = [
         Record(topic="t", body=b"x", properties=properties, queue_offset=at) for at in range(2)
     ]
-    return reply(call.command, ext=ext, body=b"".join(map(encode_record, records)))
+    return found(2, *records)(call)
 
 
 def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_what_it_held() -> (
@@ -71,16 +71,7 @@ def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_w
     """As after a minute in which this process stood still; nothing that ends here makes room."""
 
     async def scene() -> None:
-        world = World(
-            {
-                RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
-                RequestCode.LOCK_BATCH_MQ: grant_all,
-                RequestCode.UNLOCK_BATCH_MQ: says(),
-                RequestCode.QUERY_CONSUMER_OFFSET: says(ext={"offset": "0"}),
-                RequestCode.UPDATE_CONSUMER_OFFSET: says(),
-                RequestCode.PULL_MESSAGE: two_messages_of_one_key,
-            }
-        )
+        world = world_with(two_messages_of_one_key)
         settings = msgspec.structs.replace(QUICK, held_count_max=2)
         subscription = Subscription(group="g", topics={"t": "*"})
         group = group_of(world, subscription, queues={"a": 1}, settings=settings)
@@ -108,4 +99,4 @@ def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_w
         may_end.set()
         await consumer.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    play(scene())

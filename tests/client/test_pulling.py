@@ -4,6 +4,7 @@ import zlib
 
 import pytest
 from tests.client.script import Answer, World, fails, group_of, in_turn, says
+from tests.client.scripted_consumer import ext, found, record
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
@@ -20,35 +21,9 @@ from reliable_mq.wire.record import (
     Record,
     pack_host,
 )
-from reliable_mq.wire.record_encode import encode_record
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("t", "a", 0)
-
-
-def record(offset: int, tag: str = "", *, sys_flag: int = 0, body: bytes = b"x") -> Record:
-    properties = {"UNIQ_KEY": f"ID{offset}", **({"TAGS": tag} if tag else {})}
-    return Record(
-        topic="t",
-        body=body,
-        properties=encode_properties(properties),
-        queue_offset=offset,
-        sys_flag=sys_flag,
-        store_host=pack_host("127.0.0.1", 10911),
-    )
-
-
-def ext(next_offset: int, *, read_from: int = 0) -> dict[str, str]:
-    return {
-        "suggestWhichBrokerId": str(read_from),
-        "nextBeginOffset": str(next_offset),
-        "minOffset": "0",
-        "maxOffset": "100",
-    }
-
-
-def found(next_offset: int, *records: Record) -> Answer:
-    return says(0, ext(next_offset), b"".join(map(encode_record, records)))
 
 
 def reading(

@@ -1,6 +1,5 @@
-"""The cluster that a test runs over, of every kind in turn, and names of the test's own."""
+"""The cluster that a test runs over, of every kind in turn."""
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +9,6 @@ EVERYWHERE = (
     *("bundled", "apache", "two apache"),
     *("mixed, our name server", "mixed, Apache's name server"),
 )
-
-_names = itertools.count(1)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,15 +23,3 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Give a running cluster, which the tests of the session share."""
     with running(request.param) as found:
         yield found
-
-
-@pytest.fixture
-def topic() -> str:
-    """Give a topic that no other test uses."""
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture
-def group() -> str:
-    """Give a consumer group that no other test uses."""
-    return f"group-{next(_names)}"
