@@ -65,6 +65,10 @@ def _settled(cases: Cases) -> None:
     identity, queue = cases.new(ack=Verdict.SETTLED, audit=Verdict.SETTLED)
     cases.stub(identity, status=1, **cases.send(identity, queue))
     cases.tables.log(identity, "audit", 1)
+    # delivered later, in a segment that retention took; a delay queue numbers its messages itself
+    identity, queue = cases.new(ack=Verdict.SETTLED)
+    place = {"broker_name": "broker-a", "queue_id": queue, "offset": 50_000, "count": 1}
+    cases.stub(identity, status=1, deliver_time=LONG_AGO - timedelta(hours=1), **place)
     # compressed on the way, and sent twice
     identity, queue = cases.new(payments=Verdict.SETTLED)
     packed = zlib.compress(BODY)
@@ -112,6 +116,20 @@ def _waiting(cases: Cases) -> None:
         reconsume_times=2,
         store_time=NOW - timedelta(hours=1),
     )
+    # failed often, was sent again, and failed once more
+    identity, queue = cases.new(payments=Verdict.WAITING)
+    origin = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders"}
+    cases.send(identity, queue)
+    for tries in (1, 2, 3):
+        retried: dict[str, Any] = {"queue_id": queue, "reconsume_times": tries}
+        cases.store.add("%RETRY%payments", BODY, properties=origin, **retried)
+    cases.stub(identity, "payments", **cases.send(identity, queue))
+    cases.passed("payments", queue, 2)
+    cases.store.commit("payments", "%RETRY%payments", queue, 3)
+    later = {**origin, "REAL_TOPIC": "%RETRY%payments", "DELAY": "18"}
+    failed: dict[str, Any] = {"queue_id": 17, "reconsume_times": 1}
+    failed["store_time"] = NOW - timedelta(hours=1)
+    cases.store.add("SCHEDULE_TOPIC_XXXX", BODY, properties=later, **failed)
     # a delayed message that is not due
     identity, queue = cases.new(payments=Verdict.WAITING)
     delayed = {"UNIQ_KEY": identity, "REAL_TOPIC": "orders", "DELAY": "18"}
@@ -135,6 +153,9 @@ def _not_there(cases: Cases) -> None:
     cases.stub(identity, "loyalty", "payments", queue_id=queue, **place)
     identity, queue = cases.new(ack=Verdict.LOST)
     cases.stub(identity, status=1, queue_id=queue, **place)
+    identity, queue = cases.new(ack=Verdict.LOST)
+    due = LONG_AGO + timedelta(minutes=1)
+    cases.stub(identity, status=1, deliver_time=due, queue_id=queue, **place)
     identity, _ = cases.new(payments=Verdict.NOT_SENT)
     cases.stub(identity, "payments", count=3)
     identity, _ = cases.new(ack=Verdict.NOT_SENT)
@@ -265,6 +286,8 @@ def random_cases(url: str, root: Path, seed: int, count: int) -> str:
             status = rng.choice((0, 0, 1, 1, 2))
             if status == 2 and rng.random() < 0.3:
                 columns = {"content": b""}  # a tombstone
+            if rng.random() < 0.1:
+                columns["deliver_time"] = moment + timedelta(minutes=rng.randrange(-5, 5))
             cases.stub(identity, *groups, status=status, create_date=moment, **columns)
         for group in rng.sample(("loyalty", "payments", "audit"), rng.choice((0, 1, 2))):
             _random_attempts(cases, rng, identity, group, queue, moment)
@@ -286,6 +309,8 @@ def _random_attempts(
         )
     origin = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders"}
     times = {"store_time": moment, "reconsume_times": rng.randrange(1, 4)}
+    if rng.random() < 0.1:
+        cases.store.add(f"%RETRY%{group}", BODY, properties=origin, queue_id=queue, **times)
     if rng.random() < 0.2:
         later = {**origin, "REAL_TOPIC": f"%RETRY%{group}", "DELAY": str(rng.randrange(1, 19))}
         cases.store.add("SCHEDULE_TOPIC_XXXX", BODY, properties=later, **times)

@@ -46,6 +46,9 @@ CREATE TABLE record AS
         AND NOT starts_with(topic, 'rmq_notices_');
 CREATE TABLE progress AS SELECT * FROM read_parquet('{folder}/progress/*.parquet');
 CREATE TABLE queue_begin AS SELECT * FROM read_parquet('{folder}/queue_begins/*.parquet');
+-- Since when the log has records at all.
+CREATE TABLE oldest AS
+    SELECT min(store_time) AS since FROM read_parquet('{folder}/records/*.parquet');
 -- A topic is managed when a stub was ever written for it.
 CREATE TABLE managed AS SELECT DISTINCT topic FROM stub;
 -- A group whose consume logs lie in none of the databases is judged by what it told the database
@@ -123,14 +126,15 @@ copies AS (
     SELECT p.message_id, p.consumer_group,
         max(r.commit_log_offset) FILTER (r.role = 'dead') AS last_dead,
         bool_or(r.role = 'retry delayed' AND r.due_time + {grace} >= {as_of}
-                AND r.reconsume_times > coalesce(d.tries, 0)
+                AND r.commit_log_offset > coalesce(d.place, -1)
             OR r.role = 'retry' AND coalesce(g."offset" <= r.queue_offset, true)) AS waits
     FROM pair p JOIN record r ON r.message_id = p.message_id AND r.consumer_group = p.consumer_group
     LEFT JOIN progress g ON g.consumer_group = p.consumer_group AND g.topic = r.queue_topic
         AND g.queue_id = r.queue_id
-    LEFT JOIN (SELECT message_id, consumer_group, max(reconsume_times) AS tries FROM record
-        WHERE role = 'retry' GROUP BY ALL) d
+    LEFT JOIN (SELECT message_id, consumer_group, reconsume_times, max(commit_log_offset) AS place
+        FROM record WHERE role = 'retry' GROUP BY ALL) d
         ON d.message_id = p.message_id AND d.consumer_group = p.consumer_group
+        AND d.reconsume_times = r.reconsume_times
     GROUP BY ALL
 ),
 effects AS (
@@ -145,13 +149,21 @@ complete AS (
     LEFT JOIN effects e USING (message_id, consumer_group) GROUP BY ALL
 ),
 -- Where stub or consume log know it to be is before the first message that its queue still has.
-expired AS (
-    SELECT p.message_id, p.consumer_group
+-- The stub of a delayed message knows a place in a delay queue only: it was due before the log
+-- begins, unless a consume log knows where it came from.
+placed AS (
+    SELECT p.message_id, p.consumer_group, coalesce(s.topic, e.topic) AS topic,
+        s.broker_name IS NOT NULL AND s.deliver_time IS NULL AS is_by_stub,
+        s.broker_name IS NOT NULL AND e.message_id IS NULL AND s.deliver_time < since AS was_due,
+        s.queue_id AS sent_queue, s."offset" AS sent, e.queue_id AS read_queue, e."offset" AS read
     FROM pair p LEFT JOIN stub s USING (message_id)
-    LEFT JOIN effects e USING (message_id, consumer_group)
-    JOIN queue_begin q ON q.topic = coalesce(s.topic, e.topic)
-        AND q.queue_id = CASE WHEN s.broker_name IS NOT NULL THEN s.queue_id ELSE e.queue_id END
-        AND q."offset" > CASE WHEN s.broker_name IS NOT NULL THEN s."offset" ELSE e."offset" END
+    LEFT JOIN effects e USING (message_id, consumer_group), oldest
+),
+expired AS (
+    SELECT message_id, consumer_group FROM placed WHERE was_due
+    UNION SELECT message_id, consumer_group FROM placed p JOIN queue_begin q ON q.topic = p.topic
+        AND q.queue_id = CASE WHEN is_by_stub THEN sent_queue ELSE read_queue END
+        AND q."offset" > CASE WHEN is_by_stub THEN sent ELSE read END
 ),
 moved AS (
     SELECT message_id, update_date AS moved_at FROM stub

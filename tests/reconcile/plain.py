@@ -44,6 +44,7 @@ class PlainReconciliation:
                 for row in rows:
                     if row.role not in ("system", "damaged"):
                         self.records.setdefault(row.message_id or "", []).append(row)
+        self.oldest = datetime.fromtimestamp((layout.oldest_ms or 0) / 1000, UTC)
         self.begins = layout.queue_begins
         self.progress = read_progress(store)
         self.managed = {row["topic"] for row in self.stubs.values()}
@@ -107,7 +108,11 @@ class PlainReconciliation:
             return "present"
         if stored:
             return "delayed" if any(self._due(r) >= self.late for r in stored) else "overdue"
-        place = stub if stub and stub["offset"] is not None else log
+        is_sent = stub is not None and stub["offset"] is not None
+        due = stub["deliver_time"] if stub else None
+        if is_sent and due and log is None:
+            return "expired" if due < self.oldest else "absent"
+        place = stub if is_sent and not due else log
         if place and place["offset"] < self.begins.get((topic, place["queue_id"]), 0):
             return "expired"
         return "absent"
@@ -127,10 +132,11 @@ class PlainReconciliation:
         done = self.progress.get((group, f"%RETRY%{group}"), {})
         if any((r.queue_offset or 0) >= done.get(r.queue_id or 0, 0) for r in retries):
             return "waiting"
-        attempt = max((r.reconsume_times or 0 for r in retries), default=0)
-        later = [r for r in copies if r.role == "retry delayed"]
-        if any((r.reconsume_times or 0) > attempt and self._due(r) >= self.late for r in later):
-            return "waiting"
+        places = {r.reconsume_times: r.commit_log_offset for r in retries}
+        for r in copies:
+            is_next = r.commit_log_offset > places.get(r.reconsume_times, -1)
+            if r.role == "retry delayed" and is_next and self._due(r) >= self.late:
+                return "waiting"
         return "none"
 
     def _log(self, log: Row | None) -> str:

@@ -63,6 +63,13 @@ def test_what_may_have_moved_grows_with_the_difference_of_clocks() -> None:
     assert moving(30, timedelta(0)) == timedelta(0)
 
 
+def test_clocks_matter_as_long_as_there_is_a_grace_time() -> None:
+    skew = timedelta(seconds=30)
+
+    assert Moment(NOW, GRACE, skew_seconds=30).slack == skew
+    assert Moment(NOW, timedelta(0), skew_seconds=30).slack == timedelta(0)
+
+
 def test_a_running_broker_tells_the_time() -> None:
     """Given what a broker says of its start and how long ago that was, Apache's with commas in
     large numbers, then that is its time; one that does not say has none that is known."""

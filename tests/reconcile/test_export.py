@@ -9,15 +9,23 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.reconcile.ledgers import NOW, TableWriter
+from tests.reconcile.ledgers import NOW, StoreWriter, TableWriter, message_id
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.reconcile.brokers.log_schema import log_batch
+from reliable_mq.reconcile.runs import spark_opening
 from reliable_mq.reconcile.runs.spark_export import export_ledgers
 from reliable_mq.reconcile.runs.spark_exported_events import exported_record_events
 from reliable_mq.reconcile.runs.spark_import import open_export
+from reliable_mq.reconcile.runs.spark_opening import (
+    export_if_asked,
+    of_its_brokers,
+    open_ledgers,
+)
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
+
+NOTHING: dict[str, Any] = {"prefix": "rmq_", "stores": {}, "progress": {}, "now": NOW}
 
 
 @pytest.mark.spark
@@ -33,7 +41,7 @@ def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_pa
     (tmp_path / "stubs").mkdir()
 
     with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
-        export_ledgers(spark, tmp_path.as_uri(), urls=[], prefix="rmq_", stores={}, now=NOW)
+        export_ledgers(spark, tmp_path.as_uri(), urls=[], **NOTHING)
 
 
 @pytest.mark.spark
@@ -42,10 +50,33 @@ def test_an_export_reads_databases_for_a_part_of_the_time_only(
 ) -> None:
     """Given a share that is none, then the table's reader says so: it is what it goes by."""
     url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
-    asked: dict[str, Any] = {"urls": [url], "prefix": "rmq_", "stores": {}, "now": NOW}
 
     with pytest.raises(PySparkException, match="share"):
-        export_ledgers(spark, (tmp_path / "export").as_uri(), db_share=7.0, **asked)
+        export_ledgers(spark, (tmp_path / "export").as_uri(), urls=[url], db_share=7.0, **NOTHING)
+
+
+def test_an_export_has_the_progress_from_before_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a backlog that is consumed while ledgers are exported, then what was passed meanwhile
+    does not count as passed: the exported consume logs do not have it."""
+    store = StoreWriter(tmp_path / "store")
+    store.send(message_id(1), b"body")
+    store.commit("payments", "orders", 0, 0)
+    path = store.write()
+    url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
+    options = Options(url, path, tmp_path, NOW, timedelta(0), export="e", broker_name="b-1")
+    _, ledgers = of_its_brokers(options, open_ledgers(options))
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(spark_opening, "export_ledgers", lambda *_, **more: asked.update(more))
+
+    store.commit("payments", "orders", 0, 1)
+    store.write()
+    export_if_asked(None, options, ledgers)  # type: ignore[arg-type]
+
+    assert asked["stores"] == {"b-1": path}
+    assert asked["progress"] == {("b-1", "payments", "orders"): {0: 0}}
+    assert asked["skew_seconds"] == ledgers.skew_seconds
 
 
 def test_exported_records_are_of_the_broker_that_each_names() -> None:

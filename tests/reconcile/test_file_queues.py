@@ -1,6 +1,7 @@
 """Consume queues and offsets of a store, and what is said of one that is not whole."""
 
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from tests.reconcile.ledgers import QUEUE_FILE_UNITS, StoreWriter, TableWriter, 
 from tests.reconcile.test_log_scan import all_rows, filled
 
 from reliable_mq.errors import StoreError
-from reliable_mq.reconcile.brokers.file_queues import queues_of, read_groups
+from reliable_mq.reconcile.brokers import file_store
+from reliable_mq.reconcile.brokers.file_queues import QueueFiles, queues_of, read_groups
 from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.offset_table import committed_offsets, group_names
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
@@ -96,6 +98,44 @@ def test_a_store_without_consume_queues_is_not_whole(tmp_path: Path) -> None:
     (missing,) = read_layout(path).missing
 
     assert missing == "it has no consume queues, which tell where the log must end"
+
+
+def test_a_store_whose_log_is_elsewhere_is_not_whole(tmp_path: Path) -> None:
+    """Given consume queues that list messages, but no log, or only files that are still empty, as
+    where the broker's storePathCommitLog is another one; then nothing can be said to be lost."""
+    store = StoreWriter(tmp_path)
+    store.send(message_id(1), b"body")
+    path = store.write()
+    (segment, *empty) = sorted((tmp_path / "commitlog").iterdir())
+    segment.unlink()
+
+    assert "storePathCommitLog" in read_layout(path).missing[0]
+    for each in empty:
+        each.unlink()
+    assert "storePathCommitLog" in read_layout(path).missing[0]
+    (tmp_path / "commitlog").rmdir()
+    assert "storePathCommitLog" in read_layout(path).missing[0]
+
+
+def test_a_store_that_retention_is_at_work_on_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a segment that goes between the list of files and their sizes, then it is not there."""
+    store = StoreWriter(tmp_path, segment_size=8 * 1024)
+    for number in range(40):
+        store.send(message_id(number), bytes(400))
+    path = store.write()
+    first = tmp_path / "commitlog" / f"{0:020d}"
+
+    def while_retention_works(root: Path) -> Iterator[QueueFiles]:
+        first.unlink(missing_ok=True)
+        return queues_of(root)
+
+    monkeypatch.setattr(file_store, "queues_of", while_retention_works)
+    layout = read_layout(path)
+
+    assert layout.log_begin == 8 * 1024
+    assert layout.queue_begins["orders", 0] > 0
 
 
 def test_a_store_whose_log_is_still_empty_is_whole(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What is judged by where it is: effects in two databases, logs of several brokers, none at all."""
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.reconcile.judging import event, rows_of, verdicts_of, verdicts_on
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, message_id
 
-from reliable_mq.reconcile.brokers.log_roles import DEAD, FIRST
+from reliable_mq.reconcile.brokers.log_roles import DEAD, FIRST, RETRY, RETRY_DELAYED
 from reliable_mq.reconcile.judgement.events import (
     CONFIRMED,
     CONSUMED,
@@ -92,6 +92,70 @@ def test_a_group_has_passed_a_message_when_it_has_passed_every_copy_at_its_own_b
 
     assert only_a == {(M, "payments"): "not consumed"}
     assert both == {(M, "payments"): "waiting"}
+
+
+def test_a_message_that_failed_was_sent_again_and_fails_again_waits_for_its_retry() -> None:
+    """Given a message that failed often, was sent again, and failed once, then the copy of that
+    one attempt waits in the delay queue, until it has become a retry, too."""
+    progress = {("", "payments", name): {0: 99} for name in ("orders", "%RETRY%payments")}
+    soon = {"consumer_group": "payments", "until": NOW + timedelta(minutes=5)}
+    tried = {"consumer_group": "payments", "queue_topic": "%RETRY%payments"}
+    events = [
+        *(sent(""), record("", log_offset=1), log(state=0)),
+        *(record("", RETRY, log_offset=at, tries=at, **tried) for at in (2, 3, 4)),
+        record("", log_offset=5),
+        record("", RETRY_DELAYED, log_offset=6, tries=1, **soon),
+    ]
+    again = record("", RETRY, log_offset=7, tries=1, **tried)
+
+    assert verdicts_on(events, progress=progress) == {(M, "payments"): "waiting"}
+    assert verdicts_on([*events, again], progress=progress) == {(M, "payments"): "stuck"}
+
+
+@pytest.mark.parametrize(
+    ("place", "due", "verdict"),
+    [
+        # The broker's delay queue has seen more messages than the topic's queue, or fewer.
+        (50_000, LONG_AGO - timedelta(hours=2), "settled"),
+        (3, LONG_AGO - timedelta(hours=2), "settled"),
+        (50_000, LONG_AGO, "lost by the broker"),
+        (3, LONG_AGO, "lost by the broker"),
+    ],
+)
+def test_a_delayed_message_has_expired_when_the_log_begins_behind_its_delivery(
+    place: int, due: datetime, verdict: str
+) -> None:
+    """Given the stub of a delayed message, which was acknowledged by its place in a delay queue,
+    then no place in its topic's queue tells whether it expired, but the time does."""
+    world: dict[str, Any] = {"begins": {("", "orders"): {0: 1_000}}}
+    world["oldest"] = {"": LONG_AGO - timedelta(hours=1)}
+    acknowledged = {"broker": "", "queue_id": 0, "queue_offset": place, "until": due}
+    delayed = event(STUB, M, required="", state=CONFIRMED, **acknowledged)
+
+    assert verdicts_on([delayed], **world) == {(M, ""): verdict}
+
+
+def test_a_delayed_message_that_a_group_began_with_lies_where_the_group_had_it() -> None:
+    world = {"begins": {("", "orders"): {0: 1_000}}}
+    acknowledged = stub(broker="", queue_id=0, queue_offset=50_000, until=LONG_AGO)
+    begun = log(state=0, broker="", queue_id=0, queue_offset=7)
+
+    assert verdicts_on([acknowledged, begun], **world) == {(M, "payments"): "expired"}
+
+
+def test_a_lease_ends_by_the_clock_of_its_database() -> None:
+    """Given a database whose clock may be half a minute behind, then a lease that ended less long
+    ago may hold, and what looks a little older than the grace time may be younger."""
+    slow = timedelta(seconds=30)
+    lease = {"state": 0, "until": NOW - timedelta(seconds=20)}
+    progress = {("", "payments", "orders"): {0: 99}}
+    begun = [sent(""), record(""), log(**lease)]
+    young = stub(seen=NOW - GRACE - timedelta(seconds=20), changed=LONG_AGO)
+
+    assert verdicts_on(begun, progress=progress) == {(M, "payments"): "stuck"}
+    assert verdicts_on(begun, progress=progress, slack=slow) == {(M, "payments"): "in flight"}
+    assert verdicts_on([young]) == {(M, "payments"): "not sent"}
+    assert verdicts_on([young], slack=slow) == {(M, "payments"): "in flight"}
 
 
 def test_a_dead_letter_of_another_broker_is_compared_by_time() -> None:

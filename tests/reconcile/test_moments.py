@@ -51,6 +51,21 @@ def test_the_first_id_of_a_moment_parts_the_ids_before_from_those_after() -> Non
     assert before < first_id(NOW) <= after
 
 
+@pytest.mark.parametrize("microseconds", [0, 1, 999, 1_000, 123_000, 123_456, 999_999])
+def test_an_id_is_below_the_first_one_of_a_moment_exactly_when_its_time_is(
+    microseconds: int,
+) -> None:
+    """Given a moment between two milliseconds, as `--until -1h` gives one, then tables, which are
+    cut by ids, and the log, which is cut by their times, are cut at the same message."""
+    moment = NOW + timedelta(microseconds=microseconds)
+    begin = int(NOW.timestamp()) * 1000
+
+    for milliseconds in range(begin - 1, begin + 1_002):
+        identity = new_message_id(milliseconds, b"\0" * 10)
+        made = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        assert (identity < first_id(moment)) == (made < moment)
+
+
 def test_quantiles_are_the_ends_of_buckets() -> None:
     assert quantile_ms({}, 0.5) is None
     assert quantile_ms({3: 99, 39: 1}, 0.5) == 2.0

@@ -19,6 +19,7 @@ from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, StoreError, Unavailable
 from reliable_mq.message import Message, SendResult
+from reliable_mq.reconcile.brokers import file_store
 from reliable_mq.reconcile.brokers.spark_brokers import (
     BrokerLogs,
     broker_of,
@@ -83,6 +84,24 @@ def test_what_brokers_say_is_kept_under_their_names(tmp_path: Path) -> None:
     assert logs.size == sum(end for _, end in logs.bounds.values()) > 0
     assert logs.told() == f"b-1={tmp_path / 'one'}, {tmp_path / 'two'}"
     assert cluster_option(logs) is None
+
+
+def test_what_a_group_passes_behind_the_end_of_the_log_is_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a group that goes on while a store is opened, then it counts how far it had come: an
+    increment does not read what became of the attempts in between."""
+    path = store_at(tmp_path, 1)
+    read_layout = file_store.read_layout
+
+    def read_then_consume(store: str) -> file_store.StoreLayout:
+        layout = read_layout(store)
+        store_at(tmp_path, 7)
+        return layout
+
+    monkeypatch.setattr(file_store, "read_layout", read_then_consume)
+
+    assert open_logs({"": path}).progress == {("", "payments", "orders"): {0: 1}}
 
 
 def test_a_store_that_is_not_whole_may_be_left_out_when_its_name_is_known(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from reliable_mq.errors import (
     RequestTimeout,
     Unavailable,
 )
-from reliable_mq.reconcile.brokers import topic_pulls
-from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
+from reliable_mq.reconcile.brokers import spark_cluster, spark_topic_source, topic_pulls
+from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
+from reliable_mq.reconcile.brokers.spark_cluster import PullPartition, read_cluster
+from reliable_mq.reconcile.brokers.spark_topic_source import read_pulls
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, Came, Pulled, QueueRange
 from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.testing.local_servers import free_port
@@ -49,10 +51,10 @@ def test_of_each_broker_the_master_is_read_and_else_a_slave() -> None:
     ]
 
 
-def test_topics_that_may_not_be_read_are_left_out() -> None:
+def test_a_broker_says_which_topics_may_be_read() -> None:
     body = b'{"topicConfigTable":{"b":{"perm":6},"a":{"perm":4},"c":{"perm":2}}}'
 
-    assert topic_pulls.topics_in(answer(body)) == ["a", "b"]
+    assert topic_pulls.topics_in(answer(body)) == {"a": True, "b": True, "c": False}
 
 
 def test_topics_of_applications_and_their_copies_are_told_of() -> None:
@@ -152,6 +154,90 @@ def server(*answers: bytes) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         thread.join()
+
+
+class ScriptedBroker:
+    """Answers what a plan asks a cluster of one broker; its one topic has five messages.
+
+    `asked`: the codes of all requests. `perm` of the topic. `gives`: how many of the messages it
+    gives when they are pulled.
+    """
+
+    def __init__(self, perm: int = 6, gives: int = 5) -> None:
+        self.asked: list[int] = []
+        queue = (("brokerName", "b"), ("queueId", 0), ("topic", "orders"))
+        ranges = {"offsetTable": {queue: {"minOffset": 0, "maxOffset": 5}}}
+        self._answers: dict[int, Command] = {
+            RequestCode.GET_BROKER_CLUSTER_INFO: answer(name_server_of("h:1")),
+            RequestCode.GET_ALL_TOPIC_CONFIG: answer(
+                fastjson.dumps({"topicConfigTable": {"orders": {"perm": perm}}})
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: answer(b'{"subscriptionGroupTable":{}}'),
+            RequestCode.GET_BROKER_CONFIG: answer(b""),
+            RequestCode.GET_TOPIC_STATS_INFO: answer(fastjson.dumps(ranges)),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: answer(b'{"offsetTable":{}}'),
+            RequestCode.GET_BROKER_RUNTIME_INFO: answer(
+                b'{"table":{"earliestMessageTimeStamp":"77"}}'
+            ),
+        }
+        self._gives = gives
+
+    def __call__(self, _address: str, _timeout: float) -> "ScriptedBroker":
+        return self
+
+    def __enter__(self) -> "ScriptedBroker":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def call(self, command: Command) -> Command:
+        self.asked.append(command.code)
+        if command.code != RequestCode.PULL_MESSAGE:
+            return self._answers[command.code]
+        begin = PullMessageHeader.decode(command.ext_fields).queue_offset
+        if begin >= self._gives:
+            return pull_answer(ResponseCode.PULL_NOT_FOUND, begin)
+        return pull_answer(ResponseCode.SUCCESS, self._gives, body=b"")
+
+
+def test_how_far_groups_have_come_is_asked_before_what_queues_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given an increment that reads queues up to what they hold now, then no group counts as
+    further than that, or what became of the attempts in between would be missed."""
+    broker = ScriptedBroker()
+    monkeypatch.setattr(spark_cluster, "BlockingLink", broker)
+
+    (ledger,) = read_cluster("h:9876")
+
+    order = [RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_TOPIC_STATS_INFO]
+    assert [code for code in broker.asked if code in order] == order
+    assert (ledger.queues, ledger.oldest_ms) == ({("orders", 0): (0, 5)}, 77)
+
+
+def test_messages_that_nobody_may_read_are_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a topic that may only be written to, then a query of all others goes on without it; but
+    whoever asks for it, or needs the whole log, is told."""
+    monkeypatch.setattr(spark_cluster, "BlockingLink", ScriptedBroker(perm=2))
+
+    (ledger,) = read_cluster("h:9876")
+    assert ledger.queues == {}
+    for asked in ({"is_whole": True}, {"topics": ["orders"]}):
+        with pytest.raises(ConfigurationError, match="b-2 lets nobody read the topic orders"):
+            read_cluster("h:9876", **asked)
+    (ledger,) = read_cluster("h:9876", is_whole=True, is_partial=True)
+    assert "lets nobody read" in (ledger.missing or "")
+
+
+def test_a_queue_that_ends_before_what_its_broker_said_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_topic_source, "BlockingLink", ScriptedBroker(gives=3))
+    partition = PullPartition(BrokerAddress("b", "h:1"), "orders", 0, 0, 5, ())
+
+    with pytest.raises(ProtocolError, match="queue 0 of orders reaches to offset 5, and gives"):
+        list(read_pulls(partition, LOG_SCHEMA, check_body=False, timeout=1))
 
 
 def name_server_of(address: str) -> bytes:

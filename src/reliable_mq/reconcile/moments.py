@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from reliable_mq.errors import ConfigurationError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -39,6 +41,15 @@ def parse_moment(text: str, option: str, now: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def of_milliseconds(milliseconds: int) -> datetime:
+    """Return the moment that is so many milliseconds behind the epoch."""
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
 def first_id(moment: datetime) -> str:
-    """Return the smallest message id that can have been made at `moment` or later."""
-    return f"{max(int(moment.timestamp() * 1000), 0):012X}" + "0" * 20
+    """Return the smallest message id whose time is `moment` or later; an id has milliseconds.
+
+    So an id is below it exactly when its time is, and tables and log are cut at the same message.
+    """
+    milliseconds = -((_EPOCH - moment) // _MILLISECOND)  # rounded up
+    return f"{max(milliseconds, 0):012X}" + "0" * 20

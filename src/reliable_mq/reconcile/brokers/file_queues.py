@@ -175,7 +175,10 @@ class DeliveryTimes:
             folder = self._store / "consumequeue" / SCHEDULE_TOPIC / str(queue_id)
             self._queues[queue_id] = QueueFiles(folder) if folder.is_dir() else None
         queue = self._queues[queue_id]
-        return queue.read_units(queue_offset, _BLOCK_UNITS) if queue is not None else b""
+        if queue is not None:
+            with suppress(FileNotFoundError):  # retention took it
+                return queue.read_units(queue_offset, _BLOCK_UNITS)
+        return b""
 
 
 def _first_index(low: int, high: int, holds: Callable[[int], bool]) -> int:

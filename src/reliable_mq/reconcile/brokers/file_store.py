@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from reliable_mq.errors import InvariantBroken, StoreError
 from reliable_mq.limits import RECORD_SIZE_MAX
@@ -75,8 +76,8 @@ class StoreLayout:
 
     `queue_begins`: the first message that each queue has still. `missing`: what is not there though
     it should be, one clause each; damage of the log itself is found by reading it. `newest_ms`:
-    when the last record was stored that a queue knows, by the broker's clock, in milliseconds since
-    the epoch; None: there is none, or it does not read.
+    when the last record was stored that a queue knows, and `oldest_ms` the first one of the log, by
+    the broker's clock, in milliseconds since the epoch; None: there is none, or it does not read.
     """
 
     log_begin: int
@@ -85,10 +86,14 @@ class StoreLayout:
     queue_begins: dict[tuple[str, int], int]
     missing: tuple[str, ...] = ()
     newest_ms: int | None = None
+    oldest_ms: int | None = None
 
 
+@retry(retry=retry_if_exception_type(FileNotFoundError), stop=stop_after_attempt(10), reraise=True)
 def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     """Find the segments of a store and cut them into partitions.
+
+    What a broker's retention removes while it is looked at makes it look again.
 
     Args:
         store: the store directory (`storePathRootDir`).
@@ -115,9 +120,10 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
         found = queue.first_at_or_after(log_begin)
         begins[queue.topic, queue.queue_id] = found[0] if found else queue.bounds()[1]
     partitions = _partitions(segments, queues, sure_end, split_size, _retries(store, queues))
-    missing = _missing(store, queues, segments)
+    missing = _missing(store, queues, segments, sure_end)
     newest_ms = _store_time(segments, newest) if sure_end else None
-    return StoreLayout(log_begin, sure_end, partitions, begins, missing, newest_ms)
+    oldest_ms = _store_time(segments, log_begin)
+    return StoreLayout(log_begin, sure_end, partitions, begins, missing, newest_ms, oldest_ms)
 
 
 def _store_time(segments: list[Path], log_offset: int) -> int | None:
@@ -137,9 +143,12 @@ def _retries(store: str, queues: list[QueueFiles]) -> tuple[tuple[str, str, str]
     return tuple((name, group, topic) for name, (group, topic) in found.items())
 
 
-def _missing(store: str, queues: list[QueueFiles], segments: list[Path]) -> tuple[str, ...]:
+def _missing(
+    store: str, queues: list[QueueFiles], segments: list[Path], sure_end: int
+) -> tuple[str, ...]:
     if not any(_has_records(path) for path in segments):  # brokers make files before they fill them
-        return ()
+        listed = f"its consume queues list messages up to log offset {sure_end:,}, and commitlog"
+        return (f"{listed} holds none: is storePathCommitLog elsewhere?",) if sure_end else ()
     found = [flaw for queue in queues if (flaw := queue.flaw()) is not None]
     if not queues:
         found.append("it has no consume queues, which tell where the log must end")

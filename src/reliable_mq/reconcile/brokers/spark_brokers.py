@@ -18,7 +18,12 @@ from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers import file_queues, file_store
 from reliable_mq.reconcile.brokers.log_schema import BROKER, STORED_SCHEMA, columns_of
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges, by_queue, by_topic
-from reliable_mq.reconcile.brokers.spark_begins import MovingBegins, QueueBegins, begins_of
+from reliable_mq.reconcile.brokers.spark_begins import (
+    MovingBegins,
+    QueueBegins,
+    begins_of,
+    oldest_of,
+)
 from reliable_mq.reconcile.brokers.spark_cluster import read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import TopicReader
 from reliable_mq.reconcile.clocks import Clock
@@ -56,7 +61,8 @@ class BrokerLogs:
 
     `stores`: broker -> directory. `cluster`: name servers, or None. `progress`: (broker, group,
     topic) -> queue id -> committed offset. `begins`: (broker, topic) -> queue id -> the first
-    message that is there. `brokers`: whose logs are read. `missing`: broker -> why its log is not.
+    message that is there. `oldest`: broker -> when the first record of its log was stored, if it
+    tells. `brokers`: whose logs are read. `missing`: broker -> why its log is not.
     `size`: bytes of all logs, about. `bounds`: broker -> where its log begins, and surely reaches
     to; of a cluster nobody knows, so `queues` stands for it: broker -> what its queues hold.
     `queue_ranges`: what of them is read, None: all. `addresses`: where the brokers of the cluster
@@ -75,6 +81,7 @@ class BrokerLogs:
     addresses: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[str, QueueRanges] = field(default_factory=dict)
     queue_ranges: Mapping[str, QueueRanges] | None = None
+    oldest: Mapping[str, datetime] = field(default_factory=dict)
 
     def told(self) -> str:
         """Return where the logs are, for people."""
@@ -169,8 +176,10 @@ _OTHER_WINDOW = "--since and --until choose a time in which only the store's bro
 
 def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> BrokerLogs:
     try:
-        layout = _whole(path)
+        # In this order: what a group passes from here on, and what becomes of it, may lie behind
+        # the end of what is read, but is not taken for passed.
         progress = file_queues.read_progress(path)
+        layout = _whole(path)
     except StoreError as error:
         if is_partial and name:
             return BrokerLogs({}, missing={name: str(error)})
@@ -183,6 +192,7 @@ def _of_store(name: str, path: str, is_partial: bool, now: datetime | None) -> B
         size=layout.sure_end - layout.log_begin,
         bounds={name: (layout.log_begin, layout.sure_end)},
         clocks=_clock_of_store(path, layout.newest_ms, now),
+        oldest=oldest_of(name, layout.oldest_ms),
     )
 
 
@@ -202,7 +212,7 @@ def _whole(path: str) -> file_store.StoreLayout:
 
 
 def _of_cluster(name_servers: str, is_partial: bool) -> Iterator[BrokerLogs]:
-    for ledger in read_cluster(name_servers, is_partial=is_partial):
+    for ledger in read_cluster(name_servers, is_partial=is_partial, is_whole=True):
         name = ledger.broker.name
         if ledger.missing is not None:
             yield BrokerLogs({}, missing={name: ledger.missing})
@@ -217,6 +227,7 @@ def _of_cluster(name_servers: str, is_partial: bool) -> Iterator[BrokerLogs]:
             clocks=(ledger.clock,) if ledger.clock is not None else (),
             addresses={name: ledger.broker.address},
             queues={name: ledger.queues},
+            oldest=oldest_of(name, ledger.oldest_ms),
         )
 
 
@@ -246,6 +257,7 @@ def _together(
         tuple(clock for each in found for clock in each.clocks),
         addresses,
         union("queues"),
+        oldest=union("oldest"),
     )
 
 

@@ -54,6 +54,7 @@ class BrokerLedger:
 
     `queues`: (topic, queue id) -> the first offset and the end. `progress`: the committed offsets.
     `missing`: why the broker could not be read, None: it is whole. `clock`: None, it does not tell.
+    `oldest_ms`: when the first record of its log was stored, milliseconds since the epoch, or None.
     """
 
     broker: BrokerAddress
@@ -62,6 +63,7 @@ class BrokerLedger:
     progress: Progress = field(default_factory=dict)
     missing: str | None = None
     clock: Clock | None = None
+    oldest_ms: int | None = None
 
 
 def read_cluster(
@@ -73,6 +75,7 @@ def read_cluster(
     timeout: float = TIMEOUT_SECONDS,
     is_partial: bool = False,
     brokers: Collection[str] | None = None,
+    is_whole: bool = False,
 ) -> list[BrokerLedger]:
     """Ask the name servers for the brokers, and each broker for what it holds.
 
@@ -85,12 +88,15 @@ def read_cluster(
         timeout: seconds that each answer may take.
         is_partial: give a broker that cannot be read as `missing` instead of failing.
         brokers: those that are read, by their names; None: all.
+        is_whole: a topic that holds messages and may not be read is no ledger; else it is left out,
+            unless it was asked for.
 
     Returns:
         One ledger for each broker, sorted by name.
 
     Raises:
-        ConfigurationError: an address is none, or no broker has a topic that was asked for.
+        ConfigurationError: an address is none, no broker has a topic that was asked for, or a topic
+            may not be read.
         Unavailable: no name server, or a broker, does not answer, or none of the name servers
             knows a broker that was asked for; the text names it.
         RemoteError, ProtocolError: an answer is a refusal or nonsense.
@@ -101,7 +107,8 @@ def read_cluster(
             continue
         try:
             with BlockingLink(broker.address, timeout) as link:
-                ask = _Asking(broker, link, frozenset(topics), since_ms, messages_per_partition)
+                asked = _Asked(frozenset(topics), since_ms, messages_per_partition, is_whole)
+                ask = _Asking(broker, link, asked)
                 ledgers.append(ask.ledger())
         except ReliableMQError as error:
             told = f"broker {broker.name} cannot be read: {error}"
@@ -146,28 +153,39 @@ def _brokers(name_servers: Sequence[str], timeout: float) -> list[BrokerAddress]
     raise Unavailable(f"no name server answers ({'; '.join(reasons)})")
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be read of each broker; see `read_cluster`."""
+
+    topics: frozenset[str]
+    since_ms: int
+    messages_per_partition: int
+    is_whole: bool
+
+    def wants(self, topic: str) -> bool:
+        return topic in self.topics if self.topics else topic_pulls.is_told_of(topic)
+
+    def needs(self, topic: str) -> bool:
+        return self.is_whole or topic in self.topics
+
+
 class _Asking:
     """One broker's answers, put together."""
 
-    def __init__(
-        self,
-        broker: BrokerAddress,
-        link: BlockingLink,
-        topics: frozenset[str],
-        since_ms: int,
-        messages_per_partition: int,
-    ) -> None:
-        self._broker, self._link = broker, link
-        self._topics, self._since_ms = topics, since_ms
-        self._messages_per_partition = messages_per_partition
+    def __init__(self, broker: BrokerAddress, link: BlockingLink, asked: _Asked) -> None:
+        self._broker, self._link, self._asked = broker, link, asked
 
     def ledger(self) -> BrokerLedger:
         """Ask everything.
 
         Raises:
             Unavailable, RemoteError, ProtocolError: when the broker does not tell.
+            ConfigurationError: when what is needed may not be read.
         """
         link = self._link
+        # First: what a group passes from here on, and what becomes of it, may lie behind what is
+        # read, but is not taken for passed.
+        progress = topic_pulls.progress_in(link.call(topic_pulls.ask_progress()))
         names = topic_pulls.topics_in(link.call(topic_pulls.ask_topics()))
         groups = topic_pulls.groups_in(link.call(topic_pulls.ask_groups()))
         levels = topic_pulls.delay_levels_in(link.call(topic_pulls.ask_settings()))
@@ -175,10 +193,11 @@ class _Asking:
         retries = tuple((name, *parts) for name, parts in pop_retries(names, groups).items())
         queues: dict[tuple[str, int], tuple[int, int]] = {}
         partitions: list[PullPartition] = []
-        for topic in names:
-            if not (topic in self._topics if self._topics else topic_pulls.is_told_of(topic)):
+        for topic, is_readable in names.items():
+            if not self._asked.wants(topic) or not (is_readable or self._asked.needs(topic)):
                 continue
             for queue in topic_pulls.ranges_in(link.call(topic_pulls.ask_ranges(topic))):
+                self._check_readable(topic, queue, is_readable)
                 queues[topic, queue.queue_id] = queue.begin, queue.end
                 for begin, end in self._cut(topic, queue):
                     partitions.append(
@@ -186,15 +205,26 @@ class _Asking:
                             self._broker, topic, queue.queue_id, begin, end, delays, retries
                         )
                     )
-        # Last, so that nothing counts as read whose offset was not yet there.
-        progress = topic_pulls.progress_in(link.call(topic_pulls.ask_progress()))
-        clock = self._clock()
-        return BrokerLedger(self._broker, tuple(partitions), queues, progress, clock=clock)
-
-    def _clock(self) -> Clock | None:
         before = time.time()
-        theirs = topic_pulls.clock_in(self._link.call(topic_pulls.ask_runtime()))
+        runtime = link.call(topic_pulls.ask_runtime())
         after = time.time()
+        return BrokerLedger(
+            self._broker,
+            tuple(partitions),
+            queues,
+            progress,
+            clock=self._clock(topic_pulls.clock_in(runtime), before, after),
+            oldest_ms=topic_pulls.oldest_in(runtime),
+        )
+
+    def _check_readable(self, topic: str, queue: QueueRange, is_readable: bool) -> None:
+        if not is_readable and queue.begin < queue.end:
+            raise ConfigurationError(
+                f"the broker {self._broker.name} lets nobody read the topic {topic}, which holds"
+                " messages (its perm lacks 4): allow it, or read the broker's store"
+            )
+
+    def _clock(self, theirs: float | None, before: float, after: float) -> Clock | None:
         if theirs is None:
             return None
         ahead = theirs + _SECOND / 2 - (before + after) / 2
@@ -202,10 +232,10 @@ class _Asking:
 
     def _cut(self, topic: str, queue: QueueRange) -> Iterator[tuple[int, int]]:
         begin = queue.begin
-        if self._since_ms > 0 and begin < queue.end:
-            question = topic_pulls.ask_first_since(topic, queue.queue_id, self._since_ms)
+        if self._asked.since_ms > 0 and begin < queue.end:
+            question = topic_pulls.ask_first_since(topic, queue.queue_id, self._asked.since_ms)
             begin = max(begin, topic_pulls.first_in(self._link.call(question)))
         while begin < queue.end:
-            end = min(queue.end, begin + self._messages_per_partition)
+            end = min(queue.end, begin + self._asked.messages_per_partition)
             yield begin, end
             begin = end

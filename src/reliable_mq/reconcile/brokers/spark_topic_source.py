@@ -228,8 +228,9 @@ def read_pulls(
     What expired since the partition was made, or is damaged, is not there.
 
     Raises:
+        ProtocolError: when it answers nonsense, or its queue ends before what it said it holds.
         Unavailable: when the broker does not answer, also not a few seconds later.
-        RemoteError, ProtocolError: when it refuses or answers nonsense.
+        RemoteError: when it refuses.
     """
     found: list[bytes] = []
     with BlockingLink(partition.broker.address, timeout) as link:
@@ -237,7 +238,11 @@ def read_pulls(
         while at < partition.end:
             pulled = _pull(link, partition, at)
             if pulled.came is Came.END:
-                break
+                raise ProtocolError(
+                    f"broker {partition.broker.name} said that queue {partition.queue_id} of"
+                    f" {partition.topic} reaches to offset {partition.end}, and gives nothing"
+                    f" from {at} on"
+                )
             at = pulled.next_offset
             found += [pulled.body] if pulled.body else []
             if sum(map(len, found)) >= _BATCH_SIZE:

@@ -101,15 +101,15 @@ def ask_topics() -> Command:
     return request(RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
-def topics_in(answer: Command) -> list[str]:
-    """Return the topics of a broker that may be read, sorted.
+def topics_in(answer: Command) -> dict[str, bool]:
+    """Return the topics of a broker, sorted, and whether each may be read.
 
     Raises:
         RemoteError, ProtocolError: when the answer is none.
     """
     table = _table(answer, "topicConfigTable")
     try:
-        return sorted(name for name, config in table.items() if int(config["perm"]) & _READABLE)
+        return {name: bool(int(table[name]["perm"]) & _READABLE) for name in sorted(table)}
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the list of topics does not read: {error!r}") from error
 
@@ -237,6 +237,18 @@ def clock_in(answer: Command) -> float | None:
     parts = (int(part.replace(",", "")) for part in uptime.groups())
     seconds = sum(part * size for part, size in zip(parts, _UPTIME_SECONDS, strict=True))
     return int(started) / 1000 + seconds
+
+
+def oldest_in(answer: Command) -> int | None:
+    """Return when the first record of a broker's log was stored, or None when it does not tell.
+
+    By the broker's clock, in milliseconds since the epoch. The answer is that to `ask_runtime`.
+
+    Raises:
+        RemoteError, ProtocolError: when the answer is none.
+    """
+    text = str(_table(answer, "table").get("earliestMessageTimeStamp", ""))
+    return int(text) if text.isdecimal() else None
 
 
 def ask_messages(topic: str, queue_id: int, begin: int, end: int, size_max: int) -> Command:

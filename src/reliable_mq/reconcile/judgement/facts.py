@@ -6,6 +6,7 @@ value in `verdict.FACTS`. docs/reconciliation.md says in words how each fact is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 
 import numpy as np
@@ -95,23 +96,46 @@ class Case:
         ]
         return self.progress.of(names, queues)
 
+    @cached_property
+    def is_sent(self) -> np.ndarray:
+        """Whether each row's stub knows of an acknowledged send."""
+        is_sent: np.ndarray = at(self.traces["queue_offset"], self.stub, int(NO_TIME)) != NO_TIME
+        return is_sent
+
     def place(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return store, queue and offset of each row as its stub, or else its consume log, says."""
-        stub, log = self.stub, self.rows.log
-        offset = at(self.traces["queue_offset"], stub, int(NO_TIME))
-        queue = at(self.traces["queue_id"], stub, int(NO_NUMBER))
-        is_known = offset != NO_TIME
+        """Return store, queue and offset of each row as its stub, or else its consume log, says.
+
+        Of a delayed message the stub does not know them: a broker answers with the place in its
+        delay queue.
+        """
+        due = at(self.traces["until"], self.stub, int(NO_TIME))
+        event = np.where(self.is_sent & (due == NO_TIME), self.stub, self.rows.log)
         return (
-            at(self.stores.codes, np.where(is_known, stub, log), 0),
-            np.where(queue != NO_NUMBER, queue, at(self.traces["queue_id"], log, int(NO_NUMBER))),
-            np.where(is_known, offset, at(self.traces["queue_offset"], log, int(NO_TIME))),
+            at(self.stores.codes, event, 0),
+            at(self.traces["queue_id"], event, int(NO_NUMBER)),
+            at(self.traces["queue_offset"], event, int(NO_TIME)),
         )
+
+    def is_expired(self) -> np.ndarray:
+        """Say of each row whether its message must have left the log, if it was delivered.
+
+        By its place in its queue, or else, of one that was delayed, by the time from which on it
+        can have been stored there.
+        """
+        store, queue, offset = self.place()
+        topics = self.traces.names["topic"]
+        begin = self.begins.of([(self.stores, store), (topics, self.topic)], queue)
+        due = at(self.traces["until"], self.stub, int(NO_TIME))
+        oldest = self.world.oldest_in(self.stores)[at(self.stores.codes, self.stub, 0)]
+        slack = self.world.slack // timedelta(microseconds=1)
+        is_before = self.is_sent & (due != NO_TIME) & (due < oldest + slack)
+        is_expired: np.ndarray = np.where(offset != NO_TIME, offset < begin, is_before)
+        return is_expired
 
 
 def facts_of(case: Case) -> Mapping[str, np.ndarray]:
     """Return a code for each row, by the fact's name."""
     rows, traces = case.rows, case.traces
-    position = at(traces["queue_offset"], case.stub, int(NO_TIME)) != NO_TIME
     everyone = np.bincount(
         rows.message[rows.is_required & case.is_consumed], minlength=len(rows.start)
     )
@@ -124,7 +148,7 @@ def facts_of(case: Case) -> Mapping[str, np.ndarray]:
             _CODE["group"]["required"],
             np.where(rows.group == 0, _CODE["group"]["ack"], _CODE["group"]["extra"]),
         ),
-        "position": _codes("position", ("unknown", "known"))[position.astype(np.int8)],
+        "position": _codes("position", ("unknown", "known"))[case.is_sent.astype(np.int8)],
         "record": _record(case),
         "progress": _progress(case),
         "retry": _retry(case),
@@ -153,11 +177,8 @@ def _record(case: Case) -> np.ndarray:
     found[traces.message[rows.firsts]] = code["present"]
     found[traces.message[stored[is_other]]] = code["differs"]
     record = found[rows.message]
-    store, queue, offset = case.place()
-    begin = case.begins.of([(case.stores, store), (traces.names["topic"], case.topic)], queue)
     is_absent = record == code["absent"]
-    is_gone = is_absent & (offset != NO_TIME) & (offset < begin)
-    record = np.where(is_gone, code["expired"], record)
+    record = np.where(is_absent & case.is_expired(), code["expired"], record)
     return np.where(is_absent & _is_unknown(case), code["unknown"], record).astype(np.uint8)
 
 
@@ -166,9 +187,8 @@ def _is_unknown(case: Case) -> np.ndarray:
     missing = case.world.missing
     if not missing:
         return np.zeros(len(case.rows), bool)
-    brokers, traces = case.traces.names["broker"], case.traces
-    is_sent = at(traces["queue_offset"], case.stub, int(NO_TIME)) != NO_TIME
-    named = at(brokers.codes, np.where(is_sent, case.stub, case.rows.log), -1)
+    brokers = case.traces.names["broker"]
+    named = at(brokers.codes, np.where(case.is_sent, case.stub, case.rows.log), -1)
     is_missing: np.ndarray = is_in(brokers, missing)[named] | (named < 0)
     return is_missing
 
@@ -201,15 +221,30 @@ def _retry(case: Case) -> np.ndarray:
     ]
     done = np.maximum(case.progress.of(names, traces["queue_id"][retries]), 0)
     found[row[is_retry][traces["queue_offset"][retries] >= done]] = code["waiting"]
-    attempt = np.zeros(len(rows), np.int64)
-    np.maximum.at(attempt, row[is_retry], traces["tries"][retries])
-    is_next = traces["tries"][later] > attempt[row[is_later]]
+    is_next = ~_became_retries(case, is_retry, is_later)
     is_next &= traces["until"][later] >= case.world.late
     found[row[is_later][is_next]] = code["waiting"]
     is_dead = role == ROLE[DEAD]
     is_last = _is_behind_all_firsts(case, rows.copies[is_dead])
     found[row[is_dead][is_last]] = code["dead"]
     return found
+
+
+def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> np.ndarray:
+    """Say of each delayed copy whether it is a retry by now, which lies behind it in its log.
+
+    A retry keeps the number of its attempt. That alone is not enough: a message that is sent again
+    begins to count anew.
+    """
+    rows, traces = case.rows, case.traces
+    store, tries = case.stores.codes[rows.copies], traces["tries"][rows.copies]
+    attempts = np.column_stack((rows.row_of_copy, store, tries)).astype(np.int64)
+    _, attempt = np.unique(attempts, axis=0, return_inverse=True)
+    attempt, place = attempt.reshape(-1), traces["log_offset"][rows.copies]
+    newest = np.full(int(attempt.max(initial=-1)) + 1, NO_TIME)
+    np.maximum.at(newest, attempt[is_retry], place[is_retry])
+    became: np.ndarray = newest[attempt[is_later]] > place[is_later]
+    return became
 
 
 def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
@@ -238,7 +273,7 @@ def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
 def _log(case: Case) -> np.ndarray:
     code, log = _CODE["log"], case.rows.log
     until = at(case.traces["until"], log, int(NO_TIME))
-    is_live = until > microseconds(case.world.as_of)
+    is_live = until > case.world.past
     received = np.where(is_live, code["live"], code["dead"])
     found = np.where(case.is_consumed, code["consumed"], received)
     found = np.where(log < 0, code["none"], found).astype(np.uint8)

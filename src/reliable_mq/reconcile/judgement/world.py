@@ -27,11 +27,13 @@ class World:
     """What all messages of a run are judged by.
 
     `as_of` is the moment of the judgement; what was born in the last `grace` is in flight, and so
-    is what changed since `moving_since`. Only messages of `since` .. `until` are judged, the end
+    is what changed since `moving_since`. By so much as `slack` the clocks by which ledgers were
+    written may differ from that of `as_of`. Only messages of `since` .. `until` are judged, the end
     excluded, None is open. `managed` are the topics for which a stub was ever written.
 
     `progress`: (broker, group, topic) -> queue id -> the group's committed offset. `begins`:
-    (broker, topic) -> queue id -> the first message that the queue still has. `brokers` are the
+    (broker, topic) -> queue id -> the first message that the queue still has. `oldest`: broker ->
+    when the first record that its log still has was stored. `brokers` are the
     names of the brokers whose logs were read; "" among them is one whose name is not known, which
     every name stands for that is no other's. The logs of the brokers `missing` were not reached.
     """
@@ -42,15 +44,22 @@ class World:
     managed: frozenset[str]
     progress: Progress = field(default_factory=dict)
     begins: Begins = field(default_factory=dict)
+    oldest: Mapping[str, datetime] = field(default_factory=dict)
     brokers: frozenset[str] = frozenset({""})
     missing: frozenset[str] = frozenset()
     since: datetime | None = None
     until: datetime | None = None
+    slack: timedelta = timedelta(0)
 
     @property
     def late(self) -> int:
         """What is younger than this, in microseconds since the epoch, is in flight."""
-        return microseconds(self.as_of - self.grace)
+        return microseconds(self.as_of - self.grace - self.slack)
+
+    @property
+    def past(self) -> int:
+        """What ended before this, in microseconds since the epoch, has ended by every clock."""
+        return microseconds(self.as_of - self.slack)
 
     def stores(self, brokers: Names) -> Names:
         """Return for a column of brokers the names under which their logs were read."""
@@ -58,6 +67,11 @@ class World:
         values = tuple(sorted({*known, ""}))
         new = np.array([*(values.index(name) for name in known), values.index("")], np.int64)
         return Names(new[brokers.codes], values)
+
+    def oldest_in(self, stores: Names) -> np.ndarray:
+        """Return when the first record of each store was stored, `NO_TIME` where nobody knows."""
+        known = (self.oldest.get(name) for name in stores.values)
+        return np.array([NO_TIME if each is None else microseconds(each) for each in known])
 
 
 class QueueOffsets:

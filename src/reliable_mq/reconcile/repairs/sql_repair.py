@@ -59,15 +59,15 @@ _NO_BROKER = "no ledger names the broker; give --broker-name"
 class Order:
     """What a repair works by.
 
-    `as_of` is the moment of the judgement. `broker_name` names the broker of the records that do
-    not name theirs. `clock` is this machine's, in seconds since the epoch; `ticks` are seconds
-    that nobody sets; `sleep` takes seconds.
+    What ended before `past` had ended by every clock when the run judged. `broker_name` names the
+    broker of the records that do not name theirs. `clock` is this machine's, in seconds since the
+    epoch; `ticks` are seconds that nobody sets; `sleep` takes seconds.
     """
 
     urls: Sequence[str]
     prefix: str
     run_id: str
-    as_of: datetime
+    past: datetime
     broker_name: str | None = None
     rate: Rate = UNBOUNDED
     clock: Callable[[], float] = time.time
@@ -269,7 +269,7 @@ class _Database:
 
     def _start_again(self, connection: Connection, message_ids: Sequence[str]) -> None:
         ids = {"ids": list(message_ids)}
-        connection.execute(self._release_attempts, ids | {"at": self._order.as_of})
+        connection.execute(self._release_attempts, ids | {"at": self._order.past})
         connection.execute(self._forget_attempts, ids)
 
     def _broker_of(self, repair: Repair) -> str | None:

@@ -9,7 +9,8 @@ counts the databases from 0. `records`: those of every broker's log, `broker` na
 (`broker`, `consumer_group`, `topic`, `queue_id`, `offset`): where a group reads on. `queue_begins`
 (`broker`, `topic`, `queue_id`, `offset`): the first message that a queue still has. `about`: one
 row: the `version` of this layout, when it was `exported`, `removed_until` when retention had
-removed messages, how many `databases`, which `brokers`, which topics are `managed`.
+removed messages, how many `databases`, which `brokers`, which topics are `managed`, and by how many
+seconds the clocks of those who write ledgers differed (`skew_seconds`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,6 @@ from pyspark.sql.functions import lit
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers import file_store
-from reliable_mq.reconcile.brokers.file_queues import read_progress
 from reliable_mq.reconcile.brokers.spark_log_source import LOG_FORMAT
 from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB, TOLD
 from reliable_mq.reconcile.databases.spark_table_source import TABLE_FORMAT
@@ -46,6 +46,7 @@ _ABOUT = pa.schema(
         ("databases", pa.int32()),
         ("brokers", pa.list_(pa.string())),
         ("managed", pa.list_(pa.string())),
+        ("skew_seconds", pa.float64()),
     ]
 )
 
@@ -57,7 +58,9 @@ def export_ledgers(
     urls: Sequence[str],
     prefix: str,
     stores: Mapping[str, str],
+    progress: Mapping[tuple[str, str, str], Mapping[int, int]],
     now: datetime,
+    skew_seconds: float = 0.0,
     removed_until: datetime | None = None,
     managed: Sequence[str] = (),
     db_share: float = 1.0,
@@ -70,6 +73,9 @@ def export_ledgers(
         urls: of the databases.
         prefix: of their tables.
         stores: the store directory of each broker by its name; "" for one without a name.
+        progress: of the groups, (broker, group, topic) -> queue id -> offset, as it was before
+            anything else was read: of what a group passed later the tables do not tell yet.
+        skew_seconds: see `spark_job.Moment`.
         now: the time of the export, as of which it can be judged.
         removed_until: what retention has removed of them.
         managed: the topics for which a stub was ever written.
@@ -89,9 +95,10 @@ def export_ledgers(
     _together([_log(spark, path, name) for name, path in stores.items()]).write.parquet(
         f"{uri}/{RECORDS}"
     )
-    _small(spark, _progress(stores)).write.parquet(f"{uri}/{PROGRESS}")
+    _small(spark, _progress(progress)).write.parquet(f"{uri}/{PROGRESS}")
     _small(spark, _queue_begins(stores)).write.parquet(f"{uri}/{QUEUE_BEGINS}")
-    about = [[VERSION], [now], [removed_until], [len(urls)], [list(stores)], [list(managed)]]
+    names = [list(stores)], [list(managed)]
+    about = [[VERSION], [now], [removed_until], [len(urls)], *names, [skew_seconds]]
     _small(spark, pa.table(about, schema=_ABOUT)).write.parquet(f"{uri}/{ABOUT}")
 
 
@@ -121,11 +128,10 @@ def _small(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(table).coalesce(1)
 
 
-def _progress(stores: Mapping[str, str]) -> pa.Table:
+def _progress(progress: Mapping[tuple[str, str, str], Mapping[int, int]]) -> pa.Table:
     rows = [
         (broker, group, topic, queue, offset)
-        for broker, store in stores.items()
-        for (group, topic), queues in read_progress(store).items()
+        for (broker, group, topic), queues in progress.items()
         for queue, offset in queues.items()
     ]
     return _of_rows(rows, _PROGRESS)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import min as first_of
+from pyspark.sql.functions import sum as sum_of
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import UNNAMED, BrokerLogs
@@ -56,11 +58,16 @@ def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
     for row in spark.read.parquet(f"{uri}/{QUEUE_BEGINS}").collect():
         begins.setdefault((row["broker"], row["topic"]), {})[row["queue_id"]] = row["offset"]
     (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
-    logs = BrokerLogs(
-        {UNNAMED: uri}, progress=progress, begins=begins, brokers=frozenset(about["brokers"])
-    )
     stubs = spark.read.parquet(f"{uri}/stubs")
-    log_size = spark.read.parquet(f"{uri}/{RECORDS}").agg({"size": "sum"}).collect()[0][0]
+    records = spark.read.parquet(f"{uri}/{RECORDS}")
+    of_brokers = records.groupBy("broker").agg(sum_of("size"), first_of("store_time")).collect()
+    logs = BrokerLogs(
+        {UNNAMED: uri},
+        progress=progress,
+        begins=begins,
+        brokers=frozenset(about["brokers"]),
+        oldest={broker: _utc(oldest) for broker, _, oldest in of_brokers if oldest is not None},
+    )
     return Ledgers(
         urls=(),
         prefix="",
@@ -68,8 +75,9 @@ def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
         window=IdWindow(),
         managed=sorted(row["topic"] for row in stubs.select("topic").distinct().collect()),
         stub_count_max=stubs.count(),
-        log_size=log_size or 0,
+        log_size=sum(size for _, size, _ in of_brokers),
         export=uri,
+        skew_seconds=about.asDict().get("skew_seconds") or 0.0,
     )
 
 

@@ -75,7 +75,8 @@ class Ledgers:
 class Moment:
     """When the ledgers were read, and what is too young to be judged.
 
-    `skew_seconds`: how far the clock of a database is from that of `as_of`.
+    `skew_seconds`: how far the clock of a database or broker is from that of `as_of`. With `grace`
+    0 everything has stopped, and no clock matters.
     """
 
     as_of: datetime
@@ -83,6 +84,11 @@ class Moment:
     since: datetime | None = None
     until: datetime | None = None
     skew_seconds: float = 0.0
+
+    @property
+    def slack(self) -> timedelta:
+        """By how much the clocks of who wrote the ledgers may differ from that of `as_of`."""
+        return min(self.grace, timedelta(seconds=self.skew_seconds))
 
     @property
     def moving_since(self) -> datetime:
@@ -187,8 +193,10 @@ def _world(ledgers: Ledgers, moment: Moment) -> World:
         managed=frozenset(ledgers.managed),
         progress=ledgers.logs.progress,
         begins=ledgers.logs.begins,
+        oldest=ledgers.logs.oldest,
         brokers=ledgers.logs.brokers,
         missing=frozenset(ledgers.logs.missing),
         since=moment.since,
         until=moment.until,
+        slack=moment.slack,
     )

@@ -117,7 +117,8 @@ class Judging:
         if not isinstance(begins, MovingBegins) or not pc.any(is_lost).as_py():
             return verdicts
         topics = set(verdicts["topic"].filter(is_lost).cast(pa.string()).to_pylist()) - {None}
-        world = replace(self.world, begins=begins.asked_again(topics))
+        queues, oldest = begins.asked_again(topics)
+        world = replace(self.world, begins=queues, oldest={**self.world.oldest, **oldest})
         return judge_traces(traces, world, unseen)
 
     def _look_up(self, ids: pa.Array) -> pa.Table:

@@ -52,15 +52,18 @@ def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> 
     """Write the ledgers, if asked to; return them as they are to be read."""
     if options.export is None:
         return ledgers
+    unnamed = options.broker_name or UNNAMED
     export_ledgers(
         *(spark, options.export),
         urls=options.databases,
         prefix=options.prefix,
-        stores={
-            name or options.broker_name or UNNAMED: path
-            for name, path in ledgers.logs.stores.items()
+        stores={name or unnamed: path for name, path in ledgers.logs.stores.items()},
+        progress={
+            (broker or unnamed, group, topic): queues
+            for (broker, group, topic), queues in ledgers.logs.progress.items()
         },
         now=options.now,
+        skew_seconds=ledgers.skew_seconds,
         removed_until=removed_until(options),
         managed=ledgers.managed,
         db_share=options.db_share,

@@ -134,6 +134,12 @@ class _Run:
     run_id: str
     folder: RunFolder
 
+    @property
+    def moment(self) -> Moment:
+        """The moment of the judgement."""
+        options, skew_seconds = self.options, self.ledgers.skew_seconds
+        return Moment(options.now, options.grace, options.since, options.until, skew_seconds)
+
 
 @dataclass(frozen=True)
 class _Clock:
@@ -165,7 +171,7 @@ def _one_run(run: _Run, clock: _Clock) -> dict[str, Any]:
         raise
 
     def repair() -> dict[str, Any]:
-        repaired = _repair(run.options, run.run_id, result)
+        repaired = _repair(run, result)
         summary["seconds"] = clock.seconds()
         return repaired
 
@@ -195,9 +201,7 @@ class SparkFailed(ReliableMQError):
 
 def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     """Write the verdicts; return the summary of the run, and the verdicts."""
-    options, folder, going_on = run.options, run.folder, run.going_on
-    window = (options.since, options.until)
-    moment = Moment(options.now, options.grace, *window, run.ledgers.skew_seconds)
+    options, folder, going_on, moment = run.options, run.folder, run.going_on, run.moment
     tally = judge_ledgers(run.spark, run.ledgers, moment, f"{folder.uri}/{VERDICTS}")
     groups = tally.groups()
     found = sum(group.rows for group in groups if group.is_finding)
@@ -216,7 +220,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     summary["in_doubt"] = tally.doubts.told()
     summary["twin_ids"] = tally.twins.told()
     is_planned = options.repair == "plan" and found
-    summary["repair"] = _repair(options, run.run_id, result) if is_planned else None
+    summary["repair"] = _repair(run, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
         summary["increment"] = told_of(going_on, tally.carried)
@@ -247,15 +251,16 @@ def _moment_fields(moment: Moment, logs: BrokerLogs) -> dict[str, Any]:
     }
 
 
-def _repair(options: Options, run_id: str, rows: Result) -> dict[str, Any]:
+def _repair(run: _Run, rows: Result) -> dict[str, Any]:
+    options = run.options
     repairs = plan(rows.findings(), options.choice)
     if options.repair == "plan":
         return outcome_of("plan", ((repair, False, "planned") for repair in repairs))
     order = Order(
         urls=options.databases,
         prefix=options.prefix,
-        run_id=run_id,
-        as_of=options.now,
+        run_id=run.run_id,
+        past=options.now - run.moment.slack,
         broker_name=options.broker_name,
         rate=options.rate,
     )
