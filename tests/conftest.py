@@ -2,9 +2,11 @@
 
 import gc
 import itertools
+import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,19 @@ def what_earlier_modules_left_is_set_aside() -> None:
     """Keep it out of later collections of garbage, each of which would take a second by the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Leave out what threads say that lived before the test, as those of a client left open."""
+    earlier = set(threading.enumerate()) - {threading.current_thread()}
+
+    def is_of_this_test(_record: logging.LogRecord) -> bool:
+        return threading.current_thread() not in earlier
+
+    caplog.handler.addFilter(is_of_this_test)
+    yield caplog
+    caplog.handler.removeFilter(is_of_this_test)
 
 
 _create_quickly = recorded(create_and_note)

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry, SendResult
 from reliable_mq.app.asyncio_producer import SentOutsideTransaction
@@ -21,7 +21,6 @@ from reliable_mq.app.consumer import plan_of
 from reliable_mq.app.loading import load_application
 from reliable_mq.errors import ConfigurationError, UsageError
 
-WAIT_SECONDS_MAX = 30.0
 # A consumer looks for a topic that is not there yet once a second; the tests need not wait for it.
 Orders = Callable[[], list[Any]]
 
@@ -30,14 +29,6 @@ Orders = Callable[[], list[Any]]
 class OrderPlaced:
     id: int
     customer: str
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until `condition` holds, half a minute at most."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

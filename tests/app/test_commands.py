@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run
@@ -133,13 +133,6 @@ def shop(tmp_path: Path, postgres_url: str, redis_url: str) -> Shop:
     made.sql("CREATE TABLE orders (id INT)")
     made.sql("CREATE TABLE effects (id INT, doubt INT)")
     return made
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.processes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
-from tests.app.test_application import until
 from tests.app.test_databases import effects, record, statuses
+from tests.waiting import until
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ, Retry
 from reliable_mq.resend.escalation import Digest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.orm import Session
-from tests.app.test_application import until
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database

@@ -1,25 +1,15 @@
 """A process that is forked from one that uses the application, as Gunicorn and Celery do it."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.client.cluster import bundled
 from tests.forked_child import in_child
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
-
-SECONDS_MAX = 30.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until `condition` holds, half a minute at most."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

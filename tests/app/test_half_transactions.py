@@ -1,8 +1,7 @@
 """`mq.transaction(half=True)` and transaction listeners, with a real broker."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,12 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+from tests.waiting import until
 
 from reliable_mq import Decision, Message, ReceivedMessage, ReliableMQ
 from reliable_mq.errors import ConfigurationError, MessageRefused, RemoteError, UsageError
 
-WAIT_SECONDS_MAX = 30.0
 HASTY = {"transactionCheckInterval": "100", "transactionTimeOut": "200"}
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import itertools
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import select
 from tests.resend.test_smtp_notifier import Mailbox, serving
+from tests.waiting import until
 
 from reliable_mq import Message, ReliableMQ
 from reliable_mq.cli.main import run
@@ -106,13 +106,6 @@ def shop(
     stopped.set()
     scheduler.join()
     mq.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def status_of(mq: ReliableMQ, message_id: str) -> int:

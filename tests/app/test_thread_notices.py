@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.app.test_application import until
+from tests.waiting import until
 
 from reliable_mq.app import thread_notices
 from reliable_mq.app.thread_notices import Notices, NoticeThread

@@ -2,14 +2,14 @@
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import uvloop
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.waiting import SCENE_SECONDS_MAX
 
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
@@ -17,7 +17,6 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
-DEADLINE_SECONDS = 30
 
 
 class Cluster(Protocol):
@@ -34,25 +33,10 @@ def bundled() -> Iterator[ReliableMQBroker]:
 
 def play(scene: Coroutine[Any, Any, None]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+        async with asyncio.timeout(SCENE_SECONDS_MAX):
             await scene
 
     uvloop.run(limited())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)
-
-
-async def eventually_is(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again, until the answer is yes."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)
 
 
 class Seen:

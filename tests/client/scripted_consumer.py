@@ -1,11 +1,12 @@
 """What tests of consumers share: a client that plays the world's part, and one queue to read."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from tests.client.script import Answer, World, group_of, says
+from tests.waiting import run_scene
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
@@ -152,6 +153,4 @@ def message(queue: MessageQueue, offset: int, key: str = "") -> ReceivedMessage:
     return received(record, queue)
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    """Run a scene on a loop of its own, for ten seconds at most."""
-    asyncio.run(asyncio.wait_for(scene, 10))
+play = run_scene

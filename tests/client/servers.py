@@ -4,8 +4,7 @@ Other processes, and loops that somebody blocks, can talk to them.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -20,8 +19,6 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import PullResultHeader
 from reliable_mq.wire.record import Record
 from reliable_mq.wire.record_encode import encode_record
-
-SECONDS_MAX = 30.0
 
 
 class RecordingPeer(Peer):
@@ -139,11 +136,3 @@ class Servers:
     async def _start(self) -> str:
         self.name_server.broker = await self._listening.enter_async_context(self.broker.listening())
         return await self._listening.enter_async_context(self.name_server.listening())
-
-
-def until(condition: Callable[[], object], words: Callable[[], str] = lambda: "") -> None:
-    """Wait until `condition` holds, half a minute at most; `words` say what was seen instead."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in time: {words()}"
-        time.sleep(0.01)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.script import route_body
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import REFRESHES_AT_ONCE
@@ -84,12 +85,7 @@ def play(scene: Scene) -> None:
             ):
                 await scene(client, name_server, broker)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
+    run_scene(run())
 
 
 async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
@@ -103,7 +99,7 @@ def message() -> Message:
 def test_a_broker_hears_who_we_are_before_anything_else() -> None:
     async def scene(client: AsyncClient, name_server: Peer, broker: Peer) -> None:
         await client.consume(Subscription(group="g", topics={"t": "*"}), handle)
-        await until(lambda: bool(broker.asked) and len(broker.asked[0]) > 1)
+        await eventually(lambda: bool(broker.asked) and len(broker.asked[0]) > 1)
         assert broker.asked[0][0] == BEAT
         assert BEAT not in name_server.asked[0], "name servers keep no members"
 
@@ -116,9 +112,9 @@ def test_a_broker_that_misses_a_heartbeat_is_connected_to_anew() -> None:
     async def scene(client: AsyncClient, _: Peer, broker: Peer) -> None:
         await client.send(message())
         broker.silent.add(BEAT)
-        await until(lambda: len(broker.asked) >= 2)
+        await eventually(lambda: len(broker.asked) >= 2)
         broker.silent.clear()
-        await until(lambda: broker.asked[-1].count(BEAT) >= 2)
+        await eventually(lambda: broker.asked[-1].count(BEAT) >= 2)
         await client.send(message())
 
     play(scene)
@@ -156,10 +152,10 @@ def test_the_routes_of_many_topics_are_refreshed_side_by_side() -> None:
         ):
             await asyncio.gather(*(client.topic_route(f"t-{at}") for at in range(200)))
             name_server.silent.add(ROUTE)
-            before = name_server.asked[0].count(ROUTE)
-            await until(lambda: name_server.asked[0].count(ROUTE) >= before + REFRESHES_AT_ONCE)
+            wanted = name_server.asked[0].count(ROUTE) + REFRESHES_AT_ONCE
+            await eventually(lambda: name_server.asked[0].count(ROUTE) >= wanted)
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_a_client_that_did_nothing_bothers_nobody() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from tests.client.scripted_consumer import (
     record,
     world_with,
 )
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.asyncio_pulled import PulledQueues, Told
 from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
@@ -41,11 +41,6 @@ def pulled_from(world: World, *, on_assigned: Told | None = None) -> PulledQueue
     return PulledQueues(ScriptedClient(world), group, auto_commit=True, on_assigned=on_assigned)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0)
-
-
 def committed(world: World) -> list[int]:
     return [int(call.command.ext_fields["commitOffset"]) for call in world.calls_of(COMMIT)]
 
@@ -55,7 +50,7 @@ def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> N
         world = world_with(NOTHING_NEW)
         pulled = pulled_from(world)
         pulled.start()
-        await until(pulled.positions.positions)
+        await eventually(pulled.positions.positions)
         pulled.reset_offsets({QUEUE: 40, MessageQueue("t", "elsewhere", 0): 9})
         assert await pulled.position(QUEUE) == 40
         await pulled.close()
@@ -90,9 +85,9 @@ def test_a_seek_gives_up_the_pull_that_a_broker_holds_and_pulls_anew_at_once() -
         group = group_of(client.world, wanted, queues={"a": 1}, settings=QUICK, polled=True)
         pulled = PulledQueues(client, group, auto_commit=False)
         pulled.start()
-        await until(lambda: client.held == 1)
+        await eventually(lambda: client.held == 1)
         pulled.seek(QUEUE, 40)
-        await until(lambda: client.held == 2)
+        await eventually(lambda: client.held == 2)
         assert client.given_up == 1
         assert pulled.positions.positions() == {QUEUE: 40}
         await pulled.close()
@@ -112,7 +107,7 @@ def test_polls_go_on_where_the_broker_has_messages() -> None:
         )
         pulled = pulled_from(world)
         pulled.start()
-        await until(lambda: pulled.positions.positions() == {QUEUE: 100})
+        await eventually(lambda: pulled.positions.positions() == {QUEUE: 100})
         messages = await pulled.poll(5.0, 10)
         assert [message.queue_offset for message in messages] == [100]
         await pulled.close()
@@ -150,7 +145,7 @@ def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
         pulled.positions.poll_begins()
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         pulled.rebalance_soon()
-        await until(lambda: not pulled.group.all_queues)
+        await eventually(lambda: not pulled.group.all_queues)
         assert "the last commit failed" in caplog.text
         await pulled.close()
 
@@ -182,7 +177,7 @@ def test_a_queue_that_moves_is_given_back_with_what_nobody_acknowledged_after_a_
         await simple.ack(first, third)
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         simple.rebalance_soon()
-        await until(lambda: not any(each.queue == QUEUE for each in simple.group.all_queues))
+        await eventually(lambda: not any(each.queue == QUEUE for each in simple.group.all_queues))
         assert "1 of its messages are still being handled after 0.05 s" in caplog.text
         assert committed(world)[-1] == 1
         assert second.queue_offset == 1

@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 from tests.client.script import World
 from tests.client.test_transaction import GROUP, question
+from tests.waiting import run_scene
 
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.thread_handling import Threads
@@ -56,5 +57,5 @@ def test_a_check_function_that_exits_says_nothing_and_ends_nothing(
         await asyncio.gather(*transactions.running)
         assert world.posts == [], "the broker asks again"
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
     assert f"the answer for half message {'M' * 32} failed" in caplog.text

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from tests.client.servers import FeedingPeer, NameServer, RecordingPeer
-from tests.client.test_asyncio_client import BEAT, QUICK, SEND, Peer, message, until
+from tests.client.test_asyncio_client import BEAT, QUICK, SEND, Peer, message
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import Credentials
@@ -79,7 +80,7 @@ def test_without_a_name_server_a_send_says_who_does_not_answer(address: str) -> 
             with pytest.raises(ConnectionLost, match=f"no name server answers .{address}: "):
                 await client.send(message())
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    run_scene(scene())
 
 
 def test_a_consumer_that_starts_without_a_name_server_reads_when_there_is_one() -> None:
@@ -95,10 +96,10 @@ def test_a_consumer_that_starts_without_a_name_server_reads_when_there_is_one() 
             assert consumer.queues == set()
             host, _, port = address.rpartition(":")
             server = await asyncio.start_server(name_server._serve, host, int(port))
-            await until(lambda: seen.bodies == [b"1", b"2"])
+            await eventually(lambda: seen.bodies == [b"1", b"2"])
             server.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    run_scene(scene())
 
 
 # Garbage
@@ -170,7 +171,7 @@ def test_a_pull_that_does_not_read_is_repeated_and_nothing_is_lost(
         seen = Seen()
         async with client_of(FeedingPeer(garbage, garbage, garbage, stored(b"1", b"2"))) as client:
             await client.consume(UNORDERED, seen)
-            await until(lambda: seen.bodies == [b"1", b"2"])
+            await eventually(lambda: seen.bodies == [b"1", b"2"])
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scene())
@@ -288,11 +289,11 @@ def test_a_clock_that_jumps_changes_neither_time_outs_nor_what_arrives(
             first = await client.send(message())
             await client.consume(UNORDERED, seen)
             jumped = hours * 3600.0
-            await until(lambda: seen.bodies == [b"1", b"2"])
+            await eventually(lambda: seen.bodies == [b"1", b"2"])
             second = await client.send(message(), timeout=5.0)
             assert first.message_id != second.message_id
             beats = broker.asked[0].count(BEAT)
-            await until(lambda: broker.asked[0].count(BEAT) > beats)
+            await eventually(lambda: broker.asked[0].count(BEAT) > beats)
             broker.silent.add(SEND)
             begun = time.monotonic()
             with pytest.raises(RequestTimeout):
@@ -347,10 +348,10 @@ def test_a_consumer_with_a_wrong_secret_says_so_once_and_reads_when_the_account_
         seen, broker = Seen(), Guarded("another secret", stored(b"1"))
         async with client_of(broker, ACCOUNT) as client:
             await client.consume(UNORDERED, seen)
-            await until(lambda: sum(c.code == MEMBERS for c in broker.commands) > 5)
+            await eventually(lambda: sum(c.code == MEMBERS for c in broker.commands) > 5)
             assert seen.bodies == []
             broker.secret = "a secret"
-            await until(lambda: seen.bodies == [b"1"])
+            await eventually(lambda: seen.bodies == [b"1"])
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scene())
@@ -379,9 +380,9 @@ def test_a_group_that_may_not_read_says_so_once_and_reads_when_it_may(
         broker.refusals[PULL] = (ResponseCode.NO_PERMISSION, "consume is disabled")
         async with client_of(broker) as client:
             await client.consume(UNORDERED, seen)
-            await until(lambda: sum(c.code == PULL for c in broker.commands) > 5)
+            await eventually(lambda: sum(c.code == PULL for c in broker.commands) > 5)
             broker.refusals.clear()
-            await until(lambda: seen.bodies == [b"1", b"2"])
+            await eventually(lambda: seen.bodies == [b"1", b"2"])
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scene())

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.client.script import route_body
-from tests.client.test_asyncio_client import ROUTE, Peer, until
+from tests.client.test_asyncio_client import ROUTE, Peer
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.settings import ClientSettings
@@ -90,7 +91,7 @@ def play(scene: Scene, settings: ClientSettings = SETTINGS) -> None:
         ):
             await scene(client, shelf)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    run_scene(run())
 
 
 def message(body: object, key: str = "", topic: str = "t") -> Message:
@@ -148,7 +149,7 @@ def test_flush_waits_for_what_was_flushed_before_and_not_for_what_comes_later() 
         batcher = client.batcher(linger=FOREVER)
         first = await batcher.put(message(1))
         flushing = asyncio.create_task(batcher.flush())
-        await until(lambda: any(SEND in asked for asked in shelf.asked))
+        await eventually(lambda: any(SEND in asked for asked in shelf.asked))
         again = asyncio.create_task(batcher.flush())
         await asyncio.sleep(0)
         assert not again.done(), "it was put before this flush, too"
@@ -184,7 +185,7 @@ def test_closing_sends_what_waits_and_takes_nothing_more(how: str) -> None:
             if how == "batcher":
                 await client.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    run_scene(run())
 
 
 def test_the_messages_of_a_key_leave_in_the_order_in_which_they_came() -> None:
@@ -255,7 +256,7 @@ def test_a_topic_that_nobody_knows_fails_only_its_own_messages() -> None:
                 names.knows = True
                 assert (await batcher.send(message(4))).queue_offset == 10
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    run_scene(run())
 
 
 def test_who_is_cancelled_while_he_waits_leaves_his_message_to_be_sent() -> None:
@@ -282,7 +283,7 @@ def test_a_batcher_holds_no_more_messages_than_a_client_may_have_on_their_way() 
         with pytest.raises(TooManyInFlight):
             await batcher.put(message(4), timeout=0.05)
         # Nobody shall wait for a place of one who only waits for company.
-        await until(lambda: any(BATCH in asked for asked in shelf.asked))
+        await eventually(lambda: any(BATCH in asked for asked in shelf.asked))
         await asyncio.gather(*futures, return_exceptions=True)
         assert client.in_flight.count == 0
 
@@ -314,7 +315,7 @@ def with_threads(
 
             await asyncio.to_thread(work)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    run_scene(run())
 
 
 def test_many_threads_share_the_batches_of_one_client() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.client.script import World, random_bytes, route_table
 from tests.client.test_producer import BATCH, SEND, stores_the_batch, world_of
+from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.received import unpack
@@ -190,7 +191,7 @@ def test_work_holds_up_no_other_task_of_the_loop() -> None:
             released.set()  # this loop would never get here if it computed by itself
             assert await running == "done"
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_work_that_fails_raises_in_the_flow() -> None:
@@ -209,7 +210,7 @@ def test_work_that_fails_raises_in_the_flow() -> None:
 
             assert await client.run(flow()) == "damaged"
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_a_retry_that_this_client_sends_itself_is_compressed_like_any_other() -> None:

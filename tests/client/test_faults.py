@@ -8,11 +8,11 @@ from tests.client.cluster import (
     QUICK,
     KeyOrder,
     Seen,
-    eventually,
     in_topic,
     numbered,
     play,
 )
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription

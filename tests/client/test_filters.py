@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.client.script import World, fails, group_of, in_turn, says
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.membership import consumer_data

@@ -5,7 +5,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.client.test_asyncio_client import QUICK, ROUTE, Peer, until
+from tests.client.test_asyncio_client import QUICK, ROUTE, Peer
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.thread_in_flight import InFlight
@@ -43,7 +44,7 @@ def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
             await asyncio.sleep(0)
         assert not room.take(1), "nobody overtakes"
         room.give(60)
-        await until(lambda: order == [100])
+        await eventually(lambda: order == [100])
         room.give(100)
         await asyncio.gather(*waiting)
         assert order == [100, 1, 2]
@@ -52,7 +53,7 @@ def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
         room.give(2)
         assert (room.count, room.size) == (0, 0)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiting() -> None:
@@ -76,7 +77,7 @@ def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiti
         assert (room.count, room.size) == (0, 0)
         room.invariants()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 def test_many_threads_never_have_more_places_than_there_are() -> None:
@@ -121,10 +122,10 @@ def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() 
 
             await asyncio.to_thread(send_many)
             in_flight = client._client.in_flight
-            await until(lambda: in_flight.count == 0)
+            await eventually(lambda: in_flight.count == 0)
             await asyncio.to_thread(client.close)
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_a_batch_takes_a_place_for_each_of_its_messages_and_one_always_fits() -> None:
@@ -165,7 +166,7 @@ def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
                 await client.send_batch(messages)
             assert (client.in_flight.count, client.in_flight.size) == (0, 0)
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() -> None:
@@ -187,7 +188,7 @@ def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() 
                 assert isinstance(outcome, SendResult)
                 assert client.in_flight.count == 0
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_a_message_that_is_refused_gives_its_place_back() -> None:
@@ -198,7 +199,7 @@ def test_a_message_that_is_refused_gives_its_place_back() -> None:
                     await client.send(Message(topic="t", body=body))  # type: ignore[arg-type]
             assert (client.in_flight.count, client.in_flight.size) == (0, 0)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 def test_a_thread_that_a_signal_takes_out_of_the_line_keeps_no_place(

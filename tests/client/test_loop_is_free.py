@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.client.servers import FeedingPeer, Servers
+from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
@@ -35,7 +36,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Coroutine[Any, Any, No
 
     def watch(scene: Coroutine[Any, Any, None]) -> float:
         monkeypatch.setattr(asyncio.events.Handle, "_run", timed)
-        asyncio.run(asyncio.wait_for(scene, 60))
+        run_scene(scene)
         return max(steps)
 
     return watch

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
-from tests.client.cluster import QUICK, Seen, eventually, numbered, play
+from tests.client.cluster import QUICK, Seen, numbered, play
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription

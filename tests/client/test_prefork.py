@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from bench.child_process import LoggedProcess
-from tests.client.servers import Servers, until
+from tests.client.servers import Servers
+from tests.waiting import until
 
 from reliable_mq.wire.codes import RequestCode
 

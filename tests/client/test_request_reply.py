@@ -8,6 +8,7 @@ import pytest
 from tests.client.script import World, random_bytes, route_table, says
 from tests.client.test_compression import LONG
 from tests.client.test_producer import STORED, world_of
+from tests.waiting import run_scene
 
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
@@ -195,7 +196,7 @@ class Desk:
 
 
 def scene_of(scene: object) -> None:
-    asyncio.run(asyncio.wait_for(scene, 10))  # type: ignore[arg-type]
+    run_scene(scene)  # type: ignore[arg-type]
 
 
 def test_each_reply_finds_its_own_request() -> None:

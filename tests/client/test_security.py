@@ -11,6 +11,7 @@ import trustme
 from tests.client.script import World, says
 from tests.client.test_asyncio_client import QUICK, Peer, message
 from tests.client.test_producer import SEND, STORED, TWO_BROKERS, addresses, world_of
+from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import TLS, Credentials
@@ -92,7 +93,7 @@ def test_everything_that_leaves_is_signed_heartbeats_and_questions_to_name_serve
                 sign(command, ACCOUNT)
                 assert command.ext_fields["Signature"] == signature
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def secured() -> tuple[World, Producer]:
@@ -164,7 +165,7 @@ def send_over(context: ssl.SSLContext, tls: TLS | None) -> None:
                 await client.send(message())
                 assert broker.asked
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    run_scene(scene())
 
 
 def test_connections_to_name_servers_and_brokers_are_encrypted(tmp_path: Path) -> None:

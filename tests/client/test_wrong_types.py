@@ -1,6 +1,5 @@
 """Values of wrong types, as callers without a type checker give them: each is one clear error."""
 
-import asyncio
 import math
 import os
 from datetime import timedelta
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.client.test_batcher import Shelf, message, play, shelf_and_names, with_threads
+from tests.waiting import run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import parse_addresses
@@ -184,7 +184,7 @@ def test_a_closed_client_says_that_it_is_closed_and_not_that_a_peer_went_away() 
             with pytest.raises(UsageError, match="this client is closed"):
                 client.pull_consumer("g")
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    run_scene(scene())
 
 
 def test_a_closed_client_of_threads_says_the_same() -> None:

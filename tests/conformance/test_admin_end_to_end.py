@@ -9,14 +9,13 @@ from typing import TypeVar
 import msgspec
 import pytest
 from tests.client.cluster import (
-    DEADLINE_SECONDS,
     QUICK,
     Seen,
-    eventually,
     numbered,
     play,
 )
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.topic_settings import TopicChange
@@ -32,12 +31,16 @@ pytestmark = pytest.mark.processes
 T = TypeVar("T")
 
 
-async def until(ask: Callable[[], Awaitable[T]], fits: Callable[[T], bool]) -> T:
+async def answer(ask: Callable[[], Awaitable[T]], fits: Callable[[T], bool]) -> T:
     """Ask until the answer fits: Apache's broker shows some things a moment later."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not fits(answer := await ask()):
-            await asyncio.sleep(0.05)
-    return answer
+    answers: list[T] = []
+
+    async def has_come() -> bool:
+        answers[:] = [await ask()]
+        return fits(answers[0])
+
+    await eventually(has_come, lambda: answers)
+    return answers[0]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,7 +56,7 @@ def registered(cluster: Cluster) -> None:
                 except ReliableMQError:
                     return False
 
-            await until(is_known, bool)
+            await answer(is_known, bool)
 
     play(scene())
 
@@ -214,11 +217,11 @@ def test_messages_are_found_by_every_name_they_have(cluster: Cluster, topic: str
             stored = await found.by_offset_id(one.offset_message_id)
             assert (stored.message_id, stored.body) == (one.message_id, b"1")
             assert stored.queue == one.queue
-            by_id = await until(
+            by_id = await answer(
                 lambda: found.by_message_id(topic, one.message_id), lambda told: bool(told.value)
             )
             assert [each.body for each in by_id.value] == [b"1"]
-            by_key = await until(
+            by_key = await answer(
                 lambda: found.by_key(topic, "all", since=before), lambda told: len(told.value) == 3
             )
             assert [each.body for each in by_key.value] == [b"0", b"1", b"2"]
@@ -253,7 +256,7 @@ def test_the_synchronous_face_does_the_same_and_sends_a_dead_letter_again(
                 return []
             return [each.body for each in listed]
 
-        asyncio.run(until(letters, lambda bodies: bodies == [b"poison"]))
+        asyncio.run(answer(letters, lambda bodies: bodies == [b"poison"]))
         assert group in admin.dead_letters.groups()
         (letter,) = admin.dead_letters.of_group(group)
         admin.dead_letters.send_again(group, letter)
@@ -293,8 +296,8 @@ def test_an_application_with_a_namespace_looks_after_its_own_names(
             message = await admin.messages.by_offset_id(sent.offset_message_id)
             assert (message.topic, message.queue) == (topic, sent.queue)
             assert [each.group for each in (await admin.messages.tracks(message)).value] == [group]
-            await until(admin.dead_letters.groups, lambda groups: group in groups)
-            (letter,) = await until(lambda: listed(client, group), lambda found: len(found) == 1)
+            await answer(admin.dead_letters.groups, lambda groups: group in groups)
+            (letter,) = await answer(lambda: listed(client, group), lambda found: len(found) == 1)
             await admin.dead_letters.send_again(group, letter)
             await eventually(lambda: len(seen.messages) == 2)
             await consumer.close()

@@ -1,8 +1,9 @@
 """One visit to Apache's broker in every run of the tests; the whole suite is `make interop`."""
 
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, numbered, play
+from tests.client.cluster import QUICK, Seen, numbered, play
 from tests.conformance.clusters import running
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Later, Subscription

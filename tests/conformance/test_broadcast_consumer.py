@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, numbered, play
+from tests.client.cluster import QUICK, Seen, numbered, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Later, Subscription

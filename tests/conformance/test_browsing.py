@@ -1,9 +1,12 @@
 """Looking at what brokers hold, and handing dead letters back."""
 
+import asyncio
+
 import msgspec
 import pytest
-from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -53,19 +56,12 @@ def test_a_dead_letter_is_found_shown_and_comes_to_its_group_again(
             await eventually(lambda: len(seen.messages) == 1)
             await client.send(Message(topic=topic, body=b"good", message_id=LIVE_ID))
             await eventually(lambda: seen.bodies.count(b"good") == 1)
-            await until_found()
+            await eventually(lambda: asyncio.to_thread(look))
             # it comes again, under its id, and to nobody else
             await eventually(lambda: seen.bodies.count(b"poison") == 2)
             assert seen.messages[-1].message_id == DEAD_ID
             assert seen.messages[-1].topic == topic
             assert others.bodies.count(b"poison") == 1
-
-    async def until_found() -> None:
-        import asyncio
-
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not await asyncio.to_thread(look):
-                await asyncio.sleep(0.05)
 
     play(scene())
 

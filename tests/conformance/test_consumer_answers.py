@@ -5,8 +5,9 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, in_topic, numbered, play
+from tests.client.cluster import QUICK, Seen, in_topic, numbered, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_answers import stacks

@@ -1,22 +1,20 @@
 """The client sends and consumes: one suite over every kind of cluster, as one code serves all."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from tests.client.cluster import (
-    DEADLINE_SECONDS,
     QUICK,
     KeyOrder,
     Seen,
-    eventually,
     in_topic,
     numbered,
     play,
 )
 from tests.conformance.clusters import Cluster
+from tests.waiting import SECONDS_MAX, eventually, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome, Subscription
@@ -285,11 +283,10 @@ def test_the_synchronous_face_sends_and_consumes(cluster: Cluster, topic: str, g
         client.send(Message(topic=topic, body=b"one"))
         client.send_oneway(Message(topic=topic, body=b"two"))
         client.send_batch([Message(topic=topic, body=b"three")])
-        assert client.send_async(Message(topic=topic, body=b"four")).result(5).queue_offset >= 0
+        sending = client.send_async(Message(topic=topic, body=b"four"))
+        assert sending.result(SECONDS_MAX).queue_offset >= 0
         client.send_many([Message(topic=topic, body=b"five")])
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while len(seen) < 5 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: len(seen) == 5)
         assert sorted(seen) == [b"five", b"four", b"one", b"three", b"two"]
         assert {queue.topic for queue in consumer.queues} >= {topic}
         assert len(client.topic_route(topic).writable) == 2 * len(cluster.masters)

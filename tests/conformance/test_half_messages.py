@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Subscription

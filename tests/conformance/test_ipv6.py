@@ -4,7 +4,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription

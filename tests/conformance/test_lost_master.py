@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, Seen, eventually, eventually_is, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.conformance.clusters import Cluster, Ours
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription
@@ -106,7 +107,7 @@ def test_sends_go_on_and_nothing_acknowledged_is_lost(
                 back = cluster.start if end == "killed" else lambda _: process.resume()
                 await asyncio.to_thread(back, victim)
             late = MessageQueue(topic, victim, 0)
-            await eventually_is(lambda: is_stored(client, late, b"-1"))
+            await eventually(lambda: is_stored(client, late, b"-1"))
             await load.stop()
             expected = load.acknowledged | {-1}
             await eventually(lambda: expected <= {int(body) for body in seen.bodies})

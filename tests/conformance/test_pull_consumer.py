@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, eventually, numbered, play
+from tests.client.cluster import QUICK, numbered, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from tests.client.cluster import QUICK, KeyOrder, Seen, eventually, play
+from tests.client.cluster import QUICK, KeyOrder, Seen, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription

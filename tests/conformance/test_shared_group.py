@@ -14,15 +14,15 @@ queues of both are disjoint and complete; and while it settles
 
 import asyncio
 import itertools
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.client.cluster import QUICK, eventually
+from tests.client.cluster import QUICK
 from tests.conformance.clusters import Cluster
 from tests.conformance.java_member import Delivery, JavaMember, now_ms
+from tests.waiting import eventually
 from tests.with_java import INTEROP
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -105,10 +105,7 @@ class Sender:
 
 async def settled(is_settled: Callable[[], Awaitable[bool]]) -> None:
     """Wait for the members to agree. Apache's client looks again after as much as 20 s."""
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while not await is_settled():
-        assert time.monotonic() < deadline, is_settled.__name__
-        await asyncio.sleep(0.05)
+    await eventually(is_settled, seconds=SETTLE_SECONDS_MAX)
 
 
 def repeated(deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery]]:

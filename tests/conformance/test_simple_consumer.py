@@ -1,8 +1,9 @@
 """The simple consumer against real brokers: leases, acknowledgements, order, what comes again."""
 
 import pytest
-from tests.client.cluster import QUICK, eventually, numbered, play
+from tests.client.cluster import QUICK, numbered, play
 from tests.conformance.clusters import Cluster
+from tests.waiting import eventually
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient

@@ -68,16 +68,22 @@ class World:
 
         self.renew()
 
-    def stub(self, **values: Any) -> None:
+    def stub(self, message_id: str = "A" * 32, **values: Any) -> None:
         now = time.time()
-        stubs = SqlStubs(self.database.engine, self.database.stubs)
+        table = self.database.stubs
+        stubs = SqlStubs(self.database.engine, table)
         stub = Stub(
-            seq=0, message_id="A" * 32, topic="orders", content=b"{}", required_groups=("payments",)
+            seq=0,
+            message_id=message_id,
+            topic="orders",
+            content=b"{}",
+            required_groups=("payments",),
         )
         with self.database.engine.begin() as connection:
             stubs.write(connection, [stub], "relay", now, 5.0)
             if values:
-                connection.execute(self.database.stubs.update().values(**values))
+                it = table.c.message_id == message_id
+                connection.execute(table.update().where(it).values(**values))
 
     def log(self, **values: Any) -> None:
         row = {

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.broker_core.raw_client import RawClient
 from tests.interop.half_producer import GROUP, TOPIC
+from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import Decision, Message, ReceivedMessage, ReliableMQ
@@ -65,13 +65,6 @@ def shop(broker: Broker, postgres_url: str) -> Iterator[ReliableMQ]:
             connection.execute(text(f"CREATE TABLE {table} (id TEXT)"))
     yield mq
     mq.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def column(mq: ReliableMQ, table: str) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from tests.client.cluster import DEADLINE_SECONDS, QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
+from tests.waiting import eventually
 from tests.with_java import INTEROP, started
 
 from reliable_mq.client.administering.admin import masters
@@ -49,9 +50,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheRocketMQ]
 async def registered(apache: ApacheRocketMQ) -> None:
     """Wait until the name server knows the broker: with accounts to load that is not at once."""
     async with client_of(apache, ROOT, None) as client:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not await client.run(masters(client.name_servers)):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: client.run(masters(client.name_servers)))
 
 
 def client_of(apache: ApacheRocketMQ, who: Credentials | None, tls: TLS | None) -> AsyncClient:

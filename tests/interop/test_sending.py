@@ -11,8 +11,9 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.child_process import LoggedProcess
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.interop.java_shell import run_source, source_command
+from tests.waiting import eventually
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.client.asyncio_client import AsyncClient

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.reconcile.corpus.scene import Scene
 from tests.reconcile.judging import event, verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, message_id
+from tests.waiting import until
 
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, SendResult
@@ -118,7 +118,7 @@ def test_what_expired_while_a_cluster_was_read_is_not_lost(tmp_path: Path) -> No
         partitions = reader.partitions()
         first = broker.store / "commitlog" / f"{0:020d}"
         os.utime(first, times=(0, 0))
-        Scene.until_true(lambda: not first.exists(), "retention of the broker")
+        until(lambda: not first.exists())
 
         read = [record_events(batch, "b-1") for part in partitions for batch in reader.read(part)]
         places = [(s.message_id, "b-1", s.queue.queue_id, s.queue_offset) for s in sent]

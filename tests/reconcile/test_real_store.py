@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK, eventually, play
+from tests.client.cluster import QUICK, play
+from tests.waiting import eventually
 from tests.with_java import started
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -180,9 +181,11 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
 
 async def registered(client: AsyncClient) -> None:
     """Wait for the broker: Apache's says that it has booted some seconds before it registers."""
-    async with asyncio.timeout(60):
-        while not (await client.cluster_facts()).brokers:
-            await asyncio.sleep(0.05)
+
+    async def is_known() -> bool:
+        return bool((await client.cluster_facts()).brokers)
+
+    await eventually(is_known)
 
 
 async def halves(client: AsyncClient) -> tuple[str, SendResult]:

@@ -1,14 +1,14 @@
 """A repair beside a running application: real broker, database, relay, consumers and scheduler."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, insert, select
 from sqlalchemy.orm import Session
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.outbox.stub import StubStatus
@@ -104,10 +104,3 @@ def payments(mq: ReliableMQ) -> tuple[int, int]:
 
 def is_settled(mq: ReliableMQ) -> bool:
     return {row["status"] for row in stubs_of(mq)} == {StubStatus.CONFIRMED.value}
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)

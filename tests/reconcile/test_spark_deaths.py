@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.reconcile.cases import every_case
 from tests.reconcile.ledgers import GRACE
 from tests.reconcile.plain import PlainReconciliation
 from tests.reconcile.test_spark_reconcile import options, rows_of
+from tests.waiting import until
 
 from reliable_mq.reconcile.runs.spark_run import reconcile
 from reliable_mq.reconcile.sql_tables import run_table
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 ROOT = Path(__file__).parents[2]
 CLI = ROOT / "src" / "reliable_mq" / "cli" / "reconcile.py"
-WAIT_SECONDS_MAX = 600.0
+START_SECONDS_MAX = 300.0  # of Spark, on a machine that is busy
 # The first worker that opens a segment of the log tells its process id, and waits until the gate is
 # open; Spark's workers are forks of `pyspark.daemon`, in which this was imported.
 HOOK = """
@@ -53,13 +53,6 @@ if gate and "pyspark.daemon" in sys.orig_argv:
 """
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 class Gate:
     """Stops a reader of the log until it is opened."""
 
@@ -73,7 +66,7 @@ class Gate:
     def reader(self) -> int:
         """Wait for the worker that reads the log; return its process id."""
         told = self._folder / "reader"
-        wait_until(lambda: told.exists() and told.read_text() != "")
+        until(lambda: told.exists() and told.read_text() != "", seconds=START_SECONDS_MAX)
         return int(told.read_text())
 
     def open(self) -> None:
@@ -117,7 +110,7 @@ def test_a_run_that_is_killed_in_the_middle_has_never_been(tmp_path: Path) -> No
     reader = gate.reader()
     process.kill()
     process.communicate()
-    wait_until(lambda: not Path(f"/proc/{reader}").exists())
+    until(lambda: not Path(f"/proc/{reader}").exists())
     assert [path.name for path in ledgers.out.iterdir() if path.name[0] != "."] == [
         path.name for path in ledgers.out.glob("run-*")
     ]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 import uvloop
 from tests.broker_core.broker_world import TOPIC, send_header
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
@@ -105,12 +106,6 @@ async def serving(
             await server.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Return what lets a method raise, from its first call on until the test is over."""
@@ -158,7 +153,7 @@ def test_a_background_task_that_fails_ends_the_broker(
     async def scenario() -> None:
         async with serving(tmp_path, watch, **QUICK) as _:
             broken(owner, method, bug)
-            await until(lambda: bool(watch.causes))
+            await eventually(lambda: bool(watch.causes))
 
     asyncio.run(scenario())
     assert watch.causes == [bug]
@@ -190,7 +185,7 @@ def test_a_callback_that_fails_ends_the_broker(
             peer.put(RequestCode.SEND_MESSAGE_V2, send_header("new"), b"x")
             if method == "disconnected":
                 peer.writer.close()
-            await until(lambda: bool(watch.causes))
+            await eventually(lambda: bool(watch.causes))
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scenario())
@@ -212,7 +207,7 @@ def test_a_broken_invariant_within_a_clients_command_ends_the_broker(
         async with serving(tmp_path, watch) as (_, peer):
             monkeypatch.setitem(table.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
             peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
-            await until(lambda: bool(watch.causes))
+            await eventually(lambda: bool(watch.causes))
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(scenario())
@@ -318,7 +313,7 @@ def test_what_waits_for_configuration_files_is_answered_before_the_broker_closes
         asked = [peer.put(RequestCode.SEND_MESSAGE_V2, send_header("one"), b"x")]
         await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
         asked.append(peer.put(RequestCode.SEND_MESSAGE_V2, send_header("two"), b"x"))
-        await until(lambda: server._core.state.topics.get("two") is not None)
+        await eventually(lambda: server._core.state.topics.get("two") is not None)
         monkeypatch.setattr(server._log_writer, "drain", drain_and_open(server._log_writer.drain))
         closing = asyncio.create_task(server.close())
         answers = [await peer.answer_to(opaque) for opaque in asked]
@@ -356,9 +351,9 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
 
             monkeypatch.setattr(server, "disconnected", noted_disconnected)
             peer.writer.close()
-            await until(lambda: bool(gone))
+            await eventually(lambda: bool(gone))
             turns = len(took_ms)
-            await until(lambda: len(took_ms) > turns)
+            await eventually(lambda: len(took_ms) > turns)
 
     asyncio.run(scenario())
     assert max(took_ms) < 3_600_000 / 2

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
@@ -55,12 +56,6 @@ async def serving(
         yield echo
     finally:
         await echo.listener.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -110,12 +105,12 @@ def test_bytes_that_are_no_frame_close_their_connection_with_one_line(
             writer.write(data + b"and more, to be dropped")
 
             assert await reader.read() == b""
-            await until(lambda: len(echo.gone) == 1)
+            await eventually(lambda: len(echo.gone) == 1)
             assert await is_served(*good), "the others never notice"
             assert len(caplog.records) == 1
             assert "closed, " in caplog.text
 
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
     run(test)
 
 
@@ -128,11 +123,11 @@ def test_a_frame_that_its_peer_does_not_finish_is_told_in_one_line(
             writer.write(encode_command(request(7, body=b"x" * 100))[:-1])
             await writer.drain()
             writer.close()
-            await until(lambda: len(caplog.records) == 1)
+            await eventually(lambda: len(caplog.records) == 1)
             await asyncio.sleep(0)
             assert echo.seen == []
 
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
     run(test)
     (record,) = caplog.records
     assert "closed by the peer within a frame" in record.getMessage()
@@ -144,9 +139,9 @@ def test_a_peer_that_comes_and_goes_is_no_news(caplog: pytest.LogCaptureFixture)
             reader, writer = await connect(echo)
             assert await is_served(reader, writer)
             writer.close()
-            await until(lambda: len(echo.gone) == 1)
+            await eventually(lambda: len(echo.gone) == 1)
 
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
     run(test)
     assert caplog.records == []
 
@@ -175,7 +170,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
             client.setblocking(False)
             ask = encode_command(request(7, body=b"x" * 1024))
             sending = asyncio.create_task(loop.sock_sendall(client, ask * 400))
-            await until(lambda: len(echo.seen) > 0)
+            await eventually(lambda: len(echo.seen) > 0)
             await _is_quiet(echo)
             assert len(echo.seen) <= 32, "most requests are left alone"
 
@@ -207,20 +202,20 @@ def test_a_connection_that_is_silent_both_ways_is_closed(
             reader, writer = await connect(echo)
             writer.write(encode_command(request(7))[:-1])
             assert await reader.read() == b""
-            await until(lambda: bool(caplog.records))
+            await eventually(lambda: bool(caplog.records))
             assert [record.levelname for record in caplog.records] == ["INFO"], "one line"
             assert "silent" in caplog.text
 
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.listener")
     run(test)
 
 
 def test_answers_keep_a_connection_alive() -> None:
     async def test() -> None:
-        async with serving(idle_seconds=0.4) as echo:
+        async with serving(idle_seconds=1.0) as echo:
             reader, writer = await connect(echo)
             assert await is_served(reader, writer)
-            for _ in range(10):
+            for _ in range(12):
                 await asyncio.sleep(0.1)
                 echo.listener.send(echo.connections[0].id, [encode_command(request(40))])
             assert not echo.gone
@@ -236,7 +231,7 @@ def test_a_thousand_silent_connections_disturb_nobody() -> None:
             assert await is_served(reader, writer)
             for _, other in idle:
                 other.close()
-            await until(lambda: len(echo.gone) == 1000)
+            await eventually(lambda: len(echo.gone) == 1000)
 
     run(test)
 

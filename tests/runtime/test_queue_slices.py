@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.test_broker_server import Watch, serving, until
+from tests.runtime.test_broker_server import Watch, serving
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue, pack_unit
 from reliable_mq.broker_core.store.message_store import MessageStore
@@ -46,9 +47,9 @@ def test_queues_that_grow_while_others_are_synced_are_written_before_the_checkpo
 
     async def scenario() -> None:
         async with serving(tmp_path, watch):
-            await until(lambda: bool(stores))
+            await eventually(lambda: bool(stores))
             grow()
-            await until(lambda: len(left) >= 3)
+            await eventually(lambda: len(left) >= 3)
 
     monkeypatch.setattr(LogWriter, "run", run_and_grow)
     monkeypatch.setattr(MessageStore, "begin_checkpoint", counted)

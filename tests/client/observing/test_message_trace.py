@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.client.observing.seen import QUEUE, received, stored
+from tests.waiting import run_scene
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
@@ -229,7 +230,7 @@ def test_records_that_find_no_room_are_dropped_and_counted() -> None:
         await trace.before_close(client)
         assert (client.flows, trace.dropped) == (2, 3)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 def test_what_no_broker_takes_is_dropped_counted_and_told_of_once(
@@ -246,7 +247,7 @@ def test_what_no_broker_takes_is_dropped_counted_and_told_of_once(
                 await asyncio.sleep(0)
         await trace.before_close(client)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
     (record,) = caplog.records
     assert "message traces were not sent, 1 are lost so far: nobody knows" in record.message
 
@@ -263,7 +264,7 @@ def test_a_close_that_takes_too_long_drops_what_is_left() -> None:
         while trace.dropped < 1:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 def test_no_trace_is_traced() -> None:
@@ -280,7 +281,7 @@ def test_no_trace_is_traced() -> None:
         await trace.before_close(client)
         assert client.flows == 0
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    run_scene(scene())
 
 
 @pytest.mark.parametrize("name", ["batch_count", "wait_seconds", "held_count_max"])

@@ -11,8 +11,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.client.cluster import QUICK, Seen, eventually, play
+from tests.client.cluster import QUICK, Seen, play
 from tests.client.observing.seen import Noted, broker_here
+from tests.waiting import eventually
 
 from reliable_mq import (
     AsyncClient,

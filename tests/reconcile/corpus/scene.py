@@ -7,9 +7,8 @@ every message what a reconciliation has to find, and knows no rule by which one 
 import itertools
 import os
 import signal
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import bindparam, create_engine, func, select, text
 from tests.broker_core.raw_client import RawClient
 from tests.reconcile.corpus.application import LOYALTY, NAME, PAYMENTS, TABLES, TOPIC, Order, shop
+from tests.waiting import until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_by_hand import ByHand
@@ -42,8 +42,6 @@ BEFORE_TELLING = "broker: before SEND_MESSAGE_V2"
 """Crash points: the broker has acknowledged, and the stub is not told; the effect is committed, and
 its notice to the stub's database is the first thing that is sent."""
 MESSAGE_SIZE_MAX = 16 * 1024
-DEADLINE_SECONDS = 60.0
-LOOK_SECONDS = 0.02
 SEND_AT_ONCE = 500
 BROKER = {
     "maxMessageSize": str(MESSAGE_SIZE_MAX),
@@ -113,7 +111,7 @@ class Scene:
         crashing = ("reliable_mq.testing.crash_points", *module)
         process = self._process(name, *crashing, **place, crash_at=point)
         process.start()
-        self.until_true(lambda: not process.is_running, f"{name} dies {point}")
+        until(lambda: not process.is_running, lambda: f"{name} does not die {point}")
         assert process.exit_code == -signal.SIGKILL, process.log_tail()
 
     def __exit__(self, *_: object) -> None:
@@ -143,15 +141,7 @@ class Scene:
 
     def until(self, statement: str, wanted: int, **values: Any) -> None:
         """Return when a count has come to `wanted`."""
-        self.until_true(lambda: self.rows(statement, **values)[0][0] == wanted, statement)
-
-    @staticmethod
-    def until_true(condition: Callable[[], bool], what: str) -> None:
-        """Return when a condition holds; AssertionError after a minute."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"it did not happen in time: {what}"
-            time.sleep(LOOK_SECONDS)
+        until(lambda: self.rows(statement, **values)[0][0] == wanted, lambda: statement)
 
     def expect(self, ids: Sequence[str], **verdicts: str) -> None:
         """Note the verdicts of messages, by group; `nobody` stands for no group."""
@@ -235,7 +225,7 @@ class Scene:
             queues = fastjson.loads(answer.body)["offsetTable"].values()
             return bool(sum(each["maxOffset"] for each in queues) >= count)
 
-        self.until_true(are_there, f"{count} dead letters of {group}")
+        until(are_there, lambda: f"not {count} dead letters of {group}")
 
     def wait_until_committed(self, group: str) -> None:
         """Return when the group's offsets are committed up to the ends of its queues."""
@@ -248,7 +238,7 @@ class Scene:
             queues = fastjson.loads(answer.body)["offsetTable"].values()
             return all(each["consumerOffset"] == each["brokerOffset"] for each in queues)
 
-        self.until_true(are_at_the_end, f"{group} has committed all offsets")
+        until(are_at_the_end, lambda: f"{group} has not committed all offsets")
 
     def send_aside(
         self, topic: str, bodies: Sequence[bytes], message_id: str = ""
@@ -274,7 +264,7 @@ class Scene:
         """Let the broker find that the time of its oldest messages is over, and remove them."""
         first = self.broker.store / "commitlog" / f"{0:020d}"
         os.utime(first, times=(0, 0))
-        self.until_true(lambda: not first.exists(), "retention of the broker")
+        until(lambda: not first.exists())
 
     def begin_half(self, body: bytes) -> str:
         """Send a half of a producer that dies before its transaction commits."""
@@ -342,7 +332,7 @@ class Scene:
             with mq.database.engine.connect() as connection:
                 return connection.execute(wanted).scalar_one() == len(ids)
 
-        self.until_true(is_consumed, "consumed in the other database")
+        until(is_consumed)
         mq.close()
 
 

@@ -17,6 +17,7 @@ from tests.reconcile.corpus.application import (
     TOPIC,
 )
 from tests.reconcile.corpus.scene import LOYALTY, PAYMENTS, Expected, Scene
+from tests.waiting import until
 
 JUDGED_AFTER = timedelta(minutes=1)
 
@@ -66,7 +67,7 @@ def make_corpus(
         _what_nobody_has_read(scene, *ghosts)
         _what_was_never_sent(scene)
         before = _now()
-        scene.until_true(lambda: _now() > before + timedelta(milliseconds=5), "the clock goes on")
+        until(lambda: _now() > before + timedelta(milliseconds=5))
         scene.place(2, "young", both("in flight"))
         change_rows(scene)
     # The judgement is a minute later: no lease is running, no file is being written.
