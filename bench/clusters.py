@@ -18,8 +18,8 @@ from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
 from bench.child_process import LoggedProcess
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.reliable_mq_name_server import ReliableMQNameServer
-from reliable_mq.client.administering.admin import masters
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.connecting.routes import masters
 from reliable_mq.errors import ReliableMQError
 
 WHOLE_SECONDS_MAX = 60.0

@@ -3,7 +3,9 @@
 import pytest
 from tests.client.script import NAME_SERVER, World, in_turn, route_body, route_table, says
 
-from reliable_mq.client.administering.admin import consumer_progress, create_topic
+from reliable_mq.client.administering.asking import Cluster
+from reliable_mq.client.administering.progress import come_in
+from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
@@ -21,9 +23,12 @@ CLUSTER = (
 )
 
 
+def cluster() -> Cluster:
+    return Cluster(NameServers((NAME_SERVER,), 3.0), route_table(), SETTINGS)
+
+
 def create(world: World, topic: str = "t", queues: int = 4) -> None:
-    servers = NameServers((NAME_SERVER,), 3.0)
-    world.play(create_topic(servers, route_table(), SETTINGS, topic, queues))
+    world.play(give_queues(cluster(), topic, queues))
 
 
 def two_brokers() -> World:
@@ -102,7 +107,7 @@ def test_progress_is_the_committed_and_the_maximum_offset_of_each_queue() -> Non
             RequestCode.GET_MAX_OFFSET: says(ext={"offset": "9"}),
         }
     )
-    assert world.play(consumer_progress(route_table(), SETTINGS, "g", "t")) == {
+    assert world.play(come_in(cluster(), "g", "t")) == {
         MessageQueue("t", "a", 0): (5, 9),
         MessageQueue("t", "a", 1): (-1, 9),
     }
@@ -117,4 +122,4 @@ def test_progress_that_a_broker_does_not_tell_is_an_error_and_no_number() -> Non
         }
     )
     with pytest.raises(RemoteError, match="on fire"):
-        world.play(consumer_progress(route_table(), SETTINGS, "g", "t"))
+        world.play(come_in(cluster(), "g", "t"))

@@ -10,8 +10,8 @@ from tests.client.cluster import QUICK, Seen, play
 from tests.waiting import eventually
 from tests.with_java import INTEROP, started
 
-from reliable_mq.client.administering.admin import masters
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.connecting.routes import masters
 from reliable_mq.client.connecting.security import TLS, Credentials
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.errors import NotPermitted, RemoteError

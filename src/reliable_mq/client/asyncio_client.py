@@ -8,9 +8,10 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, Self
 
-from reliable_mq.client.administering import admin
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
+from reliable_mq.client.administering.progress import come_in
+from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.asyncio_daemon import attempt
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
@@ -212,9 +213,7 @@ class AsyncClient(AsyncSending):
             NoRoute: when no broker is known, or the name servers do not hear of the topic in time.
             RemoteError, Unavailable: when a broker refuses or is away; others may have it.
         """
-        topic = self.namespace.whole(topic)
-        flow = admin.create_topic(self._name_servers, self._routes, self.settings, topic, queues)
-        await self.run(flow)
+        await self.run(give_queues(self.admin.cluster, self.namespace.whole(topic), queues))
 
     async def consumer_progress(
         self, group: str, topic: str
@@ -228,9 +227,7 @@ class AsyncClient(AsyncSending):
             RemoteError, Unavailable: when a broker does not tell.
         """
         names = self.namespace
-        flow = admin.consumer_progress(
-            self._routes, self.settings, names.whole(group), names.whole(topic)
-        )
+        flow = come_in(self.admin.cluster, names.whole(group), names.whole(topic))
         return names.by_own_queue(await self.run(flow))
 
     async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:

@@ -34,7 +34,8 @@ class AsyncAdmin:
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        cluster = Cluster(engine.name_servers, engine.routes, engine.settings)
+        #: whom it asks
+        self.cluster = cluster = Cluster(engine.name_servers, engine.routes, engine.settings)
         #: which there are, how full; made, changed, deleted
         self.topics = AsyncTopics(engine, cluster)
         #: consumer groups and their members; producers

@@ -17,12 +17,18 @@ from reliable_mq.client.administering.asking import (
     decoded,
     merged,
     queue_of,
+    reply_of,
 )
 from reliable_mq.client.administering.groups import settings
-from reliable_mq.client.flow import Flow
+from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.flow import Call, Flow, call_all
+from reliable_mq.errors import NoRoute
 from reliable_mq.message import MessageQueue
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
+from reliable_mq.wire.headers import ConsumerOffsetHeader, QueueHeader
+
+NO_COMMITTED_OFFSET = -1
 
 
 class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +123,44 @@ def offsets_in(
         for name, part in told.value.items()
     }
     return Told(queues, told.failures)
+
+
+def come_in(cluster: Cluster, group: str, topic: str) -> Flow[dict[MessageQueue, tuple[int, int]]]:
+    """Return (committed offset, maximum offset) of a group in each readable queue of a topic.
+
+    A group that has committed nothing in a queue has the committed offset -1.
+
+    Raises:
+        NoRoute: when the name servers do not know the topic.
+        RemoteError, Unavailable: when a broker does not tell.
+    """
+    route = yield from cluster.routes.of(topic)
+    calls: list[Call] = []
+    for queue in route.readable:
+        address = route.brokers[queue.broker_name].to_read_from(0)
+        if address is None:
+            raise NoRoute(f"no broker of {queue} is known")
+        committed = ConsumerOffsetHeader(
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+        )
+        maximum = QueueHeader(topic=topic, queue_id=queue.queue_id)
+        for code, ext in (
+            (RequestCode.QUERY_CONSUMER_OFFSET, committed.to_ext()),
+            (RequestCode.GET_MAX_OFFSET, maximum.to_ext()),
+        ):
+            calls.append(Call(address, request(code, ext), cluster.settings.request_timeout))
+    answers = yield from call_all(calls)
+    return {
+        queue: (_committed(reply_of(answers[2 * at])), offset_in(reply_of(answers[2 * at + 1])))
+        for at, queue in enumerate(route.readable)
+    }
+
+
+def _committed(reply: Command) -> int:
+    return NO_COMMITTED_OFFSET if reply.code == ResponseCode.QUERY_NOT_FOUND else offset_in(reply)
 
 
 def read_progress(reply: Command) -> GroupProgress:

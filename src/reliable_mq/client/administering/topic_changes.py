@@ -28,7 +28,7 @@ from reliable_mq.client.administering.topic_settings import (
 from reliable_mq.client.administering.topics import route, settings_at
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, succeeded
-from reliable_mq.errors import NoRoute, NotFound, ReliableMQError, UsageError
+from reliable_mq.errors import ConfigurationError, NoRoute, NotFound, ReliableMQError, UsageError
 from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -104,6 +104,28 @@ def update(
         if wanted != has:
             commands[name] = to_put(topic, wanted, has.attributes)
     return (yield from _put(cluster, brokers, topic, commands, known, dry_run=dry_run))
+
+
+def give_queues(cluster: Cluster, topic: str, queues: int) -> Flow[None]:
+    """Make a topic at the master of every broker, or give it so many queues there.
+
+    Returns when the name servers tell of all of them, so that the next send uses them.
+
+    Raises:
+        ConfigurationError: when the name is illegal, or the number of queues.
+        NoRoute: when the name servers know no broker, or do not hear of the topic in time.
+        RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
+    """
+    check_name("topic", topic, TOPIC_LENGTH_MAX)
+    if not isinstance(queues, int) or queues < 1:
+        raise ConfigurationError(f"{queues!r} is no number of queues: give 1 or more")
+    put = to_put(topic, TopicSettings(read_queues=queues, write_queues=queues), {})
+    brokers = yield from all_brokers(cluster)
+    brokers = {name: broker for name, broker in brokers.items() if broker.master}
+    told = yield from ask_all(cluster, brokers, put, nothing, masters_only=True)
+    if told.failures:
+        raise first_failure(told.failures)
+    yield from _await_route(cluster, topic, dict.fromkeys(brokers, put))
 
 
 def _put(

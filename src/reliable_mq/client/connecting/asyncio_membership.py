@@ -9,11 +9,10 @@ import logging
 from collections.abc import Collection
 from typing import Protocol, TypeVar
 
-from reliable_mq.client.administering.admin import masters
 from reliable_mq.client.connecting.heartbeats import Heartbeats
 from reliable_mq.client.connecting.membership import Member, unregister_calls
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.connecting.routes import RouteTable
+from reliable_mq.client.connecting.routes import RouteTable, masters
 from reliable_mq.client.consuming.offsets import read_reset
 from reliable_mq.client.flow import Call, Flow, call_all
 from reliable_mq.client.settings import ClientSettings

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.flow import Flow, now, once
+from reliable_mq.client.flow import Flow, now, once, succeeded
 from reliable_mq.errors import NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
@@ -256,6 +256,16 @@ class RouteTable:
             if queue.queue_id < self._new_topic_queues
         )
         return Route(topic, queues, (), template.brokers)
+
+
+def masters(name_servers: NameServers) -> Flow[list[str]]:
+    """Return the addresses of all masters that the name servers know.
+
+    Raises:
+        RemoteError, Unavailable: when none tells.
+    """
+    reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return [broker.master for broker in decode_cluster(succeeded(reply).body) if broker.master]
 
 
 def decode_cluster(body: bytes) -> list[Broker]:
