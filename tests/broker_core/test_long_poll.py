@@ -197,11 +197,9 @@ def test_pulls_fall_due_in_the_order_of_their_deadlines() -> None:
     for number, deadline_ms in enumerate((30, 10, 20)):
         pulls.hold(waiting(number, deadline_ms))
 
-    assert pulls.next_deadline_ms() == 10
     assert [pull.deadline_ms for pull in pulls.due(20)] == [10, 20]
-    assert pulls.next_deadline_ms() == 30
     pulls.forget(0)
-    assert pulls.next_deadline_ms() is None
+    assert pulls.due(30) == []
 
 
 def test_a_pull_of_several_tags_is_answered_once() -> None:

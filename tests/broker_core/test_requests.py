@@ -6,7 +6,7 @@ import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, pull_header, send_header
 from tests.broker_core.probes.script import SCRIPT
 
-from reliable_mq.broker_core.requests import table
+from reliable_mq.broker_core.requests import handlers
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
@@ -73,7 +73,7 @@ def test_a_bug_takes_nobody_with_it(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setitem(table.HANDLERS, Ask.GET_MAX_OFFSET, broken)
+    monkeypatch.setitem(handlers.HANDLERS, Ask.GET_MAX_OFFSET, broken)
 
     with caplog.at_level(logging.ERROR):
         answer = world.ask(Ask.GET_MAX_OFFSET, {})
@@ -89,7 +89,7 @@ def test_a_broken_promise_of_the_store_is_not_answered_away(
     def broken(*_: object) -> None:
         raise InvariantBroken("S1")
 
-    monkeypatch.setitem(table.HANDLERS, Ask.GET_MAX_OFFSET, broken)
+    monkeypatch.setitem(handlers.HANDLERS, Ask.GET_MAX_OFFSET, broken)
 
     with pytest.raises(InvariantBroken):
         world.ask(Ask.GET_MAX_OFFSET, {})

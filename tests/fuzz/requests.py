@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 from tests.fuzz.mutations import mutated, mutated_fields, mutated_json, odd_text
 
-from reliable_mq.broker_core.requests.table import HANDLERS
+from reliable_mq.broker_core.requests.handlers import HANDLERS
 from reliable_mq.errors import FrameError
 from reliable_mq.wire import fastjson, headers
 from reliable_mq.wire.batch_body import BatchItem, encode_batch

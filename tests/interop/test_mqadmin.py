@@ -14,7 +14,7 @@ from tests.interop.asked_by import AT_BROKER, AT_NAME_SERVER
 from tests.interop.steps import FILES, SCRIPT, Step
 from tests.with_java import INTEROP, Broker, started
 
-from reliable_mq.broker_core.requests.table import HANDLERS
+from reliable_mq.broker_core.requests.handlers import HANDLERS
 
 SETTLE_SECONDS = 60.0
 SAME_NAME = {"brokerName": "same"}

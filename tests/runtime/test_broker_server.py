@@ -18,7 +18,7 @@ from tests.waiting import eventually
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
 from reliable_mq.broker_core.housekeeping import Housekeeping
-from reliable_mq.broker_core.requests import table
+from reliable_mq.broker_core.requests import handlers
 from reliable_mq.broker_core.state import BrokerState, Connection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
@@ -205,7 +205,7 @@ def test_a_broken_invariant_within_a_clients_command_ends_the_broker(
 
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (_, peer):
-            monkeypatch.setitem(table.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
+            monkeypatch.setitem(handlers.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
             peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
             await eventually(lambda: bool(watch.causes))
 
@@ -225,7 +225,7 @@ def test_whatever_else_goes_wrong_within_a_clients_command_is_answered_to_that_c
 
     async def scenario() -> None:
         async with serving(tmp_path, watch) as (_, peer):
-            monkeypatch.setitem(table.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
+            monkeypatch.setitem(handlers.HANDLERS, RequestCode.GET_MAX_OFFSET, fail)
             monkeypatch.setattr(ClientCalls, "answer", fail)
             peer.writer.write(encode_command(Command(code=0, flag=1, opaque=7)))
             asked = peer.put(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})

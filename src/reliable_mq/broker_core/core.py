@@ -21,8 +21,8 @@ from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
+from reliable_mq.broker_core.requests.handlers import answer_to
 from reliable_mq.broker_core.requests.pull import answer_waiting
-from reliable_mq.broker_core.requests.table import answer_to
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room

@@ -106,12 +106,6 @@ class WaitingPulls:
                 due.append(self._remove(number))
         return due
 
-    def next_deadline_ms(self) -> int | None:
-        """Return when `due` will have something, or None."""
-        while self._deadlines and self._deadlines[0][1] not in self._waiting:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
-
     def forget(self, connection: int) -> None:
         """Drop the pulls of a connection that closed."""
         for number in list(self._by_connection.get(connection, ())):

@@ -7,8 +7,8 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.reset
 from reliable_mq.broker_core.clients import ConsumerGroup, Member
 from reliable_mq.broker_core.requests.offsets import offset_at_time
 from reliable_mq.broker_core.requests.pull import answer_waiting
+from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
 from reliable_mq.broker_core.requests.refusal import Refused
-from reliable_mq.broker_core.requests.stats import QueueKey, queue_key
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode

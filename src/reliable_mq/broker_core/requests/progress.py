@@ -1,4 +1,4 @@
-"""How far the groups of a whole broker have come, and what single queues hold.
+"""How far groups have come, one of them or all of the broker, and what single queues hold.
 
 Source: Apache RocketMQ `AdminBrokerProcessor`.
 """
@@ -6,8 +6,8 @@ Source: Apache RocketMQ `AdminBrokerProcessor`.
 import msgspec
 
 from reliable_mq.broker_core.requests.offsets import store_time_ms
-from reliable_mq.broker_core.requests.refusal import Refused
-from reliable_mq.broker_core.requests.stats import QueueKey, queue_key, tps_in_minute
+from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key, tps_in_minute
+from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.statistics import GROUP_GET_NUMS
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
@@ -18,6 +18,43 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import ConsumeQueueHeader
 
 _UNITS_MAX = 4_096  # of one answer; Apache gives as many as were asked for
+
+
+def get_consume_stats(state: BrokerState, request: Request) -> Command:
+    """GET_CONSUME_STATS: how far a group has come in its topics."""
+    ext = request.command.ext_fields
+    group = ext.get("consumerGroup", "")
+    table: dict[QueueKey, dict[str, int]] = {}
+    tps = 0.0
+    for name in _topics_asked(state, group, ext.get("topicList", ""), ext.get("topic", "")):
+        topic = state.topics.get(name)
+        count = topic.read_queue_nums if topic else 0
+        refuse_above(len(table) + count, QUEUES_ASKED_MAX, "queues")
+        for queue_id in range(count):
+            queue = state.store.queue(name, queue_id)
+            consumed = state.offsets.get(group, name, queue_id) or 0
+            is_kept = queue is not None and queue.first < consumed <= queue.end
+            table[queue_key(state, name, queue_id)] = {
+                "brokerOffset": queue.end if queue else 0,
+                "consumerOffset": consumed,
+                "lastTimestamp": store_time_ms(state, queue, consumed - 1)
+                if queue is not None and is_kept
+                else 0,
+                "pullOffset": max(consumed, state.offsets.pulled(group, name, queue_id)),
+            }
+        tps += tps_in_minute(state, GROUP_GET_NUMS, f"{name}@{group}", request.now_ms)
+    return reply(request.command, body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))
+
+
+def _topics_asked(state: BrokerState, group: str, listed: str, single: str) -> list[str]:
+    """Return the topics to look at: those listed, or those that the group subscribes to."""
+    if listed:
+        return [name for name in listed.split(";") if name]
+    names = [single] if single.strip() else state.offsets.topics_of(group)
+    members = state.clients.consumer_group(group)
+    if members is None or not members.subscriptions:
+        return names
+    return [name for name in names if name in members.subscriptions]
 
 
 def get_broker_consume_stats(state: BrokerState, request: Request) -> Command:
