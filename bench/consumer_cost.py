@@ -20,7 +20,7 @@ import uvloop
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from reliable_mq.client.administering.topic_settings import TopicChange
     from reliable_mq.client.asyncio_client import AsyncClient
     from reliable_mq.client.connecting.security import TLS, Credentials
-    from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
-    from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+    from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer
+    from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
     from reliable_mq.client.consuming.subscription import Consumed, Dead, Later, Sql, Subscription
-    from reliable_mq.client.consuming.thread_pulling import PullConsumer
-    from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
+    from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
+    from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
     from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
     from reliable_mq.client.observing.logged import LoggingMiddleware
     from reliable_mq.client.observing.middleware import Delivery, Ending, Middleware, Sending, Skip
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncClient": "reliable_mq.client.asyncio_client",
-    "AsyncPullConsumer": "reliable_mq.client.consuming.asyncio_pulling",
-    "AsyncSimpleConsumer": "reliable_mq.client.consuming.asyncio_sharing",
+    "AsyncPullConsumer": "reliable_mq.client.consuming.asyncio_pull_consumer",
+    "AsyncSimpleConsumer": "reliable_mq.client.consuming.asyncio_simple_consumer",
     "AsyncTransaction": "reliable_mq.outbox.sql_transaction",
     "Client": "reliable_mq.client.thread_client",
     "ClientSettings": "reliable_mq.client.settings",
@@ -68,14 +68,14 @@ _HOMES = {
     "Middleware": "reliable_mq.client.observing.middleware",
     "OpenTelemetryMiddleware": "reliable_mq.client.observing.open_telemetry",
     "PrometheusMiddleware": "reliable_mq.client.observing.prometheus",
-    "PullConsumer": "reliable_mq.client.consuming.thread_pulling",
+    "PullConsumer": "reliable_mq.client.consuming.thread_pull_consumer",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
     "Retry": "reliable_mq.app.consumer",
     "SendResult": "reliable_mq.message",
     "Sending": "reliable_mq.client.observing.middleware",
-    "SimpleConsumer": "reliable_mq.client.consuming.thread_sharing",
+    "SimpleConsumer": "reliable_mq.client.consuming.thread_simple_consumer",
     "Skip": "reliable_mq.client.observing.middleware",
     "Sql": "reliable_mq.client.consuming.subscription",
     "Subscription": "reliable_mq.client.consuming.subscription",

@@ -11,7 +11,7 @@ import uvloop
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.waiting import SCENE_SECONDS_MAX
 
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult

@@ -9,7 +9,7 @@ from tests.client.script import Answer, World, group_of, says
 from tests.waiting import run_scene
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.received import received
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription

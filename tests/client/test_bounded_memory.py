@@ -7,7 +7,7 @@ from tests.client.script import group_of
 from tests.client.scripted_consumer import ScriptedClient, found, play, world_with
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings

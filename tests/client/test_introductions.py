@@ -8,7 +8,7 @@ from tests.client.scripted_consumer import QUICK, ScriptedClient, consumed, memb
 
 from reliable_mq.client.connecting.asyncio_membership import AsyncMembership
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call, Flow
 from reliable_mq.client.settings import ClientSettings

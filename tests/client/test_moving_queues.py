@@ -16,7 +16,7 @@ from tests.client.scripted_consumer import (
 from tests.client.test_assignment import LOCK, started, world_and_group
 
 from reliable_mq.client.consuming.assignment import keep_ready, rebalance
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.flow import Call

@@ -11,7 +11,7 @@ from tests.client.scripted_consumer import QUICK, ScriptedClient, grant_all, pla
 from tests.client.test_assignment import COMMITTED, LOCK, received, started
 
 from reliable_mq.client.consuming.assignment import keep_ready
-from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.offsets import commit, commit_at_last
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription

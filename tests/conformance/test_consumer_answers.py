@@ -11,7 +11,7 @@ from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_answers import stacks
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import Dead, Later, Outcome, Subscription
 from reliable_mq.client.flow import call
 from reliable_mq.message import Message, ReceivedMessage

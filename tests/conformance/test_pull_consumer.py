@@ -12,7 +12,7 @@ from tests.conformance.clusters import Cluster
 from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer
+from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import NoRoute, UsageError

@@ -26,7 +26,7 @@ from tests.waiting import eventually
 from tests.with_java import INTEROP
 
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.message import Message, ReceivedMessage
 

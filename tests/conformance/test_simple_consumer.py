@@ -7,7 +7,7 @@ from tests.waiting import eventually
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.settling import DEAD_LETTER_REASON
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.thread_client import Client

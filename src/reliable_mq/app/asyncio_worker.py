@@ -12,7 +12,7 @@ from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.settings import Settings

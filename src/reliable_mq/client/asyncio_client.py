@@ -17,9 +17,9 @@ from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.asyncio_pulling import AsyncPullConsumer, PullOptions
-from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.file_offsets import FileOffsets
 from reliable_mq.client.consuming.filters import check_filters

@@ -7,12 +7,12 @@ from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import QueueLag
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads
-from reliable_mq.client.consuming.thread_pulling import PullConsumer
-from reliable_mq.client.consuming.thread_sharing import SimpleConsumer
+from reliable_mq.client.consuming.thread_pull_consumer import PullConsumer
+from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.thread_sending import ThreadSending
 from reliable_mq.client.sending.transaction import CheckBack, Half

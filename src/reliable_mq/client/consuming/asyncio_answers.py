@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from reliable_mq.client.connecting.name_servers import NameServers
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.running_info import directly_consumed, running_info
 from reliable_mq.client.consuming.subscription import Outcome

@@ -21,7 +21,7 @@ from tests.client.scripted_consumer import (
     world_with,
 )
 
-from reliable_mq.client.consuming.asyncio_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.consuming.thread_handling import AnyHandler

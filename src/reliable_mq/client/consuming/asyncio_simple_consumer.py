@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
-from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.leases import Lease, Leases

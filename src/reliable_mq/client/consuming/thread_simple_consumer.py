@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from reliable_mq.client.consuming.asyncio_sharing import (
+from reliable_mq.client.consuming.asyncio_simple_consumer import (
     HANDLING_SECONDS,
     RECEIVE_COUNT,
     RECEIVE_SECONDS,

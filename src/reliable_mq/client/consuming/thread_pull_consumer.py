@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from reliable_mq.client.consuming.asyncio_pulling import (
+from reliable_mq.client.consuming.asyncio_pull_consumer import (
     POLL_COUNT,
     POLL_SECONDS,
     AsyncPullConsumer,

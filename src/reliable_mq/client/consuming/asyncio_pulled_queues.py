@@ -1,6 +1,6 @@
 """The queues of one pull consumer: a member of its group, fed by a reader, emptied by polls.
 
-Receives what the application wants (`asyncio_pulling` has the verbs); hands on messages and
+Receives what the application wants (`asyncio_pull_consumer` has the verbs); hands on messages and
 commits. What a poll returns and what counts as handled is decided by `Positions`.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
-from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import first_offset

@@ -1,8 +1,8 @@
 """Which queues a member reads, and one task for each that pulls.
 
-What happens with the messages is the owner's: `asyncio_consumer` hands them to a handler,
-`asyncio_pulled` and `asyncio_sharing` to whoever asks for them. Which queues there are, and what is
-asked of brokers, is decided by the flows and by `ConsumerGroup`; here is when.
+What happens with the messages is the owner's: `asyncio_push_consumer` hands them to a handler,
+`asyncio_pulled_queues` and `asyncio_simple_consumer` to whoever asks for them. Which queues there
+are, and what is asked of brokers, is decided by the flows and by `ConsumerGroup`; here is when.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The push consumer on asyncio: its queues are `asyncio_reading`'s, what was pulled is the hands'.
+"""The push consumer on asyncio: queues are `asyncio_queue_reader`'s, messages are the hands'.
 
 What is committed is decided by the flows; here is when. `asyncio_hands` calls the handler.
 """
@@ -11,7 +11,7 @@ from reliable_mq.client.asyncio_daemon import repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
 from reliable_mq.client.consuming.asyncio_hands import AsyncHands
-from reliable_mq.client.consuming.asyncio_reading import FlowRunner, QueueReader
+from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import commit

@@ -11,7 +11,7 @@ import msgspec
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
-from reliable_mq.client.consuming.asyncio_pulled import PolledClient, PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_pulled_queues import PolledClient, PulledQueues, Told
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.filters import check_filters
 from reliable_mq.client.consuming.queue_offsets import Place, committed_offsets, offsets_at

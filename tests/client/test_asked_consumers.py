@@ -18,8 +18,8 @@ from tests.client.scripted_consumer import (
 )
 from tests.waiting import eventually
 
-from reliable_mq.client.consuming.asyncio_pulled import PulledQueues, Told
-from reliable_mq.client.consuming.asyncio_sharing import AsyncSimpleConsumer
+from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.settings import ClientSettings
@@ -197,7 +197,7 @@ def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
         simple.group.settings = msgspec.structs.replace(QUICK, settle_retry_seconds=0.01)
         simple.start()
         (message,) = await simple.receive(timeout=5.0)
-        monkeypatch.setattr("reliable_mq.client.consuming.asyncio_sharing.settle", broken)
+        monkeypatch.setattr("reliable_mq.client.consuming.asyncio_simple_consumer.settle", broken)
         with caplog.at_level(logging.ERROR):
             await simple.retry(message)
         assert "was not settled" in caplog.text
