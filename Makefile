@@ -18,8 +18,9 @@ SEEDS  ?= 100
 # make fuzz MINUTES=60, or CASE=broker:17 to replay one; make chaos MINUTES=120 SEED=17 RECONCILE=30
 MINUTES ?= 1
 RECONCILE ?=
-# A worker that died ends the run: pytest-xdist may wait for ever for what replaces it.
-PYTEST ?= -n 2 --dist loadscope --max-worker-restart=0
+# Three processes for two cores, as many tests wait; tests/work_order.py tells what each gets. One
+# that died ends the run: pytest-xdist may wait for ever for what replaces it.
+PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test interop wheel check format bench sim fuzz crash chaos walk clean

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pymysql
@@ -20,6 +21,9 @@ from reliable_mq.app import sql_database
 from reliable_mq.sql_schema import create_and_note
 from reliable_mq.testing.local_mysql import LocalMySQL, find_mysqld
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
+
+if TYPE_CHECKING:
+    from tests.work_order import LongestFirst
 
 _database_numbers = itertools.count(1)
 _names = itertools.count(1)
@@ -155,6 +159,16 @@ ON_MYSQL_TOO = frozenset(
 )
 """The modules whose tests of databases run on MySQL or MariaDB, too, where one is installed. With
 the variable `TEST_ALL_ON_MYSQL` all do, which takes a quarter of an hour."""
+
+
+@pytest.hookimpl(optionalhook=True)  # where xdist is installed
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LongestFirst | None":
+    """Spread modules as `tests.work_order` tells, where they are spread by modules."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from tests.work_order import LongestFirst
+
+    return LongestFirst(config, log)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -36,9 +36,10 @@ clients: list[Client] = []
 
 @worker_process_init.connect
 def start(**_: Any) -> None:
-    """Make the worker's own client."""
+    """Make the worker's own client, and say so."""
     clients.append(Client(BROKER, settings=SETTINGS))
     clients[0].start()
+    print("a worker has begun")  # Celery logs it
 
 
 @worker_process_shutdown.connect

@@ -111,6 +111,9 @@ def test_workers_of_celery_send_by_clients_of_their_own(tmp_path: Path) -> None:
             assert len(refusals) == 2, "two workers, one after the other"
             assert all(body.startswith(words.encode()) for body in refusals)
             assert goes_on(servers), "the workers took nothing of the parent's with them"
+            # billiard tells those workers to end that are in its list when it closes: one that it
+            # is just making, in the place of one that ended, hears nothing and is waited for.
+            until(lambda: celery.output().count("a worker has begun") == 3, celery.output)
             celery.stop()
         finally:
             celery.kill()
