@@ -13,6 +13,7 @@ from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster
 from reliable_mq.client.administering.progress import come_in
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
@@ -116,6 +117,7 @@ class AsyncClient(AsyncSending):
             self._is_closed = True
             await links.close()
 
+    @checked(but=("handler",))
     async def consume(self, subscription: Subscription, handler: AnyHandler) -> AsyncPushConsumer:
         """Begin to read for a consumer group and return the running consumer.
 
@@ -147,6 +149,7 @@ class AsyncClient(AsyncSending):
         await consumer.start()
         return consumer
 
+    @checked()
     async def simple_consumer(self, subscription: Subscription) -> AsyncSimpleConsumer:
         """Begin to read for a consumer group whose messages are received and acknowledged singly.
 
@@ -167,6 +170,7 @@ class AsyncClient(AsyncSending):
         consumer.start()
         return consumer
 
+    @checked()
     def pull_consumer(
         self,
         group: str,
@@ -199,6 +203,7 @@ class AsyncClient(AsyncSending):
         self._readers.add(consumer)
         return consumer
 
+    @checked(but=("queues",))
     async def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic at the master of every broker, or give it so many queues.
 
@@ -215,6 +220,7 @@ class AsyncClient(AsyncSending):
         """
         await self.run(give_queues(self.admin.cluster, self.namespace.whole(topic), queues))
 
+    @checked()
     async def consumer_progress(
         self, group: str, topic: str
     ) -> dict[MessageQueue, tuple[int, int]]:
@@ -230,10 +236,12 @@ class AsyncClient(AsyncSending):
         flow = come_in(self.admin.cluster, names.whole(group), names.whole(topic))
         return names.by_own_queue(await self.run(flow))
 
+    @checked()
     async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
         """Return what name servers and brokers say of themselves; see `cluster_facts`."""
         return await self.run(cluster_facts(self._name_servers, self.settings, groups))
 
+    @checked()
     async def topic_route(self, topic: str) -> Route:
         """Return where `topic` is, asked from the name servers now.
 

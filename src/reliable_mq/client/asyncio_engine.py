@@ -24,7 +24,14 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.connecting.signature import sign
 from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ForkedClient, ReliableMQError, RequestTimeout, UsageError, closed
+from reliable_mq.errors import (
+    ConfigurationError,
+    ForkedClient,
+    ReliableMQError,
+    RequestTimeout,
+    UsageError,
+    closed,
+)
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Links, OnRequest
@@ -47,10 +54,13 @@ class AsyncEngine:
         settings: time-outs, limits and intervals.
 
     Raises:
-        ConfigurationError: when `name_servers` does not read, or a file of `tls`.
+        ConfigurationError: when `name_servers` does not read, or a file of `tls`; or when
+            `settings` are none.
     """
 
     def __init__(self, name_servers: str, settings: ClientSettings) -> None:
+        if not isinstance(settings, ClientSettings):
+            raise ConfigurationError(f"settings is {settings!r:.100}: give ClientSettings(…)")
         #: how topics and groups are called here, and by brokers
         self.namespace = Namespace(settings.namespace)
         settings = msgspec.structs.replace(

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
+from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.routes import Route
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
@@ -143,12 +144,16 @@ class Client(ThreadSending):
             for threads in self._checkers:
                 threads.close()
 
+    @checked()
     def join_transactions(self, group: str, check: Check) -> None:
         """Answer for the half messages of a producer group, whoever of it sent them.
 
         Args:
             group: the producer group.
             check: says what became of a half; called in a thread, at most four at a time.
+
+        Raises:
+            ConfigurationError: when the group's name is illegal.
         """
         threads = Threads(4, f"rmq-{group}")
         self._checkers.append(threads)

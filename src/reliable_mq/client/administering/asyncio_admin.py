@@ -20,6 +20,7 @@ from reliable_mq.client.administering.offset_resets import END, QueueReset
 from reliable_mq.client.administering.own_names import own_of, owned, whole_queue
 from reliable_mq.client.administering.progress import GroupProgress
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.checked import checked_verbs
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import MessageQueue
 
@@ -48,6 +49,7 @@ class AsyncAdmin:
         self.dead_letters = AsyncDeadLetters(engine, cluster)
 
 
+@checked_verbs
 class AsyncGroups:
     """Consumer groups: their settings and members; producers."""
 
@@ -190,6 +192,7 @@ class AsyncGroups:
         return owned(self._names, await self._engine.run(flow))
 
 
+@checked_verbs
 class AsyncOffsets:
     """How far consumer groups have come, and how that is set."""
 

@@ -10,6 +10,7 @@ from reliable_mq.client.administering.own_names import own_of, owned, whole_mess
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.administering.tracking import Track
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.checked import checked_verbs
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -17,6 +18,7 @@ from reliable_mq.message import MessageQueue, ReceivedMessage
 T = TypeVar("T")
 
 
+@checked_verbs
 class AsyncMessages:
     """Messages found by their names, keys, places and times."""
 
@@ -130,6 +132,7 @@ class AsyncMessages:
         return owned(self._names, await self._engine.run(flow))
 
 
+@checked_verbs
 class AsyncDeadLetters:
     """Messages that consumer groups gave up: listed, and sent again."""
 

@@ -9,11 +9,13 @@ from reliable_mq.client.administering.own_names import own_of, owned
 from reliable_mq.client.administering.topic_settings import QUEUES, TopicChange, TopicSettings
 from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.checked import checked_verbs
 from reliable_mq.client.flow import Flow
 
 T = TypeVar("T")
 
 
+@checked_verbs
 class AsyncTopics:
     """Topics: which there are, where they are, how full; made, changed, deleted."""
 

@@ -24,6 +24,7 @@ from reliable_mq.client.administering.asking import (
     put_each,
 )
 from reliable_mq.client.administering.members import connections
+from reliable_mq.client.checked import check_fields
 from reliable_mq.client.consuming.subscription import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -71,7 +72,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be otherwise; None leaves a setting as it is. See `GroupSettings`.
 
     Raises:
-        ConfigurationError: when a number is negative.
+        ConfigurationError: when a number is negative, or a value is of a wrong type.
     """
 
     may_consume: bool | None = None
@@ -81,6 +82,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
     retry_queues: int | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("retries_max", "retry_queues"):
             number = getattr(self, name)
             if number is not None and number < 0:

@@ -18,6 +18,7 @@ from reliable_mq.client.administering.progress import GroupProgress
 from reliable_mq.client.administering.topic_settings import QUEUES, TopicChange, TopicSettings
 from reliable_mq.client.administering.topics import TopicPlace, TopicStatus
 from reliable_mq.client.administering.tracking import Track
+from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -273,6 +274,7 @@ class DeadLetters:
         """Return the groups that have a dead-letter topic; see `AsyncDeadLetters.groups`."""
         return self._started().run(self._letters.groups())
 
+    @checked()
     def of_group(
         self, group: str, since: datetime | None = None, until: datetime | None = None
     ) -> Iterator[ReceivedMessage]:

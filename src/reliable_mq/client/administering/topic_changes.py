@@ -117,7 +117,7 @@ def give_queues(cluster: Cluster, topic: str, queues: int) -> Flow[None]:
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
-    if not isinstance(queues, int) or queues < 1:
+    if isinstance(queues, bool) or not isinstance(queues, int) or queues < 1:
         raise ConfigurationError(f"{queues!r} is no number of queues: give 1 or more")
     put = to_put(topic, TopicSettings(read_queues=queues, write_queues=queues), {})
     brokers = yield from all_brokers(cluster)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reliable_mq.client.administering.asking import decoded
+from reliable_mq.client.checked import check_fields
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -36,13 +37,20 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be otherwise; None leaves a setting as it is. An attribute that is None goes."""
+    """What shall be otherwise; None leaves a setting as it is. An attribute that is None goes.
+
+    Raises:
+        ConfigurationError: when a value is of a wrong type.
+    """
 
     read_queues: int | None = None
     write_queues: int | None = None
     permission: str | None = None
     is_ordered: bool | None = None
     attributes: Mapping[str, str | None] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def applied(self, before: TopicSettings) -> TopicSettings:
         """Return the settings after this change."""

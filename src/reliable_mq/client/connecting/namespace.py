@@ -65,8 +65,8 @@ class Namespace:
         return prefix + bare.removeprefix(self._lead)
 
     def whole_message(self, message: Message) -> Message:
-        """Return what is sent instead of `message`."""
-        if not self.name:
+        """Return what is sent instead of `message`; what is none stays, and is refused there."""
+        if not self.name or not isinstance(message, Message):
             return message
         return msgspec.structs.replace(message, topic=self.whole(message.topic))
 

@@ -5,6 +5,7 @@ Receives what an application configures; `signature` and `file_tls` make use of 
 
 import msgspec
 
+from reliable_mq.client.checked import check_fields
 from reliable_mq.errors import ConfigurationError
 
 
@@ -17,7 +18,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         security_token: of a temporary account; "" for none.
 
     Raises:
-        ConfigurationError: when one of the keys is empty.
+        ConfigurationError: when one of the keys is empty, or anything is no text.
     """
 
     access_key: str
@@ -25,6 +26,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     security_token: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.access_key or not self.secret_key:
             raise ConfigurationError("credentials need an access_key and a secret_key")
 
@@ -43,7 +45,8 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
         verify: False trusts anybody who answers, for tests.
 
     Raises:
-        ConfigurationError: when there is a key without a certificate.
+        ConfigurationError: when there is a key without a certificate, or a value is of a wrong
+            type.
     """
 
     ca: str = ""
@@ -53,5 +56,6 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.key and not self.cert:
             raise ConfigurationError("tls has a key and no cert: give the certificate, too")

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
+from reliable_mq.client.checked import checked, checked_verbs
 from reliable_mq.client.connecting.membership import Member
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.allocation import Allocation, average
@@ -64,6 +65,7 @@ class PullingClient(PolledClient, Protocol):
         """Close it no more with the client."""
 
 
+@checked_verbs
 class AsyncPullConsumer:
     """Gives messages to whoever asks for them. Made by `AsyncClient.pull_consumer`.
 
@@ -94,6 +96,7 @@ class AsyncPullConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @checked(but=("topics",))
     async def subscribe(
         self,
         topics: Mapping[str, str | Sql],
@@ -323,9 +326,7 @@ class AsyncPullConsumer:
         for queue in wanted:
             pulled.positions.position(queue)  # it is ours
         offsets = await self._client.run(offsets_at(pulled.group, wanted, place))
-        for queue in (
-            wanted & self._our_queues
-        ):  # one that was taken away meanwhile has another reader
+        for queue in wanted & self._our_queues:  # one that was taken away has another reader
             pulled.seek(queue, offsets[queue])
 
     async def _offsets_at(

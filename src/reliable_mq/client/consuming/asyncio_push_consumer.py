@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from reliable_mq.client.asyncio_daemon import repeat
+from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
 from reliable_mq.client.consuming.asyncio_hands import AsyncHands
@@ -51,6 +52,7 @@ class AsyncPushConsumer(GroupMember):
             self._daemons.append(asyncio.create_task(looking))
         self.reader.start()
 
+    @checked()
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Start nothing more and pull nothing more, until `resume`.
 
@@ -63,6 +65,7 @@ class AsyncPushConsumer(GroupMember):
         """
         self.group.pause(self._whole(queues))
 
+    @checked()
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on where `pause` stopped.
 

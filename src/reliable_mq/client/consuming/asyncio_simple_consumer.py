@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 from reliable_mq.client.asyncio_daemon import repeat
+from reliable_mq.client.checked import checked
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back
 from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
@@ -78,6 +79,7 @@ class AsyncSimpleConsumer(GroupMember):
         committing = repeat(self.group.settings.offset_commit_seconds, self._commit, what)
         self._committing = asyncio.create_task(committing)
 
+    @checked()
     async def receive(
         self,
         max_messages: int = RECEIVE_COUNT,
@@ -152,6 +154,7 @@ class AsyncSimpleConsumer(GroupMember):
         if lost is not None:
             raise lost
 
+    @checked(but=("message",))
     async def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
         """Say that handling has failed: the message is delivered again, as one attempt more.
 
@@ -170,6 +173,7 @@ class AsyncSimpleConsumer(GroupMember):
         outcome = Later(after, reason="it was handed back")
         await self._settle(self._leases.end(message), outcome)
 
+    @checked(but=("message",))
     async def give_up(self, message: ReceivedMessage, reason: str) -> None:
         """Move a message to the group's dead-letter topic, and go on when it is stored there.
 
@@ -180,6 +184,7 @@ class AsyncSimpleConsumer(GroupMember):
         self._check_open()
         await self._settle(self._leases.end(message), Dead(reason))
 
+    @checked(but=("message",))
     async def extend(self, message: ReceivedMessage, seconds: float) -> None:
         """Give the handling of a message `seconds` from now on.
 

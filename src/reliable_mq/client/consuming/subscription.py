@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from reliable_mq.client.checked import check_fields
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
@@ -65,6 +66,7 @@ class Sql(msgspec.Struct, frozen=True):
     expression: str
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.expression.strip():
             raise ConfigurationError('an SQL92 expression is empty: subscribe to "*" instead')
 
@@ -214,4 +216,6 @@ def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
     for outcome in outcomes:
         if not isinstance(outcome, _OUTCOMES):
             raise UsageError(f"a handler returned {outcome!r:.200}, which is no outcome")
+        if not isinstance(outcome, Consumed):
+            check_fields(outcome)
     return outcomes

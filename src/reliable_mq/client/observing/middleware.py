@@ -189,8 +189,11 @@ def check_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]
     """Return middlewares that an application gave.
 
     Raises:
-        ConfigurationError: when one is no object of the class, but the class itself say.
+        ConfigurationError: when one is no object of the class, but the class itself say; or when
+            it is given alone.
     """
+    if not isinstance(middleware, Sequence):
+        raise ConfigurationError(f"middleware is {middleware!r:.200}: give a list of them")
     for each in middleware:
         if not isinstance(each, Middleware):
             raise ConfigurationError(f"middleware {each!r:.200} is no object of class Middleware")

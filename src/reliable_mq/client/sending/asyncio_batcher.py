@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self
 
+from reliable_mq.client.checked import check_sending
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import Route, RouteTable
 from reliable_mq.client.observing.asyncio_hooks import Hooks
@@ -139,6 +140,7 @@ class AsyncBatcher:
             TooManyInFlight: when no place is free in time. The other errors of `send` are the
                 future's.
         """
+        check_sending(timeout)
         self._refuse_closed()
         size = size_of(message)
         if not self._in_flight.take(size):

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.checked import check_sending, checked
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Middleware, Origin
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
@@ -85,6 +86,7 @@ class AsyncSending(AsyncEngine):
             Unavailable: when no broker takes it in time. It may be stored all the same.
             ProtocolError: when the answer does not read. It may be stored all the same.
         """
+        check_sending(timeout, queue)
         size = size_of(message)
         if not self.in_flight.take(size):
             begun = time.monotonic()
@@ -132,6 +134,7 @@ class AsyncSending(AsyncEngine):
     async def _send_oneway(self, messages: Sequence[Message]) -> None:
         await self.run(self._producer.send_oneway(self.namespace.whole_message(messages[0])))
 
+    @checked()
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -165,6 +168,7 @@ class AsyncSending(AsyncEngine):
 
             return await self.hooks.around_send("send_batch", messages, send, of_batch)
 
+    @checked()
     async def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         """Send messages of any topics in few requests, several on their way at once.
 
@@ -185,6 +189,7 @@ class AsyncSending(AsyncEngine):
             outcomes.update(zip(group.positions, results, strict=True))
         return [outcomes[position] for position in range(len(messages))]
 
+    @checked()
     def batcher(
         self,
         *,
@@ -202,7 +207,7 @@ class AsyncSending(AsyncEngine):
             linger: seconds that a message waits for others.
 
         Raises:
-            UsageError: when the client is not started.
+            UsageError: when the client is not started, or a value is of a wrong type.
             ConfigurationError: when one of them cannot work.
         """
         self._started()
@@ -235,6 +240,7 @@ class AsyncSending(AsyncEngine):
         self._batchers.add(batcher)
         return batcher
 
+    @checked(but=("handle",))
     async def recall(self, handle: str, *, timeout: float = 3.0) -> str:
         """Take a timed message back before its time, and return its message id.
 
@@ -252,6 +258,7 @@ class AsyncSending(AsyncEngine):
         """
         return await self.run(recall(self._routes, self.settings, handle, timeout))
 
+    @checked()
     async def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
         """Send a message and return the reply of whoever consumes it.
 
@@ -272,6 +279,7 @@ class AsyncSending(AsyncEngine):
 
         return await self._asking.ask(message, timeout, send)
 
+    @checked(but=("request",))
     async def reply(
         self,
         request: ReceivedMessage,

@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from reliable_mq.client.asyncio_daemon import attempt
+from reliable_mq.client.checked import checked
 from reliable_mq.client.connecting.namespace import NO_NAMESPACE, Namespace
+from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.consuming.thread_handling import ExitInside
 from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin, SendOutcome
+from reliable_mq.client.sending.outgoing import check_is_message
 from reliable_mq.client.sending.transaction import (
     CheckBack,
     Half,
@@ -22,6 +25,7 @@ from reliable_mq.client.sending.transaction import (
     read_check_back,
 )
 from reliable_mq.errors import ProtocolError, UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.message import Decision, Message, SendResult
 from reliable_mq.wire.command import Command
 
@@ -81,23 +85,31 @@ class AsyncTransactions:
         """The answers that are being worked out."""
         return list(self._answering.values())
 
+    @checked()
     async def join(self, group: str, answerer: Answerer) -> None:
         """Answer for a producer group from now on, whoever of it sent the half.
 
         Brokers that cannot be told now are told by a later heartbeat.
+
+        Raises:
+            ConfigurationError: when the group's name is illegal.
         """
+        check_name("producer group", group, GROUP_LENGTH_MAX)
         group = self._namespace.whole(group)
         is_known = group in self._answerers
         self._answerers[group] = answerer
         if not is_known:
             await attempt(lambda: self._tell_group(group), "the heartbeat of a new producer group")
 
+    @checked()
     async def send(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
         """Send a half of a group that was joined; see `TransactionFlows.send`.
 
         Raises:
             UsageError: when nobody here answers for the group: the half would hang.
+            MessageRefused: when `message` is none.
         """
+        check_is_message(message)
         names, whole = self._namespace, self._namespace.whole(group)
         if whole not in self._answerers:
             raise UsageError(f"join producer group {whole} before it sends a half")
@@ -110,14 +122,17 @@ class AsyncTransactions:
 
         return await self._hooks.around_send("send_half", (message,), send, stored, group=group)
 
+    @checked()
     async def end(self, half: Half, decision: Decision) -> None:
         """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
         await self._seen(half, decision, self._flows.end(half, decision))
 
+    @checked()
     async def post(self, half: Half, decision: Decision) -> None:
         """End a half without waiting for an answer; see `TransactionFlows.post`."""
         await self._seen(half, decision, self._flows.post(half, decision))
 
+    @checked()
     async def commit_many(self, halves: Sequence[Half]) -> list[SendResult | Exception]:
         """Commit halves, see `TransactionFlows.commit_many`."""
         results = await self._run(self._flows.commit_many(halves))

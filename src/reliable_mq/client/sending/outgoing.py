@@ -111,9 +111,23 @@ def _check_keys(keys: Sequence[str]) -> None:
         raise MessageRefused("a message key holds a space, which separates keys")
 
 
+def check_is_message(message: object) -> None:
+    """Refuse what is no message.
+
+    Raises:
+        MessageRefused: when it is none.
+    """
+    if not isinstance(message, Message):
+        raise MessageRefused(_no_message(message))
+
+
+def _no_message(message: object) -> str:
+    return f"what shall be sent is of type {type(message).__name__}, it must be a Message"
+
+
 def _what_is_wrong(message: object, error: Exception) -> str:
     if not isinstance(message, Message):
-        return f"what shall be sent is of type {type(message).__name__}, it must be a Message"
+        return _no_message(message)
     try:
         msgspec.convert(msgspec.structs.asdict(message), Message)
     except msgspec.ValidationError as why:

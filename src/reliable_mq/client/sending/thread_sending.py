@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self
 
+from reliable_mq.client.checked import check_sending
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
 from reliable_mq.client.sending.outgoing import size_of
@@ -62,6 +63,7 @@ class Batcher:
             TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
                 `send` are the future's.
         """
+        check_sending(timeout)
         size = size_of(message)
         if not self._in_flight.take(size):
             self._thread.call_soon(self._batcher.hurry)
@@ -137,6 +139,7 @@ class ThreadSending:
             TooManyInFlight: when no place is free in time. Nothing was sent. The other errors of
                 `AsyncClient.send` are the future's.
         """
+        check_sending(timeout, queue)
         thread, size = self._started(), size_of(message)
         in_flight = self._sending.in_flight
         if not in_flight.take(size):
