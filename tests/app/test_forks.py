@@ -1,6 +1,9 @@
 """A process that is forked from one that uses the application, as Gunicorn and Celery do it."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
@@ -101,3 +104,42 @@ def test_no_two_resend_schedulers_have_one_name(shop: ReliableMQ) -> None:
 
     assert len(set(names)) == 3
     assert max(map(len, names)) <= 64  # the column's length
+
+
+FORKS_WITH_A_BROKER_INSIDE = """
+import os, sys
+from reliable_mq import ReliableMQ
+from reliable_mq.errors import StoreInUse
+
+folder = sys.argv[1]
+mq = ReliableMQ("shop", broker=f"embedded:{folder}/broker", database=f"sqlite:///{folder}/shop.db")
+mq.topic("orders", groups=[])
+mq.create_tables()
+mq._connections.client  # the broker runs
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # not os._exit: the interpreter takes everything apart
+status = os.waitpid(child, 0)[1]
+child = os.fork()
+if child == 0:
+    try:
+        mq._connections.client
+    except StoreInUse as error:
+        sys.exit(f"process {os.getppid()}, of which this process" not in str(error))
+    sys.exit(2)
+status = status or os.waitpid(child, 0)[1]
+mq._connections.client.in_flight
+mq.close()
+sys.exit(status)
+"""
+
+
+def test_a_fork_of_a_process_with_a_broker_inside_ends_well_and_is_told_that_it_has_none(
+    tmp_path: Path,
+) -> None:
+    """A thread of libuv's, had the broker looked its host up in one, would end the child."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_WITH_A_BROKER_INSIDE, str(tmp_path)]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 0, ended.stderr

@@ -1,11 +1,14 @@
 """What only a real disk has: a lock, holes, folders that cannot be written."""
 
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
+from tests.forked_child import in_child
 
 from reliable_mq.errors import StoreError, StoreInUse
 from reliable_mq.runtime.file_disk import FileDisk
@@ -38,6 +41,30 @@ def test_a_store_that_another_process_holds_is_refused_unchanged(tmp_path: Path)
     finally:
         holder.communicate()
     FileDisk(tmp_path).close()
+
+
+def test_a_fork_hears_whose_the_store_is_and_may_have_it_afterwards(tmp_path: Path) -> None:
+    may_go_on, goes_on = os.pipe()
+    first = FileDisk(tmp_path)
+
+    def child() -> None:
+        with pytest.raises(StoreInUse, match=rf"process {os.getppid()}, of which this process"):
+            FileDisk(tmp_path)
+        os.write(goes_on, b"1")
+        os.read(other_end, 1)
+        FileDisk(tmp_path).close()
+
+    other_end, let_go = os.pipe()
+
+    def close_when_it_was_refused() -> None:
+        os.read(may_go_on, 1)
+        first.close()
+        os.write(let_go, b"1")
+
+    closing = threading.Thread(target=close_when_it_was_refused)
+    closing.start()
+    in_child(child)
+    closing.join()
 
 
 def test_a_second_disk_in_the_same_process_is_refused_and_takes_no_lock_away(

@@ -17,6 +17,7 @@ _TEXT = "lock"
 
 _held: set[tuple[int, int]] = set()  # device and inode of the lock files this process holds
 _held_guard = threading.Lock()
+_parents: dict[tuple[int, int], int] = {}  # those that a parent held when this process was forked
 
 
 class FolderLock:
@@ -53,16 +54,24 @@ def _locked(path: Path) -> IO[str]:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
+        holder = _parents.get(_key(os.fstat(file.fileno())))
         file.close()
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
-        raise StoreInUse(
-            f"{path}: another process uses this store; stop it or choose another folder"
-        ) from error
+        raise StoreInUse(f"{path}: {_in_use(holder)}") from error
     file.seek(0)
     if file.read() != _TEXT:
         _write_text(file)
     return file
+
+
+def _in_use(parent: int | None) -> str:
+    if parent is None:
+        return "another process uses this store; stop it or choose another folder"
+    return (
+        f"process {parent}, of which this process {os.getpid()} is a fork, uses this store, and a"
+        " broker inside a process serves no other one: start one for all (`reliable-mq broker`)"
+    )
 
 
 def _write_text(file: IO[str]) -> None:
@@ -77,3 +86,15 @@ def _write_text(file: IO[str]) -> None:
 
 def _key(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
+
+
+def _in_child() -> None:
+    """Hold nothing in a forked child: locks of this kind are not inherited."""
+    _parents.update(dict.fromkeys(_held, os.getppid()))
+    _held.clear()
+    _held_guard.release()
+
+
+os.register_at_fork(
+    before=_held_guard.acquire, after_in_parent=_held_guard.release, after_in_child=_in_child
+)

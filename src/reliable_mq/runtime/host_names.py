@@ -1,4 +1,4 @@
-"""Looks names of hosts up without holding up an event loop."""
+"""Looks names of hosts up without holding up an event loop, and binds sockets to them."""
 
 import asyncio
 import ipaddress
@@ -17,3 +17,43 @@ async def addresses_of(host: str, port: int) -> list[str]:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         found = await asyncio.get_running_loop().run_in_executor(None, look_up)
         return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+async def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of a host, bound to one port; nobody listens there yet.
+
+    The loop's own `create_server` would have libuv look up even an address; see `addresses_of`.
+
+    Args:
+        host: a name or an address.
+        port: 0: the system chooses one.
+
+    Raises:
+        OSError: when the host is not known, or an address cannot be had.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for address in await addresses_of(host, port):
+            bound = _bound(address, port)
+            sockets.append(bound)
+            port = bound.getsockname()[1]
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    is_v6 = ":" in address
+    bound = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_v6:  # "::" leaves "0.0.0.0" to others, as asyncio does
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((address, port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound

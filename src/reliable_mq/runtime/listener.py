@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused, FrameError, InvariantBroken
+from reliable_mq.runtime.host_names import bound_sockets
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
@@ -74,7 +75,7 @@ class Listener:
         self._idle_seconds = idle_seconds
         self._ids = itertools.count(1)
         self._open: dict[int, _ServerConnection] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []  # one for each address of the host
         self._idle_check: asyncio.TimerHandle | None = None
         self.port = 0
 
@@ -89,18 +90,20 @@ class Listener:
         _allow_many_connections()
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: _ServerConnection(self, self._owner),
-                host,
-                port,
-                backlog=_BACKLOG,
-                start_serving=False,
-            )
+            sockets = await bound_sockets(host, port)
         except OSError as error:
             raise AddressRefused(
                 f"{host}:{port}: cannot listen here ({_reason(error)}); choose another address"
             ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        for bound in sockets:
+            server = await loop.create_server(
+                lambda: _ServerConnection(self, self._owner),
+                sock=bound,
+                backlog=_BACKLOG,
+                start_serving=False,
+            )
+            self._servers.append(server)
+        self.port = sockets[0].getsockname()[1]
 
     async def serve(self) -> None:
         """Accept connections; the owner is ready for commands.
@@ -108,10 +111,11 @@ class Listener:
         Raises:
             AddressRefused: when another process took the address meanwhile.
         """
-        if self._server is None:
+        if not self._servers:
             raise InvariantBroken("a listener serves what it has bound")
         try:
-            await self._server.start_serving()
+            for server in self._servers:
+                await server.start_serving()
         except OSError as error:
             raise AddressRefused(
                 f"port {self.port}: cannot listen here ({_reason(error)}); choose another"
@@ -150,8 +154,8 @@ class Listener:
 
     def stop_reading(self) -> None:
         """Take no more commands; answers to those that came can still be sent."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in self._open.values():
             connection.stop_reading()
 
@@ -159,12 +163,12 @@ class Listener:
         """Stop listening and close the connections; what was written to them still leaves."""
         if self._idle_check:
             self._idle_check.cancel()
-        if self._server is None:
-            return
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._open.values()):
             connection.close()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
 
 class _ServerConnection(asyncio.Protocol):
