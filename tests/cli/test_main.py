@@ -10,8 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
-from reliable_mq.cli.main import BAD_USAGE, EXTRA_OF_MODULE, FAILED, VERBS, build_app, explain
+from reliable_mq.cli.main import (
+    BAD_USAGE,
+    DONE,
+    EXTRA_OF_MODULE,
+    FAILED,
+    VERBS,
+    build_app,
+    explain,
+    run,
+)
 from reliable_mq.errors import ConfigurationError, ConnectionLost
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +44,72 @@ def test_help_lists_every_verb() -> None:
     assert all(f"\n  {verb} " in shown.stdout for verb in VERBS)
 
 
-@pytest.mark.parametrize("words", [("nosuchverb",), ("broker", "--nosuchoption")])
-def test_bad_usage_is_told_without_a_traceback_and_exits_with_2(words: tuple[str, ...]) -> None:
-    refused = reliable_mq(*words)
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("nosuchverb", "error: No such command 'nosuchverb'; see reliable-mq --help"),
+        ("broker --nosuchoption", "error: No such option: --nosuchoption; see reliable-mq broker"),
+        ("topic create", "error: Missing argument 'topic'; see reliable-mq topic create --help"),
+        ("topic create t --queues 0", "error: Invalid value for '--queues': "),
+        ("topic create t --queues many", "error: Invalid value for '--queues': "),
+    ],
+)
+def test_bad_usage_is_told_in_one_line_and_exits_with_2(
+    words: str, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words.split())
+    shown = capfd.readouterr()
 
-    assert refused.returncode == BAD_USAGE
-    assert "Error: No such" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    assert ended.value.code == BAD_USAGE
+    assert shown.err.startswith(line)
+    assert (shown.err.count("\n"), shown.out) == (1, "")
+
+
+@pytest.mark.parametrize("words", ["", "topic"])
+def test_who_names_no_verb_is_shown_which_there_are(
+    words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(words.split())
+
+    assert ended.value.code == BAD_USAGE
+    assert "Commands:" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "told"),
+    [
+        (typer.Exit(3), 3, ""),
+        (typer.Abort(), FAILED, "Aborted!\n"),
+        (
+            typer.BadParameter("no moment"),
+            BAD_USAGE,
+            "error: Invalid value: no moment; see reliable-mq --help\n",
+        ),
+        (None, DONE, ""),
+    ],
+)
+def test_a_command_ends_with_the_code_that_it_says(
+    outcome: object,
+    code: int,
+    told: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def command() -> object:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(command)
+    monkeypatch.setattr("reliable_mq.cli.main.build_app", lambda _: app)
+    with pytest.raises(SystemExit) as ended:
+        run([])
+
+    assert ended.value.code == code
+    assert capfd.readouterr().err == told
 
 
 def test_a_broker_does_not_wait_for_what_it_does_not_need() -> None:

@@ -128,6 +128,8 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 def explain(error: Exception) -> tuple[str, int] | None:
     """Return the line and the exit code for an error that is no bug, None for one that is."""
     text = " ".join(str(error).split())
+    if hasattr(error, "format_message"):  # typer's, of whichever click it brings along
+        return _unusable(error), getattr(error, "exit_code", BAD_USAGE)
     match error:
         case UsageError():
             return text, BAD_USAGE
@@ -145,18 +147,34 @@ def explain(error: Exception) -> tuple[str, int] | None:
     return None
 
 
+def _unusable(error: Any) -> str:
+    """Return what is wrong with a command line, and where to read how it should be."""
+    text = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    where = f"; see {context.command_path} --help" if context is not None else ""
+    return text.removesuffix(".") + where
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Do what the command line says and exit with its code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        build_app(words)(args=words, prog_name="reliable-mq")
+        # `standalone_mode` would write the usage, a hint and an error, on four lines.
+        code = build_app(words)(args=words, prog_name="reliable-mq", standalone_mode=False)
+    except typer.Abort:
+        print("Aborted!", file=sys.stderr)
+        sys.exit(FAILED)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # who says nothing wants to know
+            print(error, file=sys.stderr)
+            sys.exit(BAD_USAGE)
         explained = explain(error)
         if explained is None:
             raise
         line, code = explained
         print(f"error: {line}", file=sys.stderr)
         sys.exit(code)
+    sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 
 
 if __name__ == "__main__":
