@@ -25,8 +25,7 @@ POLL_SECONDS = 5.0
 POLL_COUNT = 32
 
 OnQueues = Callable[[list[MessageQueue]], Any]
-"""Told of queues that come or go: a coroutine function runs on the client's loop, another one in a
-thread of its own."""
+"""Told of queues that come or go; a coroutine function on the client's loop, else in a thread."""
 
 
 class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,13 +360,15 @@ class AsyncPullConsumer:
     def _called(self, told: OnQueues | None) -> Told | None:
         if told is None:
             return None
+        called = told
         if not is_asynchronous(told):
             self._threads = self._threads or Threads(1, f"rmq-{self._options.group}-queues")
-            told = self._threads.wrapped(told)
-        awaited = told
+            wrapped = self._threads.wrapped(told)
+            # Not cancelled, also when nobody waits: what hangs in the thread, others wait behind.
+            called = lambda queues: asyncio.shield(wrapped(queues))  # noqa: E731
 
         async def tell(queues: list[MessageQueue]) -> None:
-            await awaited(sorted(self._names.own_queues(queues)))
+            await called(sorted(self._names.own_queues(queues)))
 
         return tell
 

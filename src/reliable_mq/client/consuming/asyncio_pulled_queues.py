@@ -42,8 +42,8 @@ class PulledQueues(GroupMember):
         client: runs the flows.
         group: what is read; it is polled.
         auto_commit: whether what is handled is committed from time to time, and at the end.
-        on_assigned: called with queues before they are read.
-        on_revoked: called with queues before they are given up.
+        on_assigned: called with queues before they are read; cancelled after `close_timeout`.
+        on_revoked: called with queues before they are given up; the same.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class PulledQueues(GroupMember):
         self._is_polled = False
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to read."""
@@ -189,10 +190,30 @@ class PulledQueues(GroupMember):
         self._fetched.set()
 
     async def _tell(self, told: Told | None, queues: Sequence[AssignedQueue]) -> None:
+        """Tell the application, and go on when it has heard, at the latest after `close_timeout`.
+
+        Who hangs keeps no queue from its next reader, and the member's others from being read.
+        """
         if told is None or not queues:
             return
+        timeout = self.group.settings.close_timeout
+        telling = asyncio.create_task(self._call(told, sorted(each.queue for each in queues)))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
         try:
-            await told(sorted(assigned.queue for assigned in queues))
+            _, late = await asyncio.wait({telling}, timeout=timeout)
+        finally:
+            telling.cancel()
+        if late:
+            log.warning(
+                "group %s: the application takes longer than %g s to hear of queues; nobody waits"
+                " for it any more",
+                *(self.group.name, timeout),
+            )
+
+    async def _call(self, told: Told, queues: list[MessageQueue]) -> None:
+        try:
+            await told(queues)
         except (Exception, SystemExit):  # what the application does is no end of the loop
             log.exception("group %s: what is told of queues failed", self.group.name)
 
