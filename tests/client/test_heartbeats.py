@@ -100,3 +100,13 @@ def test_the_version_of_a_broker_is_that_of_its_last_answer() -> None:
     answer = reply(beats.command(BROKER, [], []))
     beats.answered(BROKER, answer)
     assert beats.version_of(BROKER) == answer.version
+
+
+def test_brokers_that_no_route_names_any_more_are_forgotten() -> None:
+    beats = Heartbeats("me", in_short=True)
+    for address in ("gone:1", BROKER):
+        command = beats.command(address, ["p"], [reader("g")])
+        beats.answered(address, reply(command, ext=KNOWN))
+    beats.command("never-there:1", ["p"], [])
+    beats.keep({BROKER})
+    assert beats._sent.keys() == beats._understood.keys() == beats._versions.keys() == {BROKER}

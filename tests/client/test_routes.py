@@ -13,7 +13,13 @@ from tests.client.script import (
 )
 
 from reliable_mq.client.connecting.name_servers import NameServers, parse_addresses
-from reliable_mq.client.connecting.routes import RouteTable, decode_cluster, decode_route
+from reliable_mq.client.connecting.routes import (
+    IDLE_ROUNDS,
+    ROUTES_KEPT,
+    RouteTable,
+    decode_cluster,
+    decode_route,
+)
 from reliable_mq.errors import ConfigurationError, ConnectionLost, NoRoute, ProtocolError
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
@@ -187,3 +193,48 @@ def test_a_name_server_that_refuses_is_an_error_and_no_missing_topic() -> None:
     world = World({ROUTE: says(ResponseCode.SYSTEM_ERROR, remark="on fire")})
     with pytest.raises(Exception, match="on fire"):
         world.play(route_table().look_up("t"))
+
+
+def test_of_very_many_topics_those_are_forgotten_that_nobody_uses() -> None:
+    """An application with a topic for each order, say."""
+    world = World()
+    used = {f"used-{at}": {"a": 1} for at in range(10)}
+    idle = {f"idle-{at}": {"b": 1} for at in range(ROUTES_KEPT)}
+    world.answers[ROUTE] = routes_answer(used | idle)
+    routes = route_table()
+    for topic in used | idle:
+        world.play(routes.of(topic))
+    for _ in range(IDLE_ROUNDS):
+        routes.forget_idle()
+        assert len(routes.topics()) == ROUTES_KEPT + len(used)
+        for topic in used:
+            world.play(routes.of(topic))
+    routes.forget_idle()
+    assert len(routes.topics()) == ROUTES_KEPT
+    assert used.keys() <= set(routes.topics())
+    assert {broker.name for broker in routes.brokers()} == {"a", "b"}
+    assert world.play(routes.of("idle-0")).readable, "what is used again is asked for again"
+
+
+def test_a_broker_that_only_forgotten_topics_name_is_forgotten_too() -> None:
+    world = World()
+    topics = {"gone": {"a": 1}} | {f"used-{at}": {"b": 1} for at in range(ROUTES_KEPT)}
+    world.answers[ROUTE] = routes_answer(topics)
+    routes = route_table()
+    for topic in topics:
+        world.play(routes.of(topic))
+    for _ in range(IDLE_ROUNDS + 1):
+        routes.forget_idle()
+        for topic in topics.keys() - {"gone"}:
+            routes.find(topic)
+    assert [broker.name for broker in routes.brokers()] == ["b"]
+
+
+def test_however_long_nobody_uses_them_few_topics_are_kept() -> None:
+    world = World()
+    world.answers[ROUTE] = routes_answer({"t": {"a": 1}})
+    routes = route_table()
+    world.play(routes.of("t"))
+    for _ in range(10 * IDLE_ROUNDS):
+        routes.forget_idle()
+    assert routes.topics() == ["t"]

@@ -8,7 +8,7 @@ from tests.client.test_producer import BATCH, SEND, STORED, TWO_BROKERS, address
 
 from reliable_mq.client.flow import Call
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.queue_choice import Turns
+from reliable_mq.client.sending.queue_choice import TOPICS_MAX, Turns
 from reliable_mq.client.sending.slow_brokers import FAILED_SECONDS, SlowBrokers
 from reliable_mq.client.settings import BODY_SIZE_LIMIT, ClientSettings
 from reliable_mq.errors import BrokerBusy, ConnectionLost, MessageRefused, RequestTimeout
@@ -147,3 +147,17 @@ def test_what_is_allowed_always_fits_a_frame() -> None:
     world.play(producer.send(message))
     (call,) = world.calls_of(SEND)
     encode_command(call.command)
+
+
+def test_a_broker_whose_time_is_over_is_forgotten_when_another_one_is_slow() -> None:
+    brokers = SlowBrokers()
+    for at in range(100):
+        brokers.note(f"broker-{at}", 1.0, now=10.0 * at)
+    assert len(brokers._until) == 1
+
+
+def test_the_turns_of_very_many_topics_begin_anew() -> None:
+    turns = Turns(0)
+    for at in range(3 * TOPICS_MAX // 2):
+        turns.choose([MessageQueue(f"t{at}", "a", 0)])
+    assert len(turns._next) == TOPICS_MAX // 2

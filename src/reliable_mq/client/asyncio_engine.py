@@ -219,6 +219,7 @@ class AsyncEngine:
 
     async def _refresh(self) -> None:
         """Ask for all routes side by side: one that is not told keeps few others waiting."""
+        self._routes.forget_idle()
         places = asyncio.Semaphore(REFRESHES_AT_ONCE)
         await asyncio.gather(*(self._refresh_one(topic, places) for topic in self._routes.topics()))
 

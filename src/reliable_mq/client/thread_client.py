@@ -96,7 +96,7 @@ class Client(ThreadSending):
     ) -> None:
         self._client = AsyncClient(name_servers, settings=settings, middleware=middleware)
         super().__init__(self._client)
-        self._checkers: list[Threads] = []
+        self._checkers: dict[str, Threads] = {}  # by producer group
         #: topics, groups, offsets, messages and dead letters looked after
         self.admin = Admin(self._started, self._client.admin)
 
@@ -141,7 +141,7 @@ class Client(ThreadSending):
         finally:
             self._thread, self._is_closed = None, True
             thread.close()
-            for threads in self._checkers:
+            for threads in self._checkers.values():
                 threads.close()
 
     @checked()
@@ -156,9 +156,11 @@ class Client(ThreadSending):
             ConfigurationError: when the group's name is illegal.
         """
         threads = Threads(4, f"rmq-{group}")
-        self._checkers.append(threads)
         joining = self._client.transactions.join(group, threads.wrapped(check))
         self._started().run(joining)
+        replaced, self._checkers[group] = self._checkers.get(group), threads
+        if replaced is not None:
+            replaced.close()
 
     def send_half(self, message: Message, group: str, *, timeout: float = 3.0) -> Half:
         """Send a half message of a group that was joined: it is stored and not visible yet.

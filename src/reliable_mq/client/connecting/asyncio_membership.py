@@ -134,7 +134,10 @@ class AsyncMembership:
             return
         if self._is_everywhere:
             await self._look_for_masters()
-        addresses = self._broker_addresses() if self._members else self._master_addresses()
+        known = self._broker_addresses()
+        self.heartbeats.keep(known)
+        self._refusing &= known
+        addresses = known if self._members else self._master_addresses()
         calls = [self._call(address) for address in addresses]
         answers = await self._engine.run(call_all(calls))
         for call, answer in zip(calls, answers, strict=True):

@@ -7,7 +7,7 @@ in a group with members that are not alike everybody goes on in full.
 Source: Apache RocketMQ `MQClientInstance.sendHeartbeatToAllBrokerV2`, `ClientManageProcessor`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from zlib import crc32
 
 import msgspec
@@ -77,6 +77,12 @@ class Heartbeats:
         """Tell the broker everything again: its connection has ended."""
         self._understood.pop(address, None)
         self._sent.pop(address, None)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Forget brokers at all other addresses: no route names them any more."""
+        for table in (self._sent, self._understood, self._versions):
+            for address in table.keys() - set(addresses):
+                del table[address]
 
     def version_of(self, address: str) -> int | None:
         """Return the version that a broker answered with, None before its first answer."""

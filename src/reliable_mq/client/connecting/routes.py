@@ -23,6 +23,11 @@ TEMPLATE_TOPIC = "TBW102"
 NO_TEMPLATE_SECONDS = 1.0
 """So long it is not asked again for a template topic that no broker has."""
 
+ROUTES_KEPT = 1_000
+"""Of more topics than these, those are forgotten that nobody has used for a while."""
+IDLE_ROUNDS = 20
+"""So many rounds of refreshing make a while: ten minutes, if nobody says otherwise."""
+
 MASTER_ID = 0
 
 _READABLE = 4
@@ -111,7 +116,7 @@ class RouteTable:
     """The routes of all topics that this client has met.
 
     Invariant: a topic has a route here if and only if a name server once told one and none has
-    denied it since.
+    denied it since; but of more than `ROUTES_KEPT` only those that are in use.
     """
 
     def __init__(self, name_servers: NameServers, new_topic_queues: int, fresh: float) -> None:
@@ -124,14 +129,30 @@ class RouteTable:
         self._named_by: Counter[str] = Counter()  # how many routes name each
         self._denied: list[Route] = []  # routes that ended, and still count there
         self._no_template_until = 0.0
+        self._used: set[str] = set()  # since the last round
+        self._idle_rounds: dict[str, int] = {}  # by topics that were not
 
     def find(self, topic: str) -> Route | None:
         """Return the known route of `topic`, without asking."""
+        self._used.add(topic)
         return self._routes.get(topic)
 
     def topics(self) -> list[str]:
         """Return the topics that have a route."""
         return list(self._routes)
+
+    def forget_idle(self) -> None:
+        """Forget topics that nobody has used for a while, when there are many; for every round."""
+        rounds = self._idle_rounds
+        self._idle_rounds = {
+            topic: rounds.get(topic, 0) + 1 for topic in self._routes if topic not in self._used
+        }
+        self._used.clear()
+        excess = max(0, len(self._routes) - ROUTES_KEPT)
+        idle = [topic for topic, count in self._idle_rounds.items() if count >= IDLE_ROUNDS]
+        for topic in sorted(idle, key=self._idle_rounds.__getitem__, reverse=True)[:excess]:
+            self._asked_at.pop(topic, None)
+            self._leave(self._routes.pop(topic))
 
     def brokers(self) -> list[Broker]:
         """Return every broker that any route names."""
@@ -158,7 +179,7 @@ class RouteTable:
             Unavailable: when none is known and no name server answers.
             ProtocolError: when none is known and what a name server answers does not read.
         """
-        known = self._routes.get(topic)
+        known = self.find(topic)
         if known is not None:
             asked_at = self._asked_at.get(topic)
             if asked_at is not None:
@@ -176,7 +197,7 @@ class RouteTable:
 
     def fresh(self, topic: str, seconds: float) -> Route | None:
         """Return the route that `to_send` would return without asking anybody; None for none."""
-        route, asked_at = self._routes.get(topic), self._asked_at.get(topic)
+        route, asked_at = self.find(topic), self._asked_at.get(topic)
         if route is None or asked_at is None or seconds - asked_at >= self._fresh_seconds:
             return None
         return route if route.writable else None
@@ -198,6 +219,7 @@ class RouteTable:
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             if topic in self._routes:
                 self._denied.append(self._routes.pop(topic))
+                self._asked_at.pop(topic, None)
             raise NoRoute(f"no name server knows topic {topic}")
         if reply.code != ResponseCode.SUCCESS:
             raise remote_error(reply.code, reply.remark)
@@ -213,11 +235,15 @@ class RouteTable:
         self._brokers |= route.brokers  # the newest route is right about its brokers
         self._named_by.update(route.brokers.keys())
         for gone in (*self._denied, *([replaced] if replaced else [])):
-            self._named_by.subtract(gone.brokers.keys())
-            for name in gone.brokers:
-                if not self._named_by[name]:
-                    del self._brokers[name], self._named_by[name]
+            self._leave(gone)
         self._denied.clear()
+
+    def _leave(self, gone: Route) -> None:
+        """Count out a route that is none any more, and brokers that no other one names."""
+        self._named_by.subtract(gone.brokers.keys())
+        for name in gone.brokers:
+            if not self._named_by[name]:
+                del self._brokers[name], self._named_by[name]
 
     def to_send(self, topic: str) -> Flow[Route]:
         """Return a route with at least one writable queue.

@@ -197,6 +197,7 @@ class QueueReader:
 
     def _take_chosen(self) -> None:
         for queue in sorted(self._chosen):
+            self.group.routes.find(queue.topic)  # it is in use, though nobody shares it out
             if self.group.find(queue) is None:  # else it is read, or not given up yet
                 self.group.assign(queue)
 

@@ -41,6 +41,10 @@ KEY_HASHES: Mapping[str, Callable[[str], int]] = {"crc32": _crc32, "java": _java
 """How an ordering key becomes a number: ours, and that of Apache's `SelectMessageQueueByHash`."""
 
 
+TOPICS_MAX = 10_000
+"""Of so many topics it is known whose turn it is; then all begin anew."""
+
+
 class Turns:
     """Goes through the queues of each topic in turn.
 
@@ -66,7 +70,11 @@ class Turns:
             rank: says how bad a broker is, 0 is good. Of those left the least bad is taken.
         """
         topic = queues[0].topic
-        turn = self._next.get(topic, self._start)
+        turn = self._next.get(topic)
+        if turn is None:
+            turn = self._start
+            if len(self._next) >= TOPICS_MAX:
+                self._next.clear()
         best, best_rank = 0, math.inf
         for step in range(len(queues)):
             name = queues[(turn + step) % len(queues)].broker_name

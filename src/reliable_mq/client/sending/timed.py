@@ -74,6 +74,10 @@ def timer_properties(message: Message) -> dict[str, str]:
     return {}
 
 
+BROKERS_MAX = 1_000
+"""Of so many brokers the version is known; then all are asked anew."""
+
+
 class TimerBrokers:
     """Which brokers are known to have timers; each is asked once, by an empty heartbeat.
 
@@ -94,6 +98,8 @@ class TimerBrokers:
         """
         version = self._versions.get(address)
         if version is None:
+            if len(self._versions) >= BROKERS_MAX:
+                self._versions.clear()
             hello = request(RequestCode.HEART_BEAT, None, _HELLO)
             version = (yield from call(address, hello, self._timeout)).version
             self._versions[address] = version
