@@ -119,7 +119,7 @@ class Life:
     async def __aenter__(self) -> "Life":
         self.leases = None
         if self._redis is not None:
-            self.leases = RedisLeases(self._redis, duplicate_window=60, timeout=0.5)
+            self.leases = RedisLeases(self._redis, duplicate_window=60, timeout=5.0)
             self.switch.watch_leases(self.leases)
         self._threads = ThreadPoolExecutor(8)
         self.deliveries = Deliveries(self.attempts, self.leases, self._threads)

@@ -96,7 +96,7 @@ def test_while_one_message_of_a_key_is_handled_another_waits(
 
     def slow(session: Session, message: ReceivedMessage) -> None:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
         write_effect(session, message)
 
     async def scenario() -> None:
@@ -106,7 +106,7 @@ def test_while_one_message_of_a_key_is_handled_another_waits(
             Life(database_url, redis, **options) as second,
         ):
             running = asyncio.create_task(first.handle(delivery(A, ORDER_7)))
-            await asyncio.to_thread(inside.wait, 10)
+            await asyncio.to_thread(inside.wait, 60)
             rival = asyncio.create_task(second.handle(delivery(B, ORDER_7)))
             if log_receipt:  # the key's row says so; without a receipt its insert waits
                 (outcome,) = await rival

@@ -38,7 +38,7 @@ def test_the_victim_of_a_deadlock_is_no_dead_letter_though_it_had_one_attempt(
             session.execute(text("UPDATE accounts SET sum = sum + 1 WHERE id = :id"), {"id": each})
             if len(calls) < 2:
                 calls.append(message.message_id)
-                both_hold_one.wait(10)
+                both_hold_one.wait(60)
         write_effect(session, message)
 
     async def scenario() -> None:

@@ -91,7 +91,7 @@ def test_a_handler_that_rejects_after_its_claim_was_taken_over_writes_no_dead_le
     def rejects(message: ReceivedMessage) -> None:
         if message.message_id == A:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
             raise Reject("too late")
 
     async def scenario() -> None:
@@ -102,7 +102,7 @@ def test_a_handler_that_rejects_after_its_claim_was_taken_over_writes_no_dead_le
         ):
             names = (A, B, C)[:batch]
             running = asyncio.create_task(first.handle(*map(delivery, names)))
-            await asyncio.to_thread(inside.wait, 10)
+            await asyncio.to_thread(inside.wait, 60)
             assert await second.until_settled(delivery(A)) == [CONSUMED]
             go_on.set()
             assert not any(isinstance(each, Dead | Later) for each in await running)

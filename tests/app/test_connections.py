@@ -27,7 +27,7 @@ def test_the_loop_gets_the_client_while_a_thread_that_makes_a_part_waits_for_the
     try:
         assert is_held.wait(30)
         assert connections._thread is not None
-        assert connections._thread.submit(ask()).result(10) is client
+        assert connections._thread.submit(ask()).result(60) is client
     finally:
         is_over.set()
         thread.join()

@@ -103,7 +103,7 @@ def test_two_owners_at_once_have_one_effect_and_nobody_acknowledges_too_early(
 
     def slow(session: Session, message: ReceivedMessage) -> None:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
         write_effect(session, message)
 
     async def scenario() -> None:
@@ -115,7 +115,7 @@ def test_two_owners_at_once_have_one_effect_and_nobody_acknowledges_too_early(
             Life(database_url, redis, **options) as second,
         ):
             running = asyncio.create_task(first.handle(delivery(A)))
-            await asyncio.to_thread(inside.wait, 10)
+            await asyncio.to_thread(inside.wait, 60)
             (outcome,) = await second.handle(delivery(A))
             assert isinstance(outcome, Later)
             assert not outcome.counts
@@ -138,7 +138,7 @@ def test_redis_flushed_while_a_handler_runs_lets_the_database_decide(
     def slow(session: Session, message: ReceivedMessage) -> None:
         write_effect(session, message)
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     async def scenario() -> None:
         async with (
@@ -146,7 +146,7 @@ def test_redis_flushed_while_a_handler_runs_lets_the_database_decide(
             Life(postgres_url, redis_url, lease=LONG) as second,
         ):
             running = asyncio.create_task(first.handle(delivery(A)))
-            await asyncio.to_thread(inside.wait, 10)
+            await asyncio.to_thread(inside.wait, 60)
             valkey_server.flush()
             # The second gets the lease, and waits at the row that the first has inserted.
             rival = asyncio.create_task(second.handle(delivery(A)))
@@ -230,19 +230,19 @@ def test_a_handler_longer_than_its_lease_keeps_it(
 
     def slow(session: Session, message: ReceivedMessage) -> None:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
         write_effect(session, message)
 
     async def scenario() -> None:
-        lease = 0.3
+        lease = 0.8
         options: dict[str, Any] = {"lease": lease, "log_receipt": True}
         async with (
             Life(database_url, redis, handler=slow, renews=True, **options) as first,
             Life(database_url, redis, **options) as second,
         ):
             running = asyncio.create_task(first.handle(delivery(A)))
-            await asyncio.to_thread(inside.wait, 10)
-            until = asyncio.get_running_loop().time() + 3 * lease
+            await asyncio.to_thread(inside.wait, 60)
+            until = asyncio.get_running_loop().time() + 1.5 * lease
             while asyncio.get_running_loop().time() < until:
                 (outcome,) = await second.handle(delivery(A))
                 assert isinstance(outcome, Later)
@@ -268,7 +268,7 @@ def test_a_retry_keeps_the_leases_of_its_rows_though_it_began_without_one(
         if not again.is_set():
             raise ValueError("the first time")
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
         write_effect(session, message)
 
     def leases() -> list[Any]:
@@ -284,7 +284,7 @@ def test_a_retry_keeps_the_leases_of_its_rows_though_it_began_without_one(
             assert await life.handle(*messages) == [Later(0.01)] * batch
             again.set()
             running = asyncio.create_task(life.handle(*messages))
-            await asyncio.to_thread(inside.wait, 10)
+            await asyncio.to_thread(inside.wait, 60)
             before = leases()
             await life.deliveries._renew(math.inf)
             after = leases()

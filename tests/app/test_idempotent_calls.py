@@ -143,13 +143,13 @@ def test_while_a_call_runs_another_one_is_refused_even_beyond_its_lease(
 
     def slow(_call: IdempotentCall) -> str:
         inside.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return "done"
 
     ask = elsewhere(bank, slow)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(ask, "r-1")
-        inside.wait(10)
+        inside.wait(60)
         first_end = bank.rows()[0].lease_until
         while bank.rows()[0].lease_until == first_end:  # until it is renewed
             with pytest.raises(CallRunning) as refused:
@@ -157,7 +157,7 @@ def test_while_a_call_runs_another_one_is_refused_even_beyond_its_lease(
             assert 0 < refused.value.retry_after <= lease
             threading.Event().wait(0.1)
         go_on.set()
-        assert running.result(10) == "done"
+        assert running.result(60) == "done"
 
     assert ask("r-1") == "done"
     assert bank.mq._calls._renewer is None

@@ -63,7 +63,7 @@ def lose_a_deadlock(database: Database, connection: Any) -> None:
     with ThreadPoolExecutor(1) as pool:
         connection.execute(CHANGE, {"id": "a"})
         running = pool.submit(rival)
-        rival_waits.wait(10)
+        rival_waits.wait(60)
         try:
             connection.execute(CHANGE, {"id": "b"})
         finally:

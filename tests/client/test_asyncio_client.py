@@ -20,7 +20,7 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
 from reliable_mq.wire.frame import FrameReader
 
-QUICK = ClientSettings(request_timeout=0.2, heartbeat_seconds=0.02, retries=0)
+QUICK = ClientSettings(request_timeout=1.0, heartbeat_seconds=0.02, retries=0)
 STORED = {"msgId": "X", "queueId": "0", "queueOffset": "0"}
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 BEAT = RequestCode.HEART_BEAT

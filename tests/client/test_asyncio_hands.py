@@ -129,7 +129,7 @@ class Hanging:
 
     def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
         self.begun += [message.queue_offset for message in messages]
-        self.may_end.wait(10)
+        self.may_end.wait(60)
         return [CONSUMED] * len(messages)
 
 

@@ -285,7 +285,7 @@ def test_closing_tells_of_handlers_that_run_on_in_their_threads(
     may_end = threading.Event()
 
     def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-        may_end.wait(10)
+        may_end.wait(60)
         return [CONSUMED] * len(messages)
 
     async def scene() -> None:

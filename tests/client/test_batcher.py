@@ -162,7 +162,7 @@ def test_flush_waits_for_what_was_flushed_before_and_not_for_what_comes_later() 
         await batcher.close()
         assert later.result().queue_offset == 10
 
-    play(scene, msgspec.structs.replace(SETTINGS, request_timeout=0.3))
+    play(scene, msgspec.structs.replace(SETTINGS, request_timeout=1.0))
 
 
 @pytest.mark.parametrize("how", ["batcher", "client"])

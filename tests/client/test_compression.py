@@ -181,7 +181,7 @@ def test_work_holds_up_no_other_task_of_the_loop() -> None:
 
             def compute() -> str:
                 done = asyncio.run_coroutine_threadsafe(released.wait(), loop)
-                return "done" if done.result(10) else ""
+                return "done" if done.result(60) else ""
 
             def flow() -> Flow[str]:
                 return (yield from work(compute))

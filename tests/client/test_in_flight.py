@@ -170,7 +170,7 @@ def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
 
 
 def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() -> None:
-    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+    settings = ClientSettings(request_timeout=1.0, retries=0, in_flight_count_max=3)
 
     async def scene() -> None:
         broker = Peer()

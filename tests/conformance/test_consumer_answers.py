@@ -127,7 +127,7 @@ def test_stacks_show_where_a_thread_and_a_handler_wait() -> None:
     may_end = threading.Event()
 
     def waits_in_a_thread() -> None:
-        may_end.wait(10)
+        may_end.wait(60)
 
     async def waits_for_the_bank() -> None:
         await asyncio.Event().wait()

@@ -42,7 +42,7 @@ class Lives:
 
     def __exit__(self, *_: object) -> None:
         end_by_input(self._zygote, 10)
-        self._reader.join(10)
+        self._reader.join(60)
 
     def live(self, life: str, world: World, *, at: str = "", steps: str = "") -> int:
         """Let a process live in a world until it ends; return its exit code, or minus its signal.

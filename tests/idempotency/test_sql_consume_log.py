@@ -88,7 +88,7 @@ def test_the_second_owner_waits_for_the_first_commit_and_then_finds_the_row(
     inserted = threading.Event()
 
     def second() -> set[str]:
-        inserted.wait(10)
+        inserted.wait(60)
         return log.insert(entry(token="two"))
 
     with ThreadPoolExecutor(1) as pool:
@@ -98,7 +98,7 @@ def test_the_second_owner_waits_for_the_first_commit_and_then_finds_the_row(
             inserted.set()
             wait_until_somebody_waits(log.database)
             assert not waiting.done()
-        assert waiting.result(10) == set()
+        assert waiting.result(60) == set()
 
 
 def test_a_row_that_is_removed_between_two_statements_is_made_anew(postgres_url: str) -> None:

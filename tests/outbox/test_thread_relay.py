@@ -36,7 +36,7 @@ class HeldSender:
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         self.is_sending.set()
-        self.let_go.wait(10)
+        self.let_go.wait(60)
         queue = MessageQueue("orders", "broker-a", 0)
         return [
             SendResult(
@@ -61,7 +61,7 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     thread = RelayThread(relay)
     thread.start()
     thread.hand([stub("first")], written=1e12)
-    assert sender.is_sending.wait(10)
+    assert sender.is_sending.wait(60)
 
     thread.hand([stub("second")], written=1e12)
     closer = threading.Thread(target=thread.close)
@@ -69,7 +69,7 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     while thread._closing_by is None:  # the thread is asked to end while it still sends
         closer.join(0.001)
     sender.let_go.set()
-    closer.join(10)
+    closer.join(60)
 
     assert book.recorded == ["first", "second"]
 

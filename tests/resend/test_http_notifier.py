@@ -33,7 +33,7 @@ class Hook:
 def serving(hook: Hook) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            hook.silent.wait(10)
+            hook.silent.wait(60)
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             hook.posts.append((self.path, headers, body))

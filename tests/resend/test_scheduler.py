@@ -159,7 +159,7 @@ def test_two_schedulers_never_send_the_same_stub(world: World) -> None:
     start = threading.Barrier(2)
 
     def work(scheduler: Scheduler) -> int:
-        start.wait(10)
+        start.wait(60)
         sent = 0
         for _ in range(40):
             sent += scheduler.run_once(105.0).sent

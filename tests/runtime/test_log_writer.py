@@ -43,7 +43,7 @@ class GatedSegment:
 
     def sync(self) -> None:
         self.is_syncing.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.syncs += 1
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def test_a_full_disk_keeps_batches_waiting_in_order_and_lets_them_go_on_when_the
         assert writer.is_waiting_for_room
         assert (reports.ends, rooms) == ([], [False])
         segment.has_room = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while writer.is_waiting_for_room:
                 await asyncio.sleep(0.01)
         writer.take(turn(segment, 2, b"c"))
@@ -223,11 +223,11 @@ def test_files_without_room_are_told_like_a_log_without_room_until_all_is_writte
         await writer.drain()
         assert rooms == [False]
         writer.take(turn(segment, 0, b"a"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await saved.wait()
         assert rooms == [False]
         segment.has_room = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while writer.is_waiting_for_room:
                 await asyncio.sleep(0.01)
         writer.close()

@@ -48,10 +48,10 @@ def test_who_waits_while_it_is_closed_is_told_that_and_not_that_he_cancelled() -
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lambda: thread.run(hang()))
-        began.wait(10)
+        began.wait(60)
         thread.close()
         with pytest.raises(ConnectionLost, match="closed meanwhile"):
-            waiting.result(10)
+            waiting.result(60)
 
 
 def test_a_synchronous_call_on_the_loops_own_thread_is_refused_instead_of_hanging() -> None:
@@ -73,8 +73,8 @@ def test_a_task_that_ends_the_thread_leaves_a_loop_that_says_so_and_can_be_close
     waiting = thread.submit(asyncio.sleep(3600))
     thread.submit(ends())
     with pytest.raises(CancelledError):
-        waiting.result(10)
-    thread._thread.join(10)
+        waiting.result(60)
+    thread._thread.join(60)
 
     assert not thread.is_alive
     with pytest.raises(UsageError, match="closed"):
@@ -93,20 +93,20 @@ def test_what_is_submitted_while_the_loop_is_closed_ends_with_it(
     def look_and_dawdle() -> None:
         look()
         looked.set()
-        may_go.wait(10)
+        may_go.wait(60)
 
     monkeypatch.setattr(thread, "_refuse_dead", look_and_dawdle)
     with ThreadPoolExecutor() as pool:
         submitted = pool.submit(thread.submit, asyncio.sleep(3600))
-        assert looked.wait(10)
+        assert looked.wait(60)
         closing = pool.submit(thread.close)
         with contextlib.suppress(TimeoutError):
             closing.result(0.05)  # it is over before, if it does not wait
         may_go.set()
-        future = submitted.result(10)
+        future = submitted.result(60)
         with pytest.raises(CancelledError):
-            future.result(10)
-        closing.result(10)
+            future.result(60)
+        closing.result(60)
 
 
 def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
@@ -124,7 +124,7 @@ def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
     thread.submit(stubborn())
     closing = threading.Thread(target=thread.close, daemon=True)
     closing.start()
-    closing.join(5)
+    closing.join(60)
     may_end.set()
     assert not thread._thread.is_alive()
     assert "1 tasks will not be cancelled" in caplog.text

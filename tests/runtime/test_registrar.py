@@ -58,7 +58,7 @@ class Scene:
         self.registrar.note([(1, frame)])
 
     async def until_sent(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.sent) < count:
                 await asyncio.sleep(0)
 
