@@ -15,7 +15,8 @@ from bench.quiet import resident_mib, used_seconds
 from bench.reliable_mq_broker import ReliableMQBroker
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.message import Message
-from reliable_mq.runtime.link import Link, Links
+from reliable_mq.runtime.link import Link
+from reliable_mq.runtime.links import Links
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 

@@ -117,3 +117,16 @@ def test_a_lost_connection_ends_all_and_leaves_no_timer(loop: Loop, waiters: Wai
     assert [type(future.exception()) for future in futures] == [ConnectionLost] * 3
     assert waiters.waiting == 0
     assert not any(timer.is_set for timer in loop.timers)
+
+
+def test_a_call_that_was_given_up_is_forgotten_when_the_timer_rings(
+    loop: Loop, waiters: Waiters
+) -> None:
+    given_up = waiters.add(1, 10, 1.0)
+    waits = waiters.add(2, 10, 5.0)
+    given_up.cancel()
+    loop.pass_time(1.5)
+    assert waiters.count == 1
+    waiters.answer(answer_to(2))
+    assert waits.done()
+    assert waiters.count == 0, "and an answered one at once"

@@ -1,4 +1,4 @@
-"""Requests whose header a broker reads in one pass: what they say is what the general way reads."""
+"""Headers that are read in one pass: what they say is what the general way reads."""
 
 import msgspec
 import pytest
@@ -7,9 +7,15 @@ from hypothesis import strategies as st
 from tests.wire.strategies import TEXT
 
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import decode_command, decode_request, encode_command, request
+from reliable_mq.wire.command import (
+    decode_command,
+    decode_reply,
+    decode_request,
+    encode_command,
+    request,
+)
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, FrameReader
-from reliable_mq.wire.headers import HeaderInvalid, PullMessageHeader
+from reliable_mq.wire.headers import HeaderInvalid, PullMessageHeader, SendResultHeader
 
 # In the order of Apache's client, fields of the same name in its super classes among them.
 PULL = {
@@ -89,3 +95,62 @@ def test_no_header_can_bring_its_own_typed_one() -> None:
     ):
         command = decode_request(Frame(JSON, header, b""))
         assert (command.pull_header, command.send_header) == (None, None)
+
+
+# In the order of Apache's broker.
+SEND_RESULT = {
+    "queueId": "3",
+    "TRACE_ON": "true",
+    "MSG_REGION": "DefaultRegion",
+    "msgId": "7F00000100002A9F0000000000000000",
+    "queueOffset": "12",
+}
+
+
+def test_the_reply_to_a_send_is_read_in_one_pass() -> None:
+    frame = frame_of(SEND_RESULT, 0)
+    command, general = decode_reply(frame), decode_command(frame)
+
+    assert command.send_result == SendResultHeader.decode(SEND_RESULT)
+    assert command.ext_fields == {}
+    assert (command.code, command.opaque, command.flag) == (0, 7, 0)
+    assert (command.language, command.version) == (general.language, general.version)
+
+
+@pytest.mark.parametrize("code", [1, 10, 215])
+def test_a_reply_with_another_code_is_read_in_general(code: int) -> None:
+    assert decode_reply(frame_of(SEND_RESULT, code)) == decode_command(frame_of(SEND_RESULT, code))
+
+
+def test_a_reply_in_the_compact_form_is_read_in_general() -> None:
+    command = request(0, SEND_RESULT)
+    command.serialize_type = ROCKETMQ
+    (frame,) = FrameReader().feed(encode_command(command))
+
+    assert decode_reply(frame) == decode_command(frame)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(SEND_RESULT)) | TEXT, ODD, max_size=4))
+def test_a_result_that_reads_as_typed_reads_the_same_in_general(ext: dict[str, object]) -> None:
+    frame = frame_of({**SEND_RESULT, **ext}, 0)
+
+    command, general = decode_reply(frame), decode_command(frame)
+
+    if command.send_result is None:
+        assert command == general
+        return
+    try:
+        assert command.send_result == SendResultHeader.decode(general.ext_fields)
+    except HeaderInvalid as error:
+        pytest.fail(f"the general way refuses it: {error}")
+
+
+@pytest.mark.parametrize("name", ["send_result", "ext_fields", "body", "serialize_type"])
+def test_no_name_in_a_header_is_taken_for_a_field_of_ours(name: str) -> None:
+    fields = {"code": 0, "extFields": SEND_RESULT, "flag": 1, "opaque": 7, name: "x"}
+    frame = Frame(JSON, msgspec.json.encode(fields), b"")
+
+    command, general = decode_reply(frame), decode_command(frame)
+
+    assert command.send_result == SendResultHeader.decode(SEND_RESULT)
+    assert (general.send_result, general.body, general.serialize_type) == (None, b"", JSON)

@@ -34,7 +34,8 @@ from reliable_mq.errors import (
 )
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
-from reliable_mq.runtime.link import Links, OnRequest
+from reliable_mq.runtime.link import Link, OnRequest
+from reliable_mq.runtime.links import Links
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
@@ -160,6 +161,12 @@ class AsyncEngine:
     async def introduce(self) -> None:
         """Tell every broker the same in full, also what it seems to know already."""
         await self.membership.introduce()
+
+    def clear_link(self, address: str) -> Link | None:
+        """Return the connection to `address` if a request can leave on it at once."""
+        if self._links is None or self.is_foreign:
+            return None
+        return self._links.clear(address)
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply on the connection to `address`, if it is still there."""

@@ -16,7 +16,7 @@ drives the same flows over a script.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,7 +27,7 @@ from reliable_mq.wire.remote_faults import remote_error
 T = TypeVar("T")
 
 
-class Instant(NamedTuple):
+class Instant(msgspec.Struct, frozen=True, gc=False):
     """A point in time.
 
     Attributes:

@@ -19,7 +19,8 @@ from reliable_mq.broker_core.registration import (
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.errors import Unavailable
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.link import Link, Links
+from reliable_mq.runtime.link import Link
+from reliable_mq.runtime.links import Links
 from reliable_mq.runtime.listener import now_ms
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command

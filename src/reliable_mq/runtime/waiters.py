@@ -39,6 +39,11 @@ class Waiters:
         self._rings_at = math.inf
 
     @property
+    def count(self) -> int:
+        """How many calls are looked after; some may have given up."""
+        return len(self._waiters)
+
+    @property
     def waiting(self) -> int:
         """How many calls have no answer yet."""
         return sum(not future.done() for future, *_ in self._waiters.values())
@@ -58,7 +63,7 @@ class Waiters:
 
     def answer(self, command: Command) -> None:
         """Hand a reply to its waiter; one that nobody waits for any more is dropped."""
-        waiter = self._waiters.get(command.opaque)
+        waiter = self._waiters.pop(command.opaque, None)
         if waiter is not None and not waiter[0].done():
             waiter[0].set_result(command)
 
@@ -88,10 +93,10 @@ class Waiters:
         self._timer, self._rings_at = None, math.inf
         now = self._loop.time()
         nearest = math.inf
-        for future, deadline, code, timeout in self._waiters.values():
-            if future.done():
-                continue
-            if deadline <= now:
+        for opaque, (future, deadline, code, timeout) in list(self._waiters.items()):
+            if future.done():  # its caller has given up
+                del self._waiters[opaque]
+            elif deadline <= now:
                 future.set_exception(
                     RequestTimeout(
                         f"{self._address} did not answer request {code} in {timeout:.3g} s"

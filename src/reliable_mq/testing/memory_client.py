@@ -142,9 +142,13 @@ class MemoryClient(AsyncClient):
         finally:
             self._waits = before
 
+    def now(self) -> Instant:
+        """Return the time of the clock."""
+        return Instant(self._clock.now(), self._clock.epoch_ms, self._clock.now())
+
     async def _answer(self, step: Step) -> Any:
         if isinstance(step, Now):
-            return Instant(self._clock.now(), self._clock.epoch_ms, self._clock.now())
+            return self.now()
         if isinstance(step, Call):
             return await self._call(step)
         if isinstance(step, CallAll):

@@ -21,7 +21,7 @@ import msgspec
 
 from reliable_mq.errors import FrameError
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
-from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2
+from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2, SendResultHeader
 from reliable_mq.wire.java_int import I32
 
 VERSION = 493  # MQVersion.V5_4_0; clients enable SQL92 and more by the version in replies
@@ -44,7 +44,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     All values of `ext_fields` are text ("true", "42"), as the protocol has it. A field that a JSON
     header lacks takes the default here; `body` and `serialize_type` come from the frame, whatever
     a header says. A send or a pull that `decode_request` read bears its fields in `send_header` or
-    `pull_header` instead of `ext_fields`.
+    `pull_header` instead of `ext_fields`; what `decode_reply` read may do so in `send_result`.
     """
 
     code: I32
@@ -58,6 +58,7 @@ class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     serialize_type: int = JSON
     send_header: SendMessageHeaderV2 | None = None
     pull_header: PullMessageHeader | None = None
+    send_result: SendResultHeader | None = None
 
     @property
     def is_reply(self) -> bool:
@@ -141,7 +142,7 @@ def decode_command(frame: Frame) -> Command:
         raise FrameError(f"unknown serialize type {frame.serialize_type}")
     command.body = frame.body
     command.serialize_type = frame.serialize_type
-    command.send_header = command.pull_header = None
+    command.send_header = command.pull_header = command.send_result = None
     return command
 
 
@@ -158,6 +159,7 @@ class _Send(Command, gc=False, kw_only=True):
     serialize_type: int = _hidden("serialize_type", default=JSON)
     send_header: SendMessageHeaderV2 | None = msgspec.field(name="extFields")
     pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
+    send_result: SendResultHeader | None = _hidden("send_result", default=None)
 
 
 class _Pull(Command, gc=False, kw_only=True):
@@ -168,6 +170,18 @@ class _Pull(Command, gc=False, kw_only=True):
     serialize_type: int = _hidden("serialize_type", default=JSON)
     send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
     pull_header: PullMessageHeader | None = msgspec.field(name="extFields")
+    send_result: SendResultHeader | None = _hidden("send_result", default=None)
+
+
+class _SendResult(Command, gc=False, kw_only=True):
+    """The reply to a send whose JSON header is read in one go."""
+
+    ext_fields: dict[str, str] = _hidden("ext_fields", default_factory=dict)
+    body: bytes = _hidden("body", default=b"")
+    serialize_type: int = _hidden("serialize_type", default=JSON)
+    send_header: SendMessageHeaderV2 | None = _hidden("send_header", default=None)
+    pull_header: PullMessageHeader | None = _hidden("pull_header", default=None)
+    send_result: SendResultHeader | None = msgspec.field(name="extFields")
 
 
 _SENDS = (b'{"code":310,', b'{"code":320,')  # SEND_MESSAGE_V2 and batches, as fastjson begins them
@@ -198,6 +212,30 @@ def decode_request(frame: Frame) -> Command:
         return decode_command(frame)
     command.body = frame.body
     command.serialize_type = JSON
+    return command
+
+
+_STORED = b'{"code":0,"extFields":{'  # as fastjson begins a reply that says more than "yes"
+_OF_A_SEND = b'"queueOffset":'
+_decode_json_send_result = msgspec.json.Decoder(_SendResult, strict=False).decode
+
+
+def decode_reply(frame: Frame) -> Command:
+    """Return the command in `frame`; a reply to a send bears a typed header (a client's hot path).
+
+    What does not read as typed is read in general, so that its fault is told in general words.
+
+    Raises:
+        FrameError: when the header is not of the form that the frame claims.
+    """
+    header = frame.header
+    if frame.serialize_type != JSON or not header.startswith(_STORED) or _OF_A_SEND not in header:
+        return decode_command(frame)
+    try:
+        command: Command = _decode_json_send_result(header)
+    except _UNREADABLE:
+        return decode_command(frame)
+    command.body = frame.body
     return command
 
 

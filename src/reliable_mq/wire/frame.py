@@ -21,7 +21,7 @@ ROCKETMQ = 1
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_HEADER_INFO = struct.Struct(">iI")
-_HEAD_SIZE = _LENGTH_AND_HEADER_INFO.size
+HEAD_SIZE = _LENGTH_AND_HEADER_INFO.size
 _HEADER_LENGTH_MASK = 0x00FFFFFF
 
 LENGTH_MIN = 4  # no header, no body
@@ -67,12 +67,12 @@ class FrameReader:
         frames: list[Frame] = []
         at = 0
         available = len(data)
-        while available - at >= _HEAD_SIZE:
+        while available - at >= HEAD_SIZE:
             length, header_info = _LENGTH_AND_HEADER_INFO.unpack_from(data, at)
             if not LENGTH_MIN <= length <= LENGTH_MAX:
                 raise _length_refused(length)
             end = at + 4 + length
-            header_at = at + _HEAD_SIZE
+            header_at = at + HEAD_SIZE
             header_end = header_at + (header_info & _HEADER_LENGTH_MASK)
             if header_end > end:
                 raise FrameError(
@@ -88,7 +88,7 @@ class FrameReader:
         else:
             self._wanted = _LENGTH.size
             if available - at >= _LENGTH.size:
-                self._wanted = _HEAD_SIZE
+                self._wanted = HEAD_SIZE
                 _check_length(_LENGTH.unpack_from(data, at)[0])
         if at < available:
             self._kept += data[at:] if at else data

@@ -98,6 +98,8 @@ class SendResultHeader(Header, frozen=True, kw_only=True, rename="camel"):
     queue_offset: I64
     transaction_id: str | None = None
     recall_handle: str | None = None
+    region: str | None = msgspec.field(name="MSG_REGION", default=None)
+    trace_on: str | None = msgspec.field(name="TRACE_ON", default=None)
 
 
 class PullMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):

@@ -28,9 +28,10 @@ from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.timed import recall
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, TooManyInFlight
+from reliable_mq.errors import ConfigurationError, ReliableMQError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command
 
 LINGER_SECONDS = 0.005
 
@@ -113,9 +114,22 @@ class AsyncSending(AsyncEngine):
     ) -> SendResult:
         names = self.namespace
         message, queue = names.whole_message(messages[0]), names.whole_queue(queue)
-        return names.own_result(
-            await self.run(self._producer.send(message, timeout=timeout, queue=queue))
-        )
+        producer = self._producer
+        single = producer.begin(message, self.now(), timeout, queue)
+        aim = single.aim
+        outcome: Command | ReliableMQError | None = None
+        link = self.clear_link(aim.address) if aim is not None else None
+        if aim is not None and link is not None:
+            render = partial(producer.frame, single, aim)
+            try:
+                outcome = await link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
+            except ReliableMQError as error:
+                outcome = error
+            else:
+                result = producer.end(single, aim, outcome, asyncio.get_running_loop().time())
+                if result is not None:
+                    return names.own_result(result)
+        return names.own_result(await self.run(producer.go_on(single, outcome)))
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.

@@ -28,10 +28,8 @@ from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
 from reliable_mq.wire.properties import (
     DELAY,
     KEYS,
-    MSG_REGION,
     SHARDING_KEY,
     TAGS,
-    TRACE_ON,
     UNIQ_KEY,
     WAIT,
     encode_properties,
@@ -304,7 +302,10 @@ def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendRes
         RemoteError: when the message is not stored.
         ProtocolError: when the reply does not read.
     """
-    return read_batch_results(reply, (message_id,), queue)[0]
+    status, header = _stored(reply)
+    if "," in header.msg_id:
+        raise _miscounted(1, header.msg_id.split(","))
+    return _result(status, header, message_id, header.msg_id, _home(queue, header), 0)
 
 
 def read_batch_results(
@@ -316,31 +317,53 @@ def read_batch_results(
         RemoteError: when the batch is not stored.
         ProtocolError: when the reply does not read.
     """
+    status, header = _stored(reply)
+    offset_ids = header.msg_id.split(",")
+    if len(offset_ids) != len(message_ids):
+        raise _miscounted(len(message_ids), offset_ids)
+    home = _home(queue, header)
+    return [
+        _result(status, header, message_id, offset_id, home, index)
+        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
+    ]
+
+
+def _stored(reply: Command) -> tuple[SendStatus, SendResultHeader]:
     status = _STORED.get(reply.code)
     if status is None:
         raise remote_error(reply.code, reply.remark)
-    header = SendResultHeader.decode(reply.ext_fields)
-    offset_ids = header.msg_id.split(",")
-    if len(offset_ids) != len(message_ids):
-        raise ProtocolError(
-            f"{len(message_ids)} messages were sent, {len(offset_ids)} are said to be stored"
-        )
-    stored_in = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
-    region = reply.ext_fields.get(MSG_REGION, "")
-    trace_on = reply.ext_fields.get(TRACE_ON) != "false"
-    return [
-        SendResult(
-            status=status,
-            message_id=message_id,
-            offset_message_id=offset_id,
-            queue=stored_in,
-            queue_offset=header.queue_offset + index,
-            recall_handle=header.recall_handle or "",
-            region=region,
-            trace_on=trace_on,
-        )
-        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
-    ]
+    return status, reply.send_result or SendResultHeader.decode(reply.ext_fields)
+
+
+def _miscounted(count: int, offset_ids: Sequence[str]) -> ProtocolError:
+    return ProtocolError(f"{count} messages were sent, {len(offset_ids)} are said to be stored")
+
+
+def _home(queue: MessageQueue, header: SendResultHeader) -> MessageQueue:
+    """Return the queue that a broker has stored in, which may not be the one that was asked."""
+    if header.queue_id == queue.queue_id:
+        return queue
+    return MessageQueue(queue.topic, queue.broker_name, header.queue_id)
+
+
+def _result(
+    status: SendStatus,
+    header: SendResultHeader,
+    message_id: str,
+    offset_id: str,
+    home: MessageQueue,
+    index: int,
+) -> SendResult:
+    return SendResult(
+        status=status,
+        message_id=message_id,
+        offset_message_id=offset_id,
+        queue=home,
+        queue_offset=header.queue_offset + index,
+        recall_handle=header.recall_handle or "",
+        region=header.region or "",
+        trace_on=header.trace_on != "false",
+    )
 
 
 def same_topic(messages: Sequence[Message]) -> str:

@@ -22,8 +22,9 @@ from reliable_mq.client.sending.outgoing import (
     same_topic,
 )
 from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.timed import TimerBrokers
-from reliable_mq.client.sending.tries import Bind, Check, Tries
+from reliable_mq.client.sending.tries import Aim, Bind, Check, FirstTry, Tries
 from reliable_mq.client.settings import NO_COMPRESSION, ClientSettings
 from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError, RemoteError
 from reliable_mq.message import Message, MessageQueue, SendResult
@@ -33,6 +34,19 @@ from reliable_mq.wire.compression import compress, flags_of
 
 _WORK_SIZE_MIN = 64 * 1024
 """Larger bodies are compressed where they hold up nobody else."""
+
+
+class Single(msgspec.Struct, frozen=True, gc=False):
+    """A message that is being sent alone.
+
+    `aim` is where the first try goes; None, when something has to be done or asked for before it.
+    """
+
+    out: Letter
+    queue: MessageQueue | None
+    timeout: float
+    begun: Instant
+    aim: Aim | None
 
 
 class Producer:
@@ -56,6 +70,7 @@ class Producer:
         self._tries = Tries(settings, routes, random_bytes)
         self._timers = TimerBrokers(settings.request_timeout)
         self._sender = Sender(settings.producer_group, settings.new_topic_queues)
+        self._frames = SendFrames(self._sender)
 
     def send(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -73,13 +88,68 @@ class Producer:
             Unavailable: when no broker takes it in time. It may be stored all the same.
         """
         instant = yield from now()
+        return (yield from self.go_on(self.begin(message, instant, timeout, queue)))
+
+    def begin(
+        self, message: Message, instant: Instant, timeout: float, queue: MessageQueue | None
+    ) -> Single:
+        """Begin to send one message, as `send`; it is sent by `go_on`.
+
+        When its `aim` says where to, a shell may make the first try by itself, with the request
+        that `frame` returns, and tell `end` what came of it.
+
+        Raises:
+            MessageRefused: when it cannot be sent as it is.
+        """
         out = self.prepare(message, instant.epoch_ms)
         if queue is not None:
             _check_home(message.topic, queue)
-        if self._is_to_pack(out):
+        aim = None
+        if not (message.is_timed or self._is_to_pack(out)):
+            key = message.ordering_key
+            aim = self._tries.aim(message.topic, key, queue, timeout, instant)
+        return Single(out, queue, timeout, instant, aim)
+
+    def frame(self, single: Single, aim: Aim, opaque: int) -> bytes:
+        """Return the request that is the first try of a send.
+
+        Raises:
+            FrameError: when it would be longer than 16 MiB.
+        """
+        return self._frames.frame(single.out, aim.queue, single.begun.epoch_ms, opaque)
+
+    def end(self, single: Single, aim: Aim, reply: Command, seconds: float) -> SendResult | None:
+        """Return the result of a send by the reply to its first try.
+
+        None: it is to be tried again, by `go_on`.
+
+        Raises:
+            RemoteError: when the broker refuses it.
+            ProtocolError: when the reply does not read.
+        """
+        took = seconds - single.begun.seconds
+        if not self._tries.is_answer(reply, aim.queue.broker_name, took, seconds):
+            return None
+        return read_result(reply, single.out.message.message_id, aim.queue)
+
+    def go_on(
+        self, single: Single, outcome: Command | ReliableMQError | None = None
+    ) -> Flow[SendResult]:
+        """Send what was begun; `outcome` is what the first try came to, if it was made.
+
+        Raises:
+            RemoteError, Unavailable, ProtocolError: as `send`.
+        """
+        out, aim, begun = single.out, single.aim, single.begun
+        if aim is None:
             out = yield from self.packed(out)
-        key = message.ordering_key
-        return (yield from self._send_one(out, key, queue, timeout, begun=instant))
+        first = FirstTry(aim, begun, outcome) if aim is not None else None
+        key = out.message.ordering_key
+        return (
+            yield from self._send_one(
+                out, key, single.queue, single.timeout, begun=begun, first=first
+            )
+        )
 
     def send_reply(self, message: Message, *, timeout: float) -> Flow[SendResult]:
         """Send a message that answers another one: its broker brings it to whoever asked.
@@ -269,6 +339,7 @@ class Producer:
         timeout: float,
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
         begun: Instant | None = None,
+        first: FirstTry | None = None,
     ) -> Flow[SendResult]:
         message = out.message
         reply, stored_in = yield from self._tries.call(
@@ -279,6 +350,7 @@ class Producer:
             partial(self._sender.command, out, code=code),
             self._check_of(message),
             begun,
+            first,
         )
         return read_result(reply, message.message_id, stored_in)
 

@@ -75,6 +75,9 @@ class Turns:
             turn = self._start
             if len(self._next) >= TOPICS_MAX:
                 self._next.clear()
+        if rank is None and not avoid_broker:
+            self._next[topic] = turn + 1
+            return queues[turn % len(queues)]
         best, best_rank = 0, math.inf
         for step in range(len(queues)):
             name = queues[(turn + step) % len(queues)].broker_name

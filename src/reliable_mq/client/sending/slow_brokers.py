@@ -22,6 +22,11 @@ class SlowBrokers:
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
+    @property
+    def is_any(self) -> bool:
+        """Whether a broker was slow and has not been quick since."""
+        return bool(self._until)
+
     def note(self, broker_name: str, took_seconds: float, now: float) -> None:
         """Take in how long a broker took for a send; a quick one is as good as new."""
         away = _AWAY_SECONDS[bisect_right(_TOOK_SECONDS, took_seconds)]

@@ -7,6 +7,8 @@ Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
 
 from collections.abc import Callable
 
+import msgspec
+
 from reliable_mq.client.connecting.routes import Route, RouteTable
 from reliable_mq.client.flow import Flow, Instant, Post, Wait, call, now
 from reliable_mq.client.sending.queue_choice import Turns, queue_of_key
@@ -41,6 +43,31 @@ Check = Callable[[str], Flow[None]]
 """Refuses a broker, by its address, that cannot do what is asked of it."""
 
 
+class Aim(msgspec.Struct, frozen=True, gc=False):
+    """Where a try goes: the queue, the address of its broker, and how long it may take."""
+
+    queue: MessageQueue
+    address: str
+    seconds: float
+
+
+class FirstTry(msgspec.Struct, frozen=True, gc=False):
+    """Where the first try goes, chosen at an instant; and what it came to, if it was made."""
+
+    aim: Aim
+    begun: Instant
+    outcome: Command | ReliableMQError | None = None
+
+    def reply(self, bind: Bind) -> Flow[Command]:
+        """Return the broker's reply; raise what came instead."""
+        if isinstance(self.outcome, ReliableMQError):
+            raise self.outcome
+        if self.outcome is not None:
+            return self.outcome
+        aim = self.aim
+        return (yield from call(aim.address, bind(aim.queue, self.begun.epoch_ms), aim.seconds))
+
+
 class Tries:
     """Offers the requests of one client to brokers.
 
@@ -71,16 +98,18 @@ class Tries:
         bind: Bind,
         check: Check | None = None,
         begun: Instant | None = None,
+        first: FirstTry | None = None,
     ) -> Flow[tuple[Command, MessageQueue]]:
         """Send what `bind` makes for a queue until a broker answers; return answer and queue.
 
-        `begun` is the time, for a caller who has just asked for it.
+        `begun` is the time, for a caller who has just asked for it; `first` is the first try, for
+        one who has chosen it.
 
         Raises:
             RemoteError: when the last try was refused by a code that may pass.
             Unavailable: when no broker answers in time.
         """
-        instant = begun or (yield from now())
+        instant = first.begun if first is not None else begun or (yield from now())
         deadline = instant.seconds + timeout
         bound = queue is not None or bool(ordering_key)
         avoid = ""
@@ -90,19 +119,25 @@ class Tries:
                 break
             tried = ""
             try:
-                route = self._routes.fresh(topic, instant.seconds)
-                if route is None:
-                    route = yield from self._routes.to_send(topic)
-                chosen = queue or self._choose(route, ordering_key, avoid, instant.seconds)
-                avoid = tried = chosen.broker_name
-                address = self._address(route, chosen)
-                if check is not None:
-                    yield from check(address)
-                left = self._share(route, chosen, deadline - instant.seconds, attempt, bound=bound)
-                reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
+                if first is not None:
+                    made, first = first, None
+                    chosen = made.aim.queue
+                    avoid = tried = chosen.broker_name
+                    reply = yield from made.reply(bind)
+                else:
+                    route = self._routes.fresh(topic, instant.seconds)
+                    if route is None:
+                        route = yield from self._routes.to_send(topic)
+                    chosen = queue or self._choose(route, ordering_key, avoid, instant.seconds)
+                    avoid = tried = chosen.broker_name
+                    address = self._address(route, chosen)
+                    if check is not None:
+                        yield from check(address)
+                    left = deadline - instant.seconds
+                    left = self._share(route, chosen, left, attempt, bound=bound)
+                    reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
                 sent, instant = instant.seconds, (yield from now())
-                if reply.code not in RETRY_CODES:
-                    self._slow.note(tried, instant.seconds - sent, instant.seconds)
+                if self.is_answer(reply, tried, instant.seconds - sent, instant.seconds):
                     return reply, chosen
                 failure = remote_error(reply.code, reply.remark)
                 self._note_refusal(tried, failure, instant.seconds - sent, instant.seconds)
@@ -119,6 +154,43 @@ class Tries:
                     break
                 instant = yield from now()
         raise failure
+
+    def aim(
+        self,
+        topic: str,
+        ordering_key: str,
+        queue: MessageQueue | None,
+        timeout: float,
+        instant: Instant,
+    ) -> Aim | None:
+        """Return where the first try goes; None when somebody has to be asked for the route.
+
+        What comes of it is given to `is_answer`, and to `call` when that says no.
+        """
+        route = self._routes.fresh(topic, instant.seconds)
+        if route is None or timeout <= 0:
+            return None
+        chosen = queue or self._choose(route, ordering_key, "", instant.seconds)
+        try:
+            address = self._address(route, chosen)
+        except Unavailable:
+            return None
+        bound = queue is not None or bool(ordering_key)
+        return Aim(chosen, address, self._share(route, chosen, timeout, 0, bound=bound))
+
+    def is_answer(self, reply: Command, broker_name: str, took: float, seconds: float) -> bool:
+        """Say whether a reply is the broker's last word, and not to be tried again.
+
+        Args:
+            reply: of a try that took so many seconds.
+            broker_name: who replied.
+            took: seconds.
+            seconds: the time now.
+        """
+        if reply.code in RETRY_CODES:
+            return False
+        self._slow.note(broker_name, took, seconds)
+        return True
 
     def post(
         self, topic: str, ordering_key: str, bind: Bind, check: Check | None = None
@@ -205,7 +277,7 @@ class Tries:
     def _choose(self, route: Route, ordering_key: str, avoid: str, seconds: float) -> MessageQueue:
         if ordering_key:
             return queue_of_key(ordering_key, route.writable, self._settings.key_hash)
-        if not self._settings.avoids_slow_brokers:
+        if not self._settings.avoids_slow_brokers or not self._slow.is_any:
             return self._turns.choose(route.writable, avoid)
         return self._turns.choose(
             route.writable, avoid, lambda name: self._slow.rank(name, seconds)

@@ -1,0 +1,207 @@
+"""The connections of one client or broker to its peers, one for each address.
+
+Opened when they are needed, and again after they were lost.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+
+from reliable_mq.errors import ConnectionLost, Unavailable
+from reliable_mq.runtime.host_names import addresses_of
+from reliable_mq.runtime.link import Link, OnRequest, Sign
+from reliable_mq.wire.command import Command
+
+Greet = Callable[[str, Link], Awaitable[None]]
+"""Introduces this client on a link that has just opened, before anybody else uses it."""
+
+
+class Links:
+    """One link for each address, opened when it is needed and again after it was lost.
+
+    An address that cannot be reached is left alone for a while that doubles with each failure;
+    meanwhile calls to it fail at once, so that the flows can turn to another.
+
+    Args:
+        connect_timeout: seconds to wait for a connection, and for the greeting.
+        on_request: called for each request of a peer.
+        greet: called with each new link.
+        on_lost: called with the address of each link that was lost.
+        sign: changes each request before it leaves.
+        tls: encrypts connections; None: they are plain.
+        tls_hostname: the name that certificates must bear; "" for the host of each address.
+    """
+
+    BACKOFF_SECONDS = 0.05
+    BACKOFF_SECONDS_MAX = 1.0
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float,
+        on_request: OnRequest,
+        greet: Greet,
+        on_lost: Callable[[str], None],
+        sign: Sign | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_hostname: str = "",
+    ) -> None:
+        self._sign = sign
+        self._tls = tls
+        self._tls_hostname = tls_hostname
+        self._connect_timeout = connect_timeout
+        self._on_request = on_request
+        self._greet = greet
+        self._on_lost = on_lost
+        self._links: dict[str, Link] = {}
+        self._opening: dict[str, asyncio.Task[Link]] = {}
+        self._failures: dict[str, tuple[int, float, str]] = {}
+        self._closed = False
+
+    async def call(self, address: str, command: Command, timeout: float) -> Command:
+        """Send a request to `address` and return its reply.
+
+        Raises:
+            RequestTimeout: when no reply comes within `timeout` seconds.
+            ConnectionLost: when the address cannot be reached within these seconds, or the
+                connection ends first.
+        """
+        link = self._links.get(address)
+        if link is None:
+            link, timeout = await self._opened_within(address, timeout)
+        return await link.call(command, timeout)
+
+    async def post(self, address: str, command: Command, timeout: float) -> None:
+        """Send a request that wants no reply.
+
+        Raises:
+            RequestTimeout: when the peer reads nothing for `timeout` seconds.
+            ConnectionLost: when the address cannot be reached within `timeout` seconds.
+        """
+        link = self._links.get(address)
+        if link is None:
+            link, timeout = await self._opened_within(address, timeout)
+        await link.post(command, timeout)
+
+    def clear(self, address: str) -> Link | None:
+        """Return the link to `address` if it is open and clear, see `Link.is_clear`."""
+        link = self._links.get(address)
+        return link if link is not None and link.is_clear else None
+
+    def answer(self, address: str, command: Command) -> None:
+        """Send a reply to what the peer at `address` asked, if it is still connected."""
+        link = self._links.get(address)
+        if link is not None:
+            link.answer(command)
+
+    def drop(self, address: str) -> None:
+        """End the link to `address`, which does not answer: the next call opens a new one.
+
+        A peer that vanished without a goodbye would otherwise be waited for until the operating
+        system gives up, which takes it a quarter of an hour.
+        """
+        link = self._links.get(address)
+        if link is not None:
+            link.abort()
+
+    def open_links(self) -> list[Link]:
+        """Return the links that are open now."""
+        return list(self._links.values())
+
+    async def close(self) -> None:
+        """Close every link; later calls fail."""
+        self._closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for link in self.open_links():
+            link.close()
+        await asyncio.sleep(0)  # one turn of the loop, so that the transports can close
+
+    async def _opened_within(self, address: str, timeout: float) -> tuple[Link, float]:
+        """Return an open link, and what is left of `timeout`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                link = await self._opened(address)
+        except TimeoutError as error:
+            raise ConnectionLost(
+                f"{address} cannot be reached: no connection in {timeout:.3g} s"
+            ) from error
+        return link, deadline - loop.time()
+
+    async def _opened(self, address: str) -> Link:
+        if self._closed:
+            raise ConnectionLost("this client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            failure = self._failures.get(address)
+            if failure is not None and asyncio.get_running_loop().time() < failure[1]:
+                raise ConnectionLost(failure[2])
+            task = asyncio.create_task(self._open(address))
+            self._opening[address] = task
+            task.add_done_callback(lambda done: self._opening_ended(address, done))
+        return await asyncio.shield(task)
+
+    async def _open(self, address: str) -> Link:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                link = await self._connect(address)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise self._failed(address, str(error) or "no answer") from error
+        try:
+            await self._greet(address, link)
+        except Unavailable as error:
+            link.abort()
+            raise self._failed(address, str(error)) from error
+        except BaseException:  # the client is closed meanwhile, or a bug
+            link.abort()
+            raise
+        if not link.is_open:
+            raise self._failed(address, "it closed the connection at once")
+        self._failures.pop(address, None)
+        self._links[address] = link
+        return link
+
+    async def _connect(self, address: str) -> Link:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        loop = asyncio.get_running_loop()
+        failure = OSError("the name has no address")
+        for ip in await addresses_of(host, int(port)):
+            try:
+                _, link = await loop.create_connection(
+                    lambda: Link(address, self._on_request, self._lost, self._sign),
+                    ip,
+                    int(port),
+                    ssl=self._tls,
+                    server_hostname=(self._tls_hostname or host) if self._tls else None,
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return link
+        raise failure
+
+    def _opening_ended(self, address: str, task: asyncio.Task[Link]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # looked at, so that a failure nobody waited for is not reported
+
+    def _failed(self, address: str, why: str) -> ConnectionLost:
+        count = self._failures.get(address, (0, 0.0, ""))[0] + 1
+        pause = min(self.BACKOFF_SECONDS * 2 ** (count - 1), self.BACKOFF_SECONDS_MAX)
+        # Clients that lost one broker together do not all come back at once.
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
+        text = f"{address} cannot be reached: {why}"
+        self._failures[address] = (count, asyncio.get_running_loop().time() + pause, text)
+        return ConnectionLost(text)
+
+    def _lost(self, link: Link) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+            if not self._closed:
+                self._on_lost(link.address)
