@@ -7,6 +7,7 @@ from reliable_mq.broker_core.clients import EXPIRY_MS
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
+from reliable_mq.wire.command import Command
 
 
 def members(world: BrokerWorld, group: str = GROUP) -> list[str]:
@@ -184,3 +185,41 @@ def test_the_retry_topic_of_a_group_with_an_ordered_topic_is_ordered(order: str)
     world.ask(Ask.UPDATE_AND_CREATE_TOPIC, header)
     world.subscribe(TOPIC)
     assert there(world.state.topics.get(f"%RETRY%{GROUP}")).order is (order == "true")
+
+
+def put_group(world: BrokerWorld, **attributes: str) -> Command:
+    body = fastjson.dumps({"groupName": "marked", "attributes": attributes})
+    return world.ask(Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+
+def marks(world: BrokerWorld) -> dict[str, str]:
+    return there(world.state.groups.get("marked")).attributes
+
+
+def test_a_change_of_a_group_alters_only_the_attributes_that_it_names(world: BrokerWorld) -> None:
+    """As Apache's does; `test_against_apache` compares all that may be wrong with them."""
+    for attributes, after in (
+        ({"+priority.factor": "50"}, {"priority.factor": "50"}),
+        ({}, {"priority.factor": "50"}),
+        ({"+priority.factor": "7"}, {"priority.factor": "7"}),
+        ({"-priority.factor": ""}, {}),
+    ):
+        assert put_group(world, **attributes).code == Code.SUCCESS
+        assert marks(world) == after
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ({"+priority.factor": "101"}, "value is not in range(0, 100)"),
+        ({"-priority.factor": ""}, "attempt to delete a nonexistent key: priority.factor"),
+        ({"priority.factor": "1"}, "wrong format key: riority.factor"),
+    ],
+)
+def test_attributes_that_cannot_be_change_nothing_of_the_group(
+    world: BrokerWorld, attributes: dict[str, str], why: str
+) -> None:
+    put_group(world)
+    refused = put_group(world, **attributes)
+    assert (refused.code, refused.remark) == (Code.SYSTEM_ERROR, why)
+    assert marks(world) == {}

@@ -95,6 +95,42 @@ GROUPS = [
 ]
 
 
+def _put(name: str, attributes: dict[str, str] | None = None, *, is_refused: bool = False) -> Probe:
+    """Return the probe that sets attributes of the group "marked", by names with their signs."""
+    body = group_config("marked", attributes=attributes)
+    ask = Ask.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    return Probe(f"attributes of a group: {name}", ask, {}, body, is_bug_there=is_refused)
+
+
+def _got(when: str) -> Probe:
+    ask = Ask.GET_SUBSCRIPTIONGROUP_CONFIG
+    return Probe(f"attributes of a group {when}", ask, {"group": "marked"}, shows_body=True)
+
+
+FACTOR = "priority.factor"
+
+GROUP_ATTRIBUTES = [
+    _put("one is taken away as it is made", {f"-{FACTOR}": ""}, is_refused=True),
+    _put("one without a sign as it is made", {FACTOR: "5"}, is_refused=True),
+    _put("none as it is made"),
+    _put("one is set", {f"+{FACTOR}": "50"}),
+    _got("after one was set"),
+    _put("nothing is named"),
+    _got("after nothing was named"),
+    _put("one is set anew", {f"+{FACTOR}": "+7"}),
+    _got("after one was set anew"),
+    _put("too much", {f"+{FACTOR}": "101"}, is_refused=True),
+    _put("no number", {f"+{FACTOR}": "much"}, is_refused=True),
+    _put("one that there is not", {"+nonsense": "1"}, is_refused=True),
+    _put("one that there is not is taken away", {"-nonsense": "1"}, is_refused=True),
+    _put("both at once", {f"+{FACTOR}": "1", f"-{FACTOR}": ""}, is_refused=True),
+    _put("a sign and nothing", {"+": "1"}, is_refused=True),
+    _got("after what was refused"),
+    _put("one is taken away", {f"-{FACTOR}": ""}),
+    _got("after one was taken away"),
+    _put("it is taken away again", {f"-{FACTOR}": ""}, is_refused=True),
+]
+
 DELETIONS = [
     Probe("a topic is deleted", Ask.DELETE_TOPIC_IN_BROKER, {"topic": "fresh"}),
     Probe("it is gone", Ask.GET_TOPIC_CONFIG, {"topic": "fresh"}),

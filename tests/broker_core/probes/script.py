@@ -8,7 +8,7 @@ from tests.broker_core.probes.admin import ADMIN
 from tests.broker_core.probes.clients import CLIENTS, LOCKS
 from tests.broker_core.probes.failures import SEND_BACKS
 from tests.broker_core.probes.finding import FINDING
-from tests.broker_core.probes.groups import DELETIONS, GROUPS
+from tests.broker_core.probes.groups import DELETIONS, GROUP_ATTRIBUTES, GROUPS
 from tests.broker_core.probes.offsets import OFFSETS
 from tests.broker_core.probes.pulls import PULLS
 from tests.broker_core.probes.resets import RESETS
@@ -30,6 +30,7 @@ SCRIPT = [
     *SEND_BACKS,
     *TIMERS,
     *GROUPS,
+    *GROUP_ATTRIBUTES,
     *ADMIN,
     *RULES,
     *DELETIONS,

@@ -3,12 +3,15 @@
 Source: Apache RocketMQ `ClientManageProcessor`, `ConsumerManageProcessor`, `AdminBrokerProcessor`.
 """
 
+from typing import Any
+
 import msgspec
 
 from reliable_mq.broker_core.clients import ConsumerData, Member, SubscriptionData
 from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
+from reliable_mq.broker_core.requests.group_attributes import altered
 from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, body_of, refuse_above
 from reliable_mq.broker_core.requests.subscription import check_filter
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
@@ -147,8 +150,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
     body = request.command.body
     if body:
-        group = msgspec.convert(fastjson.loads(body), GroupConfig)
-        _refuse_faulty(group)
+        group = _wanted(state, fastjson.loads(body))
         state.pressure.check_tables()
         state.groups.put(group, request.now_ms)
         state.groups_changed()
@@ -156,19 +158,30 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
 
 
 class _GroupList(msgspec.Struct):
-    groups: list[GroupConfig] = msgspec.field(name="groupConfigList")
+    groups: list[Any] = msgspec.field(name="groupConfigList")
 
 
 def update_and_create_subscription_group_list(state: BrokerState, request: Request) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them or, if one is faulty, none."""
     listed = msgspec.convert(fastjson.loads(request.command.body), _GroupList).groups
-    for group in listed:
-        _refuse_faulty(group)
+    groups = [_wanted(state, each) for each in listed]
     state.pressure.check_tables()
-    for group in listed:
+    for group in groups:
         state.groups.put(group, request.now_ms)
     state.groups_changed()
     state.reply_when_saved(request, reply(request.command))
+
+
+def _wanted(state: BrokerState, row: Any) -> GroupConfig:
+    """Return the settings that a request asks for, with the attributes that it leaves alone."""
+    fields = msgspec.convert(row, dict[str, Any])
+    fields["attributes"] = fields.get("attributes") or {}
+    group = msgspec.convert(fields, GroupConfig)
+    _refuse_faulty(group)
+    known = state.groups.get(group.group_name)
+    current = known.attributes if known is not None else None
+    group.attributes = altered(current, group.attributes)
+    return group
 
 
 def _refuse_faulty(group: GroupConfig) -> None:
