@@ -79,6 +79,8 @@ def _world(
     for _, topic, queue, offset in rows("queue_begins", 'broker, topic, queue_id, "offset"'):
         begins.setdefault(("", topic), {})[queue] = offset
     managed = connection.execute(f"SELECT DISTINCT topic FROM '{folder}/stubs/*.parquet'")
+    first = connection.execute(f"SELECT min(store_time) FROM '{folder}/records/*.parquet'")
+    ((oldest,),) = first.fetchall()
     return World(
         as_of=as_of,
         grace=grace,
@@ -86,4 +88,5 @@ def _world(
         managed=frozenset(topic for (topic,) in managed.fetchall()),
         progress=progress,
         begins=begins,
+        oldest={} if oldest is None else {"": oldest},
     )

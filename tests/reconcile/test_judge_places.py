@@ -28,6 +28,7 @@ from reliable_mq.reconcile.judgement.events import (
     unpacked_ids,
 )
 from reliable_mq.reconcile.judgement.judge import judge
+from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.twin_ids import TwinIds
 from reliable_mq.reconcile.judgement.world import World
 
@@ -242,6 +243,24 @@ def test_the_verdicts_add_up_to_the_union_of_the_ledgers(events: list[dict[str, 
     assert sorted(leads) == sorted({row["message_id"] for row in rows_of(judged)})
     assert set(leads) == set(told["message"].to_pylist())
     assert np.all(judged["record_copies"].to_numpy() >= 0)
+
+
+@pytest.mark.parametrize(
+    ("of_record", "count"), [(None, 1), (77, 0)], ids=["not unpacked", "unpacked"]
+)
+def test_what_was_not_held_against_its_stub_is_counted_once(
+    of_record: int | None, count: int
+) -> None:
+    groups = event(STUB, M, required="payments,loyalty", crc=77)
+    bodies = [record("", crc=of_record), record("", log_offset=2_000, crc=77)]
+    other = event(RECORD, message_id(2), state=ROLES.index(FIRST), log_offset=9, queue_id=0)
+    table = pa.Table.from_pylist([groups, *bodies, other], EVENTS)
+
+    tally, sum_of_all = Tally(), Tally()
+    tally.add_verdicts(judge(table, AROUND))
+    sum_of_all.add_json(tally.to_json())
+
+    assert sum_of_all.unchecked == count
 
 
 def test_of_two_stubs_with_one_id_the_older_one_is_judged_and_the_other_one_told() -> None:

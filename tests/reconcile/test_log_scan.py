@@ -1,6 +1,6 @@
 """The scan of log bytes, held against the plain decoder and against the facts of the format."""
 
-import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,9 @@ from reliable_mq.reconcile.brokers.file_store import (
     read_partition,
 )
 from reliable_mq.reconcile.brokers.log_scan import End, LogRow, scan
+from reliable_mq.reconcile.judgement import unchecked
+from reliable_mq.wire import compression
+from reliable_mq.wire.compression import KINDS, compress, flags_of
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
@@ -136,14 +139,34 @@ def test_a_scan_calls_a_message_as_its_consumers_do(name: str) -> None:
 
 
 def test_a_compressed_body_has_the_checksum_of_what_was_sent() -> None:
-    """Given a body compressed by the client, then its checksum is that of the stub's content."""
+    """Given bodies compressed by clients, then their checksums are those of the stubs' contents;
+    what only claims to be compressed has that of what it is, what nobody knows none."""
     body = b"paid" * 500
-    packed = Record(topic="orders", body=zlib.compress(body), sys_flag=0x1 | 0x300)
-    unknown = Record(topic="orders", body=b"lz4", sys_flag=0x1 | 0x100)
+    flags = [flags_of(kind) for kind in KINDS]
+    packed = [compress(body, kind) for kind in KINDS]
 
-    rows, _, _ = scan(placed([packed, unknown]), 0, check_body=True)
+    def crcs(*bodies: bytes, flags: Iterable[int]) -> list[int | None]:
+        pairs = zip(bodies, flags, strict=True)
+        records = [Record(topic="orders", body=each, sys_flag=flag) for each, flag in pairs]
+        rows, _, _ = scan(placed(records), 0, check_body=True)
+        return [row.content_crc for row in rows]
 
-    assert [row.content_crc for row in rows] == [body_checksum(body), None]
+    assert crcs(*packed, flags=flags) == [body_checksum(body)] * len(KINDS)
+    assert crcs(*[body] * len(KINDS), flags=flags) == [body_checksum(body)] * len(KINDS)
+    assert crcs(body, flags=[0x1 | 0x500]) == [None]
+
+
+def test_what_nothing_here_unpacks_has_no_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given an extra that is not installed, then a body compressed by it is not checked, and a run
+    says so."""
+    monkeypatch.setattr(compression, "_codec", lambda _: None)
+    packed = Record(topic="orders", body=b"?", sys_flag=flags_of("lz4"))
+
+    (row,) = scan(placed([packed]), 0, check_body=True)[0]
+
+    assert row.content_crc is None
+    assert "pip install 'reliable-mq[lz4]'" in (unchecked.flaw(3) or "")
+    assert unchecked.flaw(0) is None
 
 
 def test_copies_in_topics_of_the_system_are_told_from_first_deliveries(tmp_path: Path) -> None:

@@ -186,6 +186,39 @@ def test_nothing_is_voided_that_had_an_effect_or_may_still_have_one(world: World
     assert {row["status"] for row in world.rows(world.database.stubs)} == {0, 1}
 
 
+def test_nothing_is_voided_that_somebody_is_at_work_on(world: World, other_url: str) -> None:
+    """Given attempts that run, here and in another database, and lock nothing; when their messages
+    are to be voided, then they are not, and one whose attempt died is."""
+    other = World(other_url)
+    here, there, dead = (world.sent(name) for name in "abc")
+    lease = {"owner": "worker-1", "attempt": 1}
+    log_of(world, here, lease_until=utc_datetime(260.0), **lease)
+    log_of(other, there, lease_until=utc_datetime(260.0), **lease)
+    log_of(world, dead, lease_until=utc_datetime(150.0), **lease)
+    plan = [repair_of(world, stub, Action.VOID) for stub in (here, there, dead)]
+
+    done = repaired(world, *plan, urls=(url_of(world), url_of(other)))
+
+    left = "somebody is at work on it; left alone"
+    assert done == {"a": left, "b": left, "c": "done"}
+    other.database.close()
+
+
+def test_what_is_due_to_be_sent_already_is_not_sent_again(world: World) -> None:
+    """Given a repair, when the next run comes before the scheduler and would do the same, then it
+    changes nothing; and once more something when the scheduler has tried in vain."""
+    stub = world.sent("a")
+    repaired(world, repair_of(world, stub, Action.RESEND))
+    before = world.row(stub)
+
+    again = repaired(world, repair_of(world, stub, Action.RESEND))
+    assert again == {"a": "it is due to be sent already; left alone"}
+    assert world.row(stub) == before
+    world.change(stub, count=1, resend_time=utc_datetime(900.0))
+
+    assert repaired(world, repair_of(world, stub, Action.RESEND)) == {"a": "done"}
+
+
 def test_a_repair_goes_where_the_stub_lies_and_frees_attempts_everywhere(
     world: World, other_url: str
 ) -> None:

@@ -85,10 +85,19 @@ def decompress(body: bytes, flags: int, size_max: int) -> bytes:
     return unpacked
 
 
+def unpacker(flags: int) -> tuple[Any, tuple[type[Exception], ...]] | None:
+    """Return what unpacks a body of these flags, and what that raises of a damaged one.
+
+    It has `decompress(data, max_length)` and `eof`. None: nothing here does.
+    """
+    codec = _codec(_NAMES.get(flags & _KIND_MASK, ""))
+    return None if codec is None else (codec.decompressor(), codec.errors)
+
+
 @lru_cache
 def _codec(name: str) -> _Codec | None:
     try:
-        return _MAKERS[name]()
+        return _MAKERS[name]() if name in _MAKERS else None
     except ImportError:
         return None
 

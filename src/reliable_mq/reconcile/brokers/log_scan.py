@@ -27,6 +27,7 @@ from reliable_mq.reconcile.brokers.log_roles import (
     is_special,
     role_of,
 )
+from reliable_mq.wire.compression import unpacker
 from reliable_mq.wire.message_id import ledger_id
 from reliable_mq.wire.properties import ORIGIN_MESSAGE_ID, TAGS, UNIQ_KEY, decode_properties
 from reliable_mq.wire.record import (
@@ -101,8 +102,6 @@ _SYS_FLAG_AT, _STORE_TIME_AT, _V6_MORE = 36, 56, 12
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 HEAD_SIZE_MAX = RECORD_HEAD_SIZE_MAX
 _CRC_MASK = 0x7FFFFFFF
-_COMPRESSION_MASK = 0x700
-_ZLIB = (0x000, 0x300)
 _UNPACKED_SIZE_MAX = 64 * 1024 * 1024
 INVISIBLE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
@@ -253,20 +252,22 @@ def _unusual_row(
 
 
 def content_crc(body: bytes, sys_flag: int) -> int | None:
-    """Return the checksum of the body as it was sent, or None when its compression is unknown.
+    """Return the checksum of the body as it was sent, or None when nothing here can unpack it.
 
-    A body that claims to be a zlib stream and is none has the checksum of what it is.
+    A body that claims to be compressed and is not has the checksum of what it is.
     """
     if sys_flag & COMPRESSED:
-        if sys_flag & _COMPRESSION_MASK not in _ZLIB:
+        found = unpacker(sys_flag)
+        if found is None:
             return None
-        unpacking = zlib.decompressobj()
+        unpacking, errors = found
         try:
-            body = unpacking.decompress(body, _UNPACKED_SIZE_MAX)
-        except zlib.error:
+            unpacked = unpacking.decompress(body, _UNPACKED_SIZE_MAX)
+        except errors:
             return zlib.crc32(body) & _CRC_MASK
-        if unpacking.unconsumed_tail:  # nobody sends a body like that; do not fill the memory
+        if len(unpacked) >= _UNPACKED_SIZE_MAX:  # nobody sends a body like that
             return None
+        body = unpacked
     return zlib.crc32(body) & _CRC_MASK
 
 

@@ -18,6 +18,7 @@ from reliable_mq.reconcile.judgement.doubts import Doubts
 from reliable_mq.reconcile.judgement.events import LOG, RECORD, ROLES, STUB, TOLD
 from reliable_mq.reconcile.judgement.flow import Flow
 from reliable_mq.reconcile.judgement.twin_ids import TwinIds
+from reliable_mq.reconcile.judgement.unchecked import count_unchecked
 from reliable_mq.reconcile.report.summary import Group
 
 _KEYS = ("verdict", "finding", "topic", "consumer_group")
@@ -33,7 +34,8 @@ class Tally:
     """Counts that add up.
 
     `ledgers` are the rows of each ledger; `damaged_from` is a log offset; `flow`: latencies and
-    arrivals; `doubts`: effects in doubt; `twins`: ids of two messages.
+    arrivals; `doubts`: effects in doubt; `twins`: ids of two messages; `unchecked`: how many
+    messages were not held against their stubs.
     """
 
     def __init__(self) -> None:
@@ -44,6 +46,7 @@ class Tally:
         self.doubts = Doubts()
         self.twins = TwinIds()
         self.carried = 0
+        self.unchecked = 0
         self._groups: dict[tuple[Any, ...], np.ndarray] = {}
 
     def add_events(self, kinds: np.ndarray, states: np.ndarray) -> None:
@@ -83,6 +86,7 @@ class Tally:
         self.flow.add(verdicts)
         self.doubts.add(verdicts)
         self.twins.add(verdicts)
+        self.unchecked += count_unchecked(verdicts)
 
     def add_carried(self, rows: pa.Table) -> None:
         """Count the messages that are carried on to the next increment."""
@@ -100,17 +104,19 @@ class Tally:
         """Return the counts as a text that `add_json` reads."""
         groups = [[*key, *map(int, sums)] for key, sums in self._groups.items()]
         parts = (self.flow.to_data(), self.doubts.to_data(), self.twins.to_data())
-        data = [dict(self.ledgers), self.damaged_from, self.carried, groups, *parts]
+        counts = [dict(self.ledgers), self.damaged_from, self.carried, self.unchecked]
+        data = [*counts, groups, *parts]
         return json.dumps(data)
 
     def add_json(self, text: str) -> None:
         """Add the counts of another tally."""
-        ledgers, damaged_from, carried, groups, flow, doubts, twins = json.loads(text)
+        ledgers, damaged_from, carried, unchecked, groups, flow, doubts, twins = json.loads(text)
         self.flow.add_data(flow)
         self.doubts.add_data(doubts)
         self.twins.add_data(twins)
         self.ledgers.update(ledgers)
         self.carried += carried
+        self.unchecked += unchecked
         self._begin_damage(damaged_from)
         width = len(_SUMS)
         for row in groups:

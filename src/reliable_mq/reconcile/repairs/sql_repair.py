@@ -19,6 +19,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     MetaData,
+    and_,
     bindparam,
     inspect,
     null,
@@ -52,6 +53,7 @@ _GONE = "the stub is gone"
 _SETTLED = "the stub is settled; left alone"
 _CONSUMED = "a consumer group has consumed it; left alone"
 _OTHERS = "another required group may still consume it; left alone"
+_DUE = "it is due to be sent already; left alone"
 _NO_BROKER = "no ledger names the broker; give --broker-name"
 
 
@@ -105,11 +107,11 @@ def repair_all(order: Order, repairs: Iterable[Repair]) -> Iterator[Repaired]:
 def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[Repaired]:
     again = sorted(each.message_id for each in batch if each.action in _AGAIN)
     voided = [each.message_id for each in batch if each.action is Action.VOID]
-    consumed = set[str]()
+    against: dict[str, str] = {}
     left = {each.message_id: each for each in batch}
     for database in databases:
         if len(databases) > 1:
-            consumed |= database.consumed(voided)
+            against |= database.against(voided)
     for database in databases:
         mine = [left.pop(each) for each in database.lying_here(sorted(left))]
         here = {each.message_id for each in mine}
@@ -117,7 +119,7 @@ def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterat
         for other in databases:
             if other is not database:
                 other.free_attempts([each for each in again if each in here])
-        yield from database.apply(mine, consumed)
+        yield from database.apply(mine, against)
     for repair in left.values():
         yield Repaired(repair, changed=False, outcome=_GONE)
 
@@ -153,7 +155,8 @@ class _Database:
         self._free = attempts.with_for_update(skip_locked=True)
         self._there = select(stub.message_id).where(these)
         columns = (stub.message_id, stub.status, stub.count, stub.update_date, stub.required_groups)
-        lock = select(*columns).where(these).order_by(stub.message_id)
+        sending = (stub.broker_name, stub.given_up, stub.missed, stub.resend_time)
+        lock = select(*columns, *sending).where(these).order_by(stub.message_id)
         self._lock = lock.with_for_update(skip_locked=True)
         self._consumed = [
             select(t.c.message_id).where(
@@ -161,6 +164,8 @@ class _Database:
             )
             for t in self._ledgers
         ]
+        is_running = and_(log.owner.is_not(None), log.lease_until > bindparam("at"))
+        self._running = attempts.where(is_running)
         self._forget_attempts = forget_attempts(self._logs, dialect)
         self._release_attempts = release_attempts(self._logs, dialect)
         self._change = update(self._stubs).where(these)
@@ -174,16 +179,26 @@ class _Database:
             there = set(connection.scalars(self._there, {"ids": list(message_ids)}))
         return [each for each in message_ids if each in there]
 
-    def consumed(self, message_ids: Sequence[str]) -> set[str]:
-        """Return the messages that some group has consumed, as this database knows."""
+    def against(self, message_ids: Sequence[str]) -> dict[str, str]:
+        """Return what stands against giving messages up, as this database knows."""
         if not message_ids:
-            return set()
+            return {}
         with self._engine.connect() as connection:
-            return self._consumed_on(connection, message_ids)
+            return self._against(connection, message_ids, self._clock.now_on(connection))
 
-    def _consumed_on(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
+    def _against(
+        self, connection: Connection, message_ids: Sequence[str], at: float
+    ) -> dict[str, str]:
+        """Return it for those that some group has consumed, or is at work on.
+
+        Nothing is locked while a handler runs: the lease of its attempt says that it does.
+        """
         ids = {"ids": list(message_ids)}
-        return {each for query in self._consumed for each in connection.scalars(query, ids)}
+        running = connection.scalars(self._running, ids | {"at": utc_datetime(at)})
+        found = dict.fromkeys(running, _LOCKED)
+        for query in self._consumed:
+            found |= dict.fromkeys(connection.scalars(query, ids), _CONSUMED)
+        return found
 
     def free_attempts(self, message_ids: Sequence[str]) -> None:
         """Let attempts start again whose stub lies in another database."""
@@ -193,10 +208,10 @@ class _Database:
                 locked = self._locked_attempts(connection, message_ids)
                 self._start_again(connection, [e for e in message_ids if e not in locked])
 
-    def apply(self, repairs: Sequence[Repair], consumed: set[str]) -> list[Repaired]:
+    def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[Repaired]:
         """Do `repairs` in one transaction; every one gets an audit row in it.
 
-        `consumed`: messages that other databases know to be consumed.
+        `against`: what stands against giving messages up, as other databases know.
         """
         if not repairs:
             return []
@@ -207,11 +222,11 @@ class _Database:
             locked = self._locked_attempts(connection, ids)
             stubs = {row.message_id: row for row in connection.execute(self._lock, {"ids": ids})}
             voided = [each.message_id for each in repairs if each.action is Action.VOID]
-            consumed = consumed | (self._consumed_on(connection, voided) if voided else set())
+            here = self._against(connection, voided, at) if voided else {}
             results = []
             for repair in repairs:
-                identity = repair.message_id
-                trouble = _LOCKED if identity in locked else self._trouble(repair, stubs, consumed)
+                row = None if repair.message_id in locked else stubs.get(repair.message_id)
+                trouble = self._trouble(repair, row, {**against, **here}, utc_datetime(at))
                 results.append(Repaired(repair, not trouble, trouble or "done"))
             self._write(connection, [each.repair for each in results if each.changed], at)
             self._audit.write(connection, map(self._act, results), at)
@@ -223,21 +238,23 @@ class _Database:
         free = Counter(connection.scalars(self._free, ids))
         return set(Counter(connection.scalars(self._attempts, ids)) - free)
 
-    def _trouble(self, repair: Repair, stubs: Mapping[str, Any], consumed: set[str]) -> str:
-        """Return what stands against a repair."""
-        row, seen = stubs.get(repair.message_id), repair.seen
+    def _trouble(self, repair: Repair, row: Any, against: Mapping[str, str], at: datetime) -> str:
+        """Return what stands against a repair of the stub `row`; None: somebody has locked it."""
+        seen = repair.seen
         if row is None:
             return _LOCKED
         there = (row.status, row.count, row.update_date)
         if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
             return _MOVED
+        if repair.action in _AGAIN and _is_due(row, at):
+            return _DUE
         if repair.action is Action.MARK and self._broker_of(repair) is None:
             return _NO_BROKER
         if repair.action is Action.VOID:
             if row.status != StubStatus.UNCONFIRMED:
                 return _SETTLED
-            if repair.message_id in consumed:
-                return _CONSUMED
+            if repair.message_id in against:
+                return against[repair.message_id]
             if set(groups_of(row.required_groups)) - set(repair.groups):
                 return _OTHERS
         return ""
@@ -304,6 +321,13 @@ class _Database:
             detail=detail,
             run_id=self._order.run_id,
         )
+
+
+def _is_due(row: Any, at: datetime) -> bool:
+    """Return whether a stub is already what it would be made of: unsent, and the scheduler's."""
+    is_unsent = row.status == StubStatus.UNCONFIRMED and row.count == 0 and not row.broker_name
+    is_scheduled = row.missed and not row.given_up and row.resend_time is not None
+    return bool(is_unsent and is_scheduled and row.resend_time <= at)
 
 
 def _settled(at: datetime) -> dict[str, ColumnElement[Any] | Any]:

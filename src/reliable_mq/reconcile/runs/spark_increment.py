@@ -32,7 +32,10 @@ def increment_plan(
     Raises:
         ConfigurationError: when the ledgers are not those of the last increment.
     """
-    read_to = {_place(url): min(visible_until(url), as_of) for url in dict.fromkeys(ledgers.urls)}
+    read_to: dict[str, datetime] = {}
+    for url in dict.fromkeys(ledgers.urls):
+        place = _place(url)  # of two databases that only their options tell apart it is the same
+        read_to[place] = min(visible_until(url), read_to.get(place, as_of))
     logs, queues = ledgers.logs.bounds, ledgers.logs.queues
     queue_ends = {
         name: {queue: end for queue, (_, end) in each.items()} for name, each in queues.items()

@@ -30,6 +30,7 @@ from reliable_mq.reconcile.runs.spark_judge import (
     FileTask,
     Judging,
     RowTask,
+    hidden_name,
     rows_in,
 )
 from reliable_mq.reconcile.runs.spark_ledgers_read import LedgersRead
@@ -133,6 +134,8 @@ def _write_files(events: DataFrame, judging: Judging, folder: Path) -> Tally:
         tally.add_json(counted)
         files.add(file)
     for each in folders:
+        for file in files:
+            (each / hidden_name(file)).rename(each / file)
         for path in each.iterdir():  # what attempts left that came to nothing
             if path.name not in files:
                 path.unlink()

@@ -129,7 +129,8 @@ class Judging:
 class FileTask:
     """Writes a Parquet file into `folder` and yields one row of `FILES`.
 
-    Files of the same name go into `findings` and, if there is such a folder, into `carried`.
+    Files of the same name go into `findings` and, if there is such a folder, into `carried`. They
+    are hidden until the run knows that they count: a task that nobody waits for may still write.
     """
 
     judging: Judging
@@ -141,16 +142,22 @@ class FileTask:
         """Judge a partition."""
         tally = Tally()
         name = f"part-{os.urandom(8).hex()}.parquet"
+        hidden = hidden_name(name)
         with ExitStack() as files:
-            writer = files.enter_context(_writer(self.folder, name, VERDICTS))
-            finder = files.enter_context(_writer(self.findings, name, VERDICTS))
+            writer = files.enter_context(_writer(self.folder, hidden, VERDICTS))
+            finder = files.enter_context(_writer(self.findings, hidden, VERDICTS))
             carry = _nowhere
             if self.carried is not None:
-                carry = files.enter_context(_writer(self.carried, name, EVENT_ROWS)).write_table
+                carry = files.enter_context(_writer(self.carried, hidden, EVENT_ROWS)).write_table
             for verdicts in self.judging.verdicts(batches, tally, carry):
                 writer.write_table(verdicts)
                 finder.write_table(verdicts.filter(verdicts["finding"]))
         yield pa.record_batch([[name], [tally.to_json()]], schema=FILES)
+
+
+def hidden_name(name: str) -> str:
+    """Return what a file is called until it counts; readers of Parquet pass over it."""
+    return f".{name}"
 
 
 def _writer(folder: str, name: str, schema: pa.Schema) -> parquet.ParquetWriter:

@@ -23,12 +23,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import new_message_id
 from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs
+from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.reconcile.judgement.evidence import evidence_of
+from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
 from reliable_mq.reconcile.report.sql_digest import tell
-from reliable_mq.reconcile.report.summary import FINDINGS_SHOWN_MAX, MESSAGE_IDS, summarize
+from reliable_mq.reconcile.report.summary import (
+    CONTENTS,
+    FINDINGS_SHOWN_MAX,
+    MESSAGE_IDS,
+    summarize,
+)
 from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
@@ -215,7 +222,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         flow=tally.flow,
         whole=whole_of(options, run.ledgers.logs)
         | (dict(going_on.lost) if going_on is not None else {})
-        | ({MESSAGE_IDS: flaw} if (flaw := tally.twins.flaw()) else {}),
+        | _flaws(tally),
     )
     summary["in_doubt"] = tally.doubts.told()
     summary["twin_ids"] = tally.twins.told()
@@ -225,6 +232,12 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     if going_on is not None:
         summary["increment"] = told_of(going_on, tally.carried)
     return summary, result
+
+
+def _flaws(tally: Tally) -> dict[str, str]:
+    """Return what of the messages themselves the run could not judge."""
+    flaws = {MESSAGE_IDS: tally.twins.flaw(), CONTENTS: unchecked.flaw(tally.unchecked)}
+    return {name: why for name, why in flaws.items() if why}
 
 
 def _result(run: _Run, found: int) -> Result:
