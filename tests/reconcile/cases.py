@@ -195,6 +195,18 @@ def _given_up(cases: Cases) -> None:
     cases.stub(identity, "payments", **cases.send(identity, queue))
     dead = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders", "DEAD_LETTER_REASON": "no such card"}
     cases.store.add("%DLQ%payments", BODY, properties=dead, reconsume_times=16)
+    # the dead letter has expired, but the stub knows of it
+    identity, queue = cases.new(payments=Verdict.DEAD_LETTERED, loyalty=Verdict.WAITING)
+    place = cases.send(identity, queue)
+    cases.stub(identity, "loyalty", "payments", given_up_by="payments", **place)
+    cases.passed("payments", queue)
+    # a person let the dead letter come again, and its group has not reached it
+    identity, queue = cases.new(payments=Verdict.WAITING)
+    cases.stub(identity, "payments", **cases.send(identity, queue))
+    cases.passed("payments", queue)
+    letter = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders"}
+    cases.store.add("%DLQ%payments", BODY, properties=letter, reconsume_times=16)
+    cases.store.add("%RETRY%payments", BODY, properties=letter, queue_id=queue)
     identity, queue = cases.new(payments=Verdict.VOIDED)
     cases.stub(identity, "payments", status=2, **cases.send(identity, queue))
     identity, queue = cases.new(payments=Verdict.VOIDED_BUT_CONSUMED)
@@ -286,6 +298,8 @@ def random_cases(url: str, root: Path, seed: int, count: int) -> str:
             status = rng.choice((0, 0, 1, 1, 2))
             if status == 2 and rng.random() < 0.3:
                 columns = {"content": b""}  # a tombstone
+            if rng.random() < 0.05:
+                columns["given_up_by"] = rng.choice(("payments", "loyalty,payments"))
             if rng.random() < 0.1:
                 columns["deliver_time"] = moment + timedelta(minutes=rng.randrange(-5, 5))
             cases.stub(identity, *groups, status=status, create_date=moment, **columns)

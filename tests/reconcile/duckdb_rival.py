@@ -20,6 +20,7 @@ LEDGERS = """
 CREATE TABLE stub AS
     SELECT DISTINCT ON (message_id) message_id, topic, status, required_groups, broker_name,
         queue_id, "offset", content_crc, deliver_time, create_date, update_date,
+        string_split(given_up_by, ',') AS given_up_by,
         status = 2 AND content_size = 0 AS is_tombstone,
         CASE WHEN required_groups = '' THEN [] ELSE string_split(required_groups, ',') END
             AS required
@@ -46,9 +47,10 @@ CREATE TABLE record AS
         AND NOT starts_with(topic, 'rmq_notices_');
 CREATE TABLE progress AS SELECT * FROM read_parquet('{folder}/progress/*.parquet');
 CREATE TABLE queue_begin AS SELECT * FROM read_parquet('{folder}/queue_begins/*.parquet');
--- Since when the log has records at all.
+-- When the first record that the log still has was stored.
 CREATE TABLE oldest AS
-    SELECT min(store_time) AS since FROM read_parquet('{folder}/records/*.parquet');
+    SELECT arg_min(store_time, commit_log_offset) AS since
+    FROM read_parquet('{folder}/records/*.parquet');
 -- A topic is managed when a stub was ever written for it.
 CREATE TABLE managed AS SELECT DISTINCT topic FROM stub;
 -- A group whose consume logs lie in none of the databases is judged by what it told the database
@@ -121,10 +123,12 @@ reached AS (
     GROUP BY ALL
 ),
 -- What becomes of failed attempts. A delayed copy waits until it is due, or has become a retry; a
--- retry until the group has passed it. What was given up and sent again since is not given up.
+-- retry until the group has passed it. What was given up and sent again since, to all or to the
+-- group, is not given up; the stub knows who gave it up, also when the dead letter is gone.
 copies AS (
     SELECT p.message_id, p.consumer_group,
         max(r.commit_log_offset) FILTER (r.role = 'dead') AS last_dead,
+        max(r.commit_log_offset) FILTER (r.role <> 'dead') AS last_attempt,
         bool_or(r.role = 'retry delayed' AND r.due_time + {grace} >= {as_of}
                 AND r.commit_log_offset > coalesce(d.place, -1)
             OR r.role = 'retry' AND coalesce(g."offset" <= r.queue_offset, true)) AS waits
@@ -186,7 +190,8 @@ known AS (
         coalesce(m.due + {grace} < {as_of}, false) AS is_overdue,
         x.message_id IS NOT NULL AS is_expired,
         coalesce(r.has_passed, false) AS has_passed,
-        coalesce(c.last_dead > coalesce(m.last_place, -1), false) AS is_dead,
+        coalesce(c.last_dead > greatest(coalesce(m.last_place, -1), coalesce(c.last_attempt, -1)),
+            false) OR coalesce(list_contains(s.given_up_by, p.consumer_group), false) AS is_dead,
         coalesce(c.waits, false) AS waits,
         coalesce(e.is_consumed, false) AS is_consumed,
         coalesce(e.is_at_work, false) AS is_at_work,

@@ -10,6 +10,7 @@ from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW
 
 from reliable_mq.reconcile.brokers import file_queues, file_store
 from reliable_mq.reconcile.brokers.log_schema import log_batch
+from reliable_mq.reconcile.brokers.spark_begins import begins_of, oldest_of
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB
 from reliable_mq.reconcile.databases.sql_arrow import Asked, read
@@ -48,9 +49,7 @@ def events_in(url: str, store: str) -> pa.Table:
 
 def world_of(url: str, store: str, now: datetime = NOW, grace: timedelta = GRACE) -> World:
     """Return the world of ledgers of one broker."""
-    begins: dict[tuple[str, str], dict[int, int]] = {}
-    for (topic, queue), begin in file_store.read_layout(store).queue_begins.items():
-        begins.setdefault(("", topic), {})[queue] = begin
+    layout = file_store.read_layout(store)
     progress = file_queues.read_progress(store)
     return World(
         as_of=now,
@@ -58,7 +57,8 @@ def world_of(url: str, store: str, now: datetime = NOW, grace: timedelta = GRACE
         moving_since=now - min(grace, timedelta(seconds=5)),
         managed=frozenset(sql_ledger.managed_topics(url, "rmq_")),
         progress={("", *names): queues for names, queues in progress.items()},
-        begins=begins,
+        begins=begins_of("", layout.queue_begins),
+        oldest=oldest_of("", layout.oldest_ms),
     )
 
 

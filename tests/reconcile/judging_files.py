@@ -79,7 +79,8 @@ def _world(
     for _, topic, queue, offset in rows("queue_begins", 'broker, topic, queue_id, "offset"'):
         begins.setdefault(("", topic), {})[queue] = offset
     managed = connection.execute(f"SELECT DISTINCT topic FROM '{folder}/stubs/*.parquet'")
-    first = connection.execute(f"SELECT min(store_time) FROM '{folder}/records/*.parquet'")
+    records = f"'{folder}/records/*.parquet'"
+    first = connection.execute(f"SELECT arg_min(store_time, commit_log_offset) FROM {records}")
     ((oldest,),) = first.fetchall()
     return World(
         as_of=as_of,

@@ -161,6 +161,7 @@ class TableWriter:
                 "required_groups": "",
                 "resend_time": None,
                 "given_up": False,
+                "given_up_by": "",
                 "note": None,
                 "owner": None,
                 "lease_until": None,

@@ -92,7 +92,7 @@ class PlainReconciliation:
             "position": "known" if stub and stub["offset"] is not None else "unknown",
             "record": self._record(stub, log, records, topics[0] or ""),
             "progress": "passed" if passed and all(passed) else "behind",
-            "retry": self._retry(group, firsts, records),
+            "retry": self._retry(stub, group, firsts, records),
             "log": self._log(log),
             "everyone": "yes" if required and consumed == required else "no",
             "age": self._age(identity, stub, records),
@@ -123,9 +123,14 @@ class PlainReconciliation:
         stored = datetime.fromtimestamp((record.store_time or 0) / 1000, UTC)
         return stored + timedelta(seconds=DELAYS[min(level, len(DELAYS)) - 1])
 
-    def _retry(self, group: str, firsts: list[LogRow], records: list[LogRow]) -> str:
+    def _retry(
+        self, stub: Row | None, group: str, firsts: list[LogRow], records: list[LogRow]
+    ) -> str:
         copies = [r for r in records if r.consumer_group == group]
-        newest = max((r.commit_log_offset for r in firsts), default=-1)
+        if stub and group and group in (stub["given_up_by"] or "").split(","):
+            return "dead"
+        attempts = [r for r in copies if r.role != "dead"]
+        newest = max((r.commit_log_offset for r in (*firsts, *attempts)), default=-1)
         if any(r.role == "dead" and r.commit_log_offset > newest for r in copies):
             return "dead"
         retries = [r for r in copies if r.role == "retry"]

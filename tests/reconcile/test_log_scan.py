@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 
@@ -67,6 +67,7 @@ def placed(found: list[Record], log_offset: int = 0) -> bytes:
     return data
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(records(), max_size=5), st.integers(0, 2**40))
 def test_the_scan_reads_what_the_plain_decoder_reads(found: list[Record], at: int) -> None:
     data = placed(found, at)

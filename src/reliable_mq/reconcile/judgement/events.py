@@ -19,8 +19,8 @@ fetched for findings only. What a column says depends on `kind`:
 | `log_offset` | `seq` | null | commit-log offset |
 | `required` | required groups, by comma | null | null |
 | `queue_topic` | null | null | the topic of the queue it lies in |
-| `reason` | null | null | why it is a dead letter |
-| `marks` | `GIVEN_UP` | `IN_DOUBT`, `DUPLICATE`, `TELLS` | 0 |
+| `reason` | groups that gave it up, by comma, or null | null | why it is a dead letter |
+| `marks` | 0 | `IN_DOUBT`, `DUPLICATE`, `TELLS` | 0 |
 
 Times are UTC; sizes are bytes; a null is what the ledger does not know.
 """
@@ -49,7 +49,7 @@ RECEIVED, CONSUMED = range(2)
 ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED)
 # Bits of `marks`. TELLS: the stub is in another database, and its confirmation takes its time.
 # CARRIED: the run before this one read it (`increments`).
-IN_DOUBT, DUPLICATE, TELLS, GIVEN_UP, CARRIED = 1, 2, 4, 8, 16
+IN_DOUBT, DUPLICATE, TELLS, CARRIED = 1, 2, 4, 16
 
 _TIME = pa.timestamp("us", tz="UTC")
 EVENTS = pa.schema(

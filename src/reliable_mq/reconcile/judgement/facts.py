@@ -208,7 +208,7 @@ def _progress(case: Case) -> np.ndarray:
 
 def _retry(case: Case) -> np.ndarray:
     rows, traces, code = case.rows, case.traces, _CODE["retry"]
-    found = np.full(len(rows), code["none"], np.uint8)
+    found = np.where(_gave_up(case), code["dead"], code["none"]).astype(np.uint8)
     if len(rows.copies) == 0:
         return found
     role, row = traces["state"][rows.copies], rows.row_of_copy
@@ -226,8 +226,25 @@ def _retry(case: Case) -> np.ndarray:
     found[row[is_later][is_next]] = code["waiting"]
     is_dead = role == ROLE[DEAD]
     is_last = _is_behind_all_firsts(case, rows.copies[is_dead])
+    is_last &= _is_behind_retries(case, is_dead)
     found[row[is_dead][is_last]] = code["dead"]
+    found[_gave_up(case)] = code["dead"]
     return found
+
+
+def _gave_up(case: Case) -> np.ndarray:
+    """Say of each row whether its group has given its message up, as the stub says.
+
+    The stub knows it when the dead letter itself has left the log, and until a person lets the
+    message come again.
+    """
+    rows, names = case.rows, case.traces.names["reason"]
+    told = at(names.codes, case.stub, -1)
+    gave_up = np.zeros(len(rows), bool)
+    for code in np.unique(told[told >= 0]).tolist():
+        groups = [rows.groups.code(name) for name in names.values[code].split(",")]
+        gave_up |= (told == code) & np.isin(rows.group, groups)
+    return gave_up
 
 
 def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> np.ndarray:
@@ -245,6 +262,21 @@ def _became_retries(case: Case, is_retry: np.ndarray, is_later: np.ndarray) -> n
     np.maximum.at(newest, attempt[is_retry], place[is_retry])
     became: np.ndarray = newest[attempt[is_later]] > place[is_later]
     return became
+
+
+def _is_behind_retries(case: Case, is_dead: np.ndarray) -> np.ndarray:
+    """Say of each dead letter whether no attempt lies behind it in its log.
+
+    A person may let a dead letter come again to the group that gave it up, as a retry.
+    """
+    rows, place = case.rows, case.traces["log_offset"][case.rows.copies]
+    lane = np.column_stack((rows.row_of_copy, case.stores.codes[rows.copies])).astype(np.int64)
+    _, number = np.unique(lane, axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    newest = np.full(int(number.max(initial=-1)) + 1, NO_TIME)
+    np.maximum.at(newest, number[~is_dead], place[~is_dead])
+    is_behind: np.ndarray = newest[number[is_dead]] < place[is_dead]
+    return is_behind
 
 
 def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:

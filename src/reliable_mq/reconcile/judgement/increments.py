@@ -195,7 +195,7 @@ def _remembered(parts: _Rows, known: pa.Array, since: datetime) -> pa.Table:
     encoded = _column(stubs, "names").dictionary_encode()
     names = names_of(encoded.dictionary.to_pylist())
     names["queue_topic"] = names["topic"]
-    names["required"] = [None] * len(names["topic"])
+    names["required"] = names["reason"] = [None] * len(names["topic"])
     texts = packed_names(names).take(encoded.indices)
     columns = [_column(stubs, "id"), packed_bodies(body), texts]
     return pa.table(columns, schema=EVENT_ROWS)

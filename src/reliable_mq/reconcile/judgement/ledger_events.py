@@ -10,7 +10,6 @@ from reliable_mq.reconcile.brokers.log_roles import DAMAGED, SYSTEM
 from reliable_mq.reconcile.judgement.events import (
     DUPLICATE,
     EVENTS,
-    GIVEN_UP,
     IN_DOUBT,
     LOG,
     RECORD,
@@ -31,7 +30,7 @@ RECORD_COLUMNS = (
 STUB_COLUMNS = (
     *("message_id", "topic", "broker_name", "queue_id", "offset", "status", "count"),
     *("create_date", "update_date", "deliver_time", "content_crc", "content_size", "seq"),
-    *("required_groups", "given_up"),
+    *("required_groups", "given_up_by"),
 )
 LOG_COLUMNS = (
     *("message_id", "topic", "consumer_group", "broker_name", "queue_id", "offset", "state"),
@@ -48,6 +47,7 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     No message has an empty body: that tells the tombstone of a half message from a voided stub.
     """
     status = batch["status"].cast(pa.int8())
+    given_up_by = batch["given_up_by"]
     is_tombstone = pc.and_(pc.equal(status, VOIDED), pc.equal(batch["content_size"], 0))
     return _events(
         STUB,
@@ -66,7 +66,7 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         log_offset=batch["seq"],
         size=batch["content_size"],
         required=batch["required_groups"],
-        marks=_marks(batch, {"given_up": GIVEN_UP}),
+        reason=pc.if_else(pc.equal(given_up_by, ""), None, given_up_by),
     )
 
 

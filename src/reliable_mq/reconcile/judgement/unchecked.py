@@ -21,10 +21,13 @@ def count_unchecked(verdicts: pa.Table) -> int:
 
 
 def flaw(count: int) -> str | None:
-    """Return what is missing of so many unchecked messages, as one clause; None: nothing."""
+    """Return what is missing when so many were not checked, as one clause; None: nothing.
+
+    The same whatever their number, so that people are told of it once.
+    """
     if not count:
         return None
     missing = [kind for kind in KINDS if not is_installed(kind)]
     bring = " and ".join(f"{kind.upper()} ({how_to_install(kind)})" for kind in missing)
     what = f"what is not installed here: {bring}" if missing else "something unknown"
-    return f"{count:,} could not be held against their stubs, for they are compressed by {what}"
+    return f"some could not be held against their stubs, for they are compressed by {what}"

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import min as first_of
-from pyspark.sql.functions import sum as sum_of
+from pyspark.sql.functions import expr
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import UNNAMED, BrokerLogs
 from reliable_mq.reconcile.databases.sql_ranges import IdWindow
 from reliable_mq.reconcile.runs.spark_export import ABOUT, PROGRESS, QUEUE_BEGINS, RECORDS, VERSION
 from reliable_mq.reconcile.runs.spark_job import Ledgers
+
+_OLDEST = "min_by(store_time, commit_log_offset) FILTER (WHERE store_time IS NOT NULL)"
 
 
 class Export(NamedTuple):
@@ -60,7 +61,7 @@ def exported_ledgers(spark: SparkSession, uri: str) -> Ledgers:
     (about,) = spark.read.parquet(f"{uri}/{ABOUT}").collect()
     stubs = spark.read.parquet(f"{uri}/stubs")
     records = spark.read.parquet(f"{uri}/{RECORDS}")
-    of_brokers = records.groupBy("broker").agg(sum_of("size"), first_of("store_time")).collect()
+    of_brokers = records.groupBy("broker").agg(expr("sum(size)"), expr(_OLDEST)).collect()
     logs = BrokerLogs(
         {UNNAMED: uri},
         progress=progress,

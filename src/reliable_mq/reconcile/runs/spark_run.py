@@ -226,6 +226,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     )
     summary["in_doubt"] = tally.doubts.told()
     summary["twin_ids"] = tally.twins.told()
+    summary["unchecked_contents"] = tally.unchecked
     is_planned = options.repair == "plan" and found
     summary["repair"] = _repair(run, result) if is_planned else None
     summary["findings_kept"] = min(found, options.findings_max)
