@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 import typer
 from sqlalchemy.exc import DBAPIError
 
+from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -18,6 +19,9 @@ from reliable_mq.sql_types import is_missing_table, missing_table_text
 Application = Annotated[
     str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
 ]
+Named = Annotated[
+    str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
+]
 Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
 Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
 Name = Annotated[
@@ -26,6 +30,28 @@ Name = Annotated[
 Broker = Annotated[str, typer.Option(help="Name servers HOST:PORT;…; default: the application's.")]
 By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; default: you.")]
 Note = Annotated[str, typer.Option(help="Why; kept in the stub and in the audit.")]
+
+
+def refuse_none_and_both(application: str, db: str, named_by: str = "--app MODULE:OBJECT") -> None:
+    """Let a command work for an application or for a database.
+
+    Raises:
+        UsageError: when both are given, or neither.
+    """
+    if bool(application) == bool(db):
+        raise UsageError(f"give either {named_by} or --db URL")
+
+
+def loaded(application: str) -> ReliableMQ:
+    """Return the application that MODULE:OBJECT names, seen from the current directory.
+
+    Raises:
+        UsageError: when it is not to be found.
+    """
+    here = os.getcwd()  # noqa: PTH109 - as an entry of sys.path
+    if sys.path[0] != here:
+        sys.path.insert(0, here)
+    return load_application(application)
 
 
 class Opened(NamedTuple):
@@ -51,8 +77,7 @@ def opened(
         ConfigurationError: when there is no such database, when it is an SQLite file that is not
             there, or lacks our tables.
     """
-    if bool(application) == bool(db):
-        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    refuse_none_and_both(application, db)
     if name and db:
         raise UsageError("--database goes with --app: it is one of the application's")
     if db:
@@ -60,8 +85,7 @@ def opened(
             MAIN_DATABASE: Database(db, prefix=prefix, connections=1)
         }
     else:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        mq = load_application(application)
+        mq = loaded(application)
         databases, broker = mq.databases, broker or mq.settings.broker
     database = databases[name or next(iter(databases))]
     try:

@@ -19,8 +19,8 @@ from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import BROKER_VARIABLE, settings_of
 from reliable_mq.cli.database_options import opened
-from reliable_mq.cli.filter_options import takes_filter
 from reliable_mq.cli.printing import moment_of, print_rows, text_of
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
@@ -65,7 +65,7 @@ def letter_filter(
 
 
 @app.command("list")
-@takes_filter(letter_filter)
+@takes_options_of(letter_filter)
 def list_(
     *,
     wanted: LetterFilter,
@@ -116,7 +116,7 @@ def show(
 
 
 @app.command()
-@takes_filter(letter_filter)
+@takes_options_of(letter_filter)
 def retry(
     *,
     message_ids: Ids = None,

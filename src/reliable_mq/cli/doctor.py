@@ -1,44 +1,38 @@
 """`reliable-mq doctor`: looks for what would break a promise, and says what to do."""
 
 import json
-import os
-import sys
 from typing import Annotated
 
 import msgspec
 import typer
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.app.loading import load_application
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import printing
 from reliable_mq.doctor.finding import Finding, Level, worst
-from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 _MARKS = {Level.OK: "ok  ", Level.WARNING: "warn", Level.ERROR: "FAIL", Level.SKIPPED: "-   "}
 
 
 def command(
-    application: Annotated[
-        str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
-    ] = "",
-    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
+    application: options.Named = "",
+    db: options.Db = "",
     broker: Annotated[
         str, typer.Option(help="Name servers HOST:PORT;…, with --db.")
     ] = "127.0.0.1:9876",
     redis: Annotated[str, typer.Option(help="Redis URL, with --db.")] = "",
-    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    prefix: options.Prefix = DEFAULT_PREFIX,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Look at tables, indexes, isolation, clocks, leases, windows, orphaned states, broker, Redis.
 
     Exits with 1 when a promise is in danger. Changes nothing.
     """
-    if bool(application) == bool(db):
-        raise UsageError("give either MODULE:OBJECT or --db URL")
+    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
     if application:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        mq = load_application(application)
+        mq = options.loaded(application)
     else:
         mq = ReliableMQ("doctor", broker=broker, database=db, redis=redis, table_prefix=prefix)
     try:

@@ -1,10 +1,7 @@
-"""The options by which a person says what is meant, the same for every verb; those of stubs."""
+"""The options by which a person says which stubs are meant, the same for every verb."""
 
-import inspect
-from collections.abc import Callable
 from enum import StrEnum
-from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -57,34 +54,3 @@ def stub_filter(
         until=moment_of(until, "--until"),
         note=note_holds,
     )
-
-
-def takes_filter(
-    read: Callable[..., object],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `read`; what `read` makes of them is its parameter `wanted`.
-
-    Args:
-        read: takes options by name, as `stub_filter` does.
-    """
-    of_filter = inspect.signature(read).parameters
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters
-
-        @wraps(command)
-        def called(**given: Any) -> None:
-            wanted = read(**{name: given.pop(name) for name in of_filter})
-            command(wanted=wanted, **given)
-
-        named = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in (*own.values(), *of_filter.values())
-            if each.name != "wanted"
-        ]
-        # Both are read by typer.
-        called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in named}
-        return called
-
-    return decorated

@@ -10,6 +10,7 @@ from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import group_offsets, printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
 from reliable_mq.cli.printing import dumps, print_rows, text_of, time_of
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.members import Connection
 from reliable_mq.errors import UsageError
@@ -22,24 +23,6 @@ app.command()(group_offsets.reset)
 app.command()(group_offsets.clone)
 
 Group = Annotated[str, typer.Argument(help="Which consumer group.")]
-Retries = Annotated[
-    int | None,
-    typer.Option(min=0, help="So often a message comes again before it is a dead letter."),
-]
-RetryQueues = Annotated[
-    int | None, typer.Option(min=0, help="Queues of its retry topic; 0 ends retries.")
-]
-Consume = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether it gets messages.")
-]
-Broadcast = Annotated[
-    bool | None,
-    typer.Option("--broadcast/--no-broadcast", help="Whether each member may read every queue."),
-]
-Ordered = Annotated[
-    bool | None, typer.Option("--ordered/--unordered", help="For Apache's proxy only.")
-]
-
 SETTINGS = (
     *("group", "broker", "may_consume", "may_broadcast", "is_ordered"),
     *("retries_max", "retry_queues"),
@@ -79,63 +62,29 @@ def show(group: Group, broker: options.Broker = "", as_json: printing.AsJson = F
     end_with(told.failures)
 
 
-@app.command()
-def create(
-    group: Group,
-    broker: options.Broker = "",
-    retries: Retries = None,
-    retry_queues: RetryQueues = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
-    ordered: Ordered = None,
-    at: options.At = None,
-    dry_run: printing.DryRun = False,
-    as_json: printing.AsJson = False,
-) -> None:
-    """Make a group at the masters of all brokers; where it is so already, nothing is done."""
-    wanted = _change(retries, retry_queues, consume, broadcast, ordered)
-    with administered(broker) as admin:
-        told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
-    tell_where(f"group {group}", "made", told.value, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
-
-
-@app.command()
-def update(
-    group: Group,
-    broker: options.Broker = "",
-    retries: Retries = None,
-    retry_queues: RetryQueues = None,
-    consume: Consume = None,
-    broadcast: Broadcast = None,
-    ordered: Ordered = None,
-    at: options.At = None,
-    dry_run: printing.DryRun = False,
-    yes: printing.Yes = False,
-    as_json: printing.AsJson = False,
-) -> None:
-    """Change a group at every broker that has it; what is not given stays as it is there."""
-    change = _change(retries, retry_queues, consume, broadcast, ordered)
-    if change == GroupChange():
-        raise UsageError("what shall be otherwise? give --retries, --consume or another setting")
-    with administered(broker) as admin:
-        told = done_if_agreed(
-            partial(admin.groups.update, group, change, brokers=at or ()),
-            lambda names: f"change group {group} at {', '.join(names)}?" if names else "",
-            dry_run=dry_run,
-            yes=yes,
-        )
-    tell_where(f"group {group}", "changed", told.value, dry_run=dry_run, as_json=as_json)
-    end_with(told.failures)
-
-
-def _change(
-    retries: int | None,
-    retry_queues: int | None,
-    consume: bool | None,
-    broadcast: bool | None,
-    ordered: bool | None,
+def group_change(
+    *,
+    retries: Annotated[
+        int | None,
+        typer.Option(min=0, help="So often a message comes again before it is a dead letter."),
+    ] = None,
+    retry_queues: Annotated[
+        int | None, typer.Option(min=0, help="Queues of its retry topic; 0 ends retries.")
+    ] = None,
+    consume: Annotated[
+        bool | None, typer.Option("--consume/--no-consume", help="Whether it gets messages.")
+    ] = None,
+    broadcast: Annotated[
+        bool | None,
+        typer.Option(
+            "--broadcast/--no-broadcast", help="Whether each member may read every queue."
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered/--unordered", help="For Apache's proxy only.")
+    ] = None,
 ) -> GroupChange:
+    """Return the settings that the options say."""
     return GroupChange(
         retries_max=retries,
         retry_queues=retry_queues,
@@ -143,6 +92,50 @@ def _change(
         may_broadcast=broadcast,
         is_ordered=ordered,
     )
+
+
+@app.command()
+@takes_options_of(group_change)
+def create(
+    *,
+    group: Group,
+    wanted: GroupChange,
+    broker: options.Broker = "",
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Make a group at the masters of all brokers; where it is so already, nothing is done."""
+    with administered(broker) as admin:
+        told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
+    tell_where(f"group {group}", "made", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
+
+
+@app.command()
+@takes_options_of(group_change)
+def update(
+    *,
+    group: Group,
+    wanted: GroupChange,
+    broker: options.Broker = "",
+    at: options.At = None,
+    dry_run: printing.DryRun = False,
+    yes: printing.Yes = False,
+    as_json: printing.AsJson = False,
+) -> None:
+    """Change a group at every broker that has it; what is not given stays as it is there."""
+    if wanted == GroupChange():
+        raise UsageError("what shall be otherwise? give --retries, --consume or another setting")
+    with administered(broker) as admin:
+        told = done_if_agreed(
+            partial(admin.groups.update, group, wanted, brokers=at or ()),
+            lambda names: f"change group {group} at {', '.join(names)}?" if names else "",
+            dry_run=dry_run,
+            yes=yes,
+        )
+    tell_where(f"group {group}", "changed", told.value, dry_run=dry_run, as_json=as_json)
+    end_with(told.failures)
 
 
 @app.command()

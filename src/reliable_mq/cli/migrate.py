@@ -1,14 +1,13 @@
 """`reliable-mq migrate`: brings the tables of an application's database to this release."""
 
 import json
-import os
-import sys
 from typing import Annotated
 
 import typer
 
-from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import printing
 from reliable_mq.errors import UsageError
 from reliable_mq.migrations.sql_upgrade import pending, script_text
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
@@ -16,11 +15,9 @@ from reliable_mq.sql_schema import REVISION
 
 
 def command(
-    application: Annotated[
-        str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
-    ] = "",
-    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
-    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    application: options.Named = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 when there is work.")
     ] = False,
@@ -30,11 +27,10 @@ def command(
     since: Annotated[
         str, typer.Option(help="With --sql: the revision of the database; default: it is empty.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Bring the tables to this release; create them when there are none."""
-    if bool(application) == bool(db):
-        raise UsageError("give either MODULE:OBJECT or --db URL")
+    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
     if since and not sql:
         raise UsageError("--since goes with --sql")
     if sql and (check or as_json):
@@ -42,8 +38,7 @@ def command(
     if db:
         databases = {"": Database(db, prefix=prefix, connections=1)}
     else:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        databases = dict(load_application(application).databases)
+        databases = dict(options.loaded(application).databases)
     try:
         if sql:
             _print_sql(databases, since or None)

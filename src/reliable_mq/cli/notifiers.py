@@ -1,19 +1,15 @@
 """`reliable-mq notifiers`: who tells people, what they have yet to tell, and whether they can."""
 
 import json
-import os
-import sys
 from typing import Annotated
 
 import typer
 from msgspec.structs import asdict
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.app.loading import load_application
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.printing import print_rows
-from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 COLUMNS = ("database", "name", "waiting", "told_date", "failures", "next_time", "note")
@@ -27,11 +23,9 @@ def command(
     as_json: printing.AsJson = False,
 ) -> None:
     """List who tells people of escalations and what waits; or see whether they can tell."""
-    if bool(application) == bool(db):
-        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    options.refuse_none_and_both(application, db)
     if application:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        mq = load_application(application)
+        mq = options.loaded(application)
     else:  # the notifiers are those of RELIABLE_MQ_ESCALATION_…, as for `reliable-mq resend --db`
         mq = ReliableMQ("resend", database=db, table_prefix=prefix)
     try:

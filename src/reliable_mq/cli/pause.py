@@ -1,8 +1,6 @@
 """`reliable-mq pause`: let no scheduler send a topic's stubs for a while."""
 
 import json
-import os
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,7 +10,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.app.loading import load_application
+from reliable_mq.cli import database_options as options
+from reliable_mq.cli import printing
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
@@ -21,20 +20,17 @@ from reliable_mq.resend.topic_gate import TopicRow, gate_of
 
 def command(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="Which; without one, list.")] = "",
-    application: Annotated[
-        str, typer.Option("--app", metavar="MODULE:OBJECT", help="A ReliableMQ; or give --db.")
-    ] = "",
-    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
-    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    application: options.Application = "",
+    db: options.Db = "",
+    prefix: options.Prefix = DEFAULT_PREFIX,
     until: Annotated[str, typer.Option(help="End by itself then: 2026-11-20T08:00 (UTC).")] = "",
     lasting: Annotated[str, typer.Option("--for", help="End by itself after 90s, 10m, 2h.")] = "",
     end: Annotated[bool, typer.Option("--end", help="End the topic's pause.")] = False,
     note: Annotated[str, typer.Option(help="Why; kept with the topic.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: printing.AsJson = False,
 ) -> None:
     """Pause the resending of a topic, end its pause, or list what is paused or closed."""
-    if bool(application) == bool(db):
-        raise UsageError("give either --app MODULE:OBJECT or --db URL")
+    options.refuse_none_and_both(application, db)
     if not topic and (until or lasting or end or note):
         raise UsageError("which topic? give its name")
     if bool(until) + bool(lasting) + end > 1:
@@ -60,8 +56,7 @@ def command(
 def _application(application: str, db: str, prefix: str) -> ReliableMQ:
     if db:
         return ReliableMQ("pause", database=db, table_prefix=prefix)
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-    return load_application(application)
+    return options.loaded(application)
 
 
 def _moment(until: str, lasting: str) -> datetime | None:

@@ -2,40 +2,34 @@
 
 import json
 import logging
-import os
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.app.loading import load_application
 from reliable_mq.app.thread_signals import stop_on_signal
+from reliable_mq.cli import database_options as options
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 
 def command(
-    application: Annotated[
-        str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
-    ] = "",
-    db: Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")] = "",
+    application: options.Named = "",
+    db: options.Db = "",
     broker: Annotated[
         str, typer.Option(help="Name servers HOST:PORT;…, with --db.")
     ] = "127.0.0.1:9876",
-    prefix: Annotated[str, typer.Option(help="Prefix of the tables, with --db.")] = DEFAULT_PREFIX,
+    prefix: options.Prefix = DEFAULT_PREFIX,
     once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
 ) -> None:
     """Send again what nobody confirmed; escalate what went out too often."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if bool(application) == bool(db):
-        raise UsageError("give either MODULE:OBJECT or --db URL")
+    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
     if as_json and not once:
         raise UsageError("--json goes with --once")
     if application:
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as an entry of sys.path
-        mq = load_application(application)
+        mq = options.loaded(application)
     else:
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
     try:

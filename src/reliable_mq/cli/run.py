@@ -1,7 +1,6 @@
 """`reliable-mq run`: the consumers of an application, in one process or several."""
 
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from reliable_mq.app.loading import load_application
 from reliable_mq.app.thread_signals import stop_on_signal
+from reliable_mq.cli.database_options import loaded
 from reliable_mq.settings import EMBEDDED
 
 log = logging.getLogger(__name__)
@@ -26,9 +25,7 @@ def command(
 ) -> None:
     """Run the consumers of an application until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - compared with entries of sys.path
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    mq = load_application(application)
+    mq = loaded(application)
     if processes == 1:
         mq.run()
         return

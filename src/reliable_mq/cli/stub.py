@@ -16,8 +16,9 @@ from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.database_options import opened
-from reliable_mq.cli.filter_options import stub_filter, takes_filter
+from reliable_mq.cli.filter_options import stub_filter
 from reliable_mq.cli.printing import print_rows, text_of
+from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
@@ -41,7 +42,7 @@ SomeIds = Annotated[
 
 
 @app.command("list")
-@takes_filter(stub_filter)
+@takes_options_of(stub_filter)
 def list_(
     *,
     wanted: StubFilter,
@@ -141,7 +142,7 @@ def _records(
 
 
 @app.command()
-@takes_filter(stub_filter)
+@takes_options_of(stub_filter)
 def retry(
     *,
     message_ids: SomeIds = None,
@@ -168,7 +169,7 @@ def retry(
 
 
 @app.command()
-@takes_filter(stub_filter)
+@takes_options_of(stub_filter)
 def void(
     *,
     message_ids: SomeIds = None,
