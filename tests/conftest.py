@@ -38,6 +38,11 @@ def what_earlier_modules_left_is_set_aside() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let what was set aside be taken apart in the end, or extensions say that it leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Leave out what threads say that lived before the test, as those of a client left open."""

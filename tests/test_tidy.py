@@ -4,7 +4,9 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -53,13 +55,28 @@ def text_files() -> Iterator[Path]:
         yield from ROOT.glob(pattern)
 
 
+class Definition(NamedTuple):
+    """A function or class, and how many lines it has."""
+
+    name: str
+    lines: int
+    is_class: bool
+
+
+@cache
+def definitions(source: str) -> list[Definition]:
+    return [
+        Definition(node.name, (node.end_lineno or 0) - node.lineno + 1, type(node) is ast.ClassDef)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+
+
 def long_functions(source: str) -> list[str]:
     return [
-        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+        f"{each.name}: {each.lines} lines"
+        for each in definitions(source)
+        if not each.is_class and each.lines > FUNCTION_LINES_MAX
     ]
 
 
@@ -70,7 +87,7 @@ def words_of(name: str) -> set[str]:
 
 def banned_names(stem: str, source: str) -> list[str]:
     names = [stem]
-    names += [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    names += [each.name for each in definitions(source) if each.is_class]
     return [
         f"{name}: not {word!r}, say {BANNED[word]}"
         for name in names

@@ -11,8 +11,17 @@ from tests.simulation.scene import play
 
 SEEDS = range(200, 212)
 ROOT = Path(__file__).parents[2]
-# How many seeds a planted bug may stay hidden; most are found in the first.
+# How many seeds a planted bug may stay hidden; most are found in the first, others in one that is
+# tried before it.
 HIDDEN_MAX = 40
+FOUND_BY = {
+    "offsets behind the end": 9,
+    "a lock of two": 4,
+    "unsynced units trusted": 8,
+    "no room for ever": 5,
+    "no delay when the clock goes back": 3,
+    "timers noted too soon": 14,
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -26,7 +35,8 @@ def test_every_promise_is_kept_through_faults(seed: int) -> None:
 def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):
         changes = {"duration_ms": 3_000.0, **HABITATS.get(name, {})}
-        outcomes = (play(seed, changes=changes) for seed in range(HIDDEN_MAX))
+        seeds = (FOUND_BY.get(name, 0), *range(HIDDEN_MAX))
+        outcomes = (play(seed, changes=changes) for seed in seeds)
         assert any(outcome.violation for outcome in outcomes)
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from examples.shop import LoyaltyAccount, Payment, ShopTable, write_order
-from reliable_mq.cli.demo.baskets import first_baskets
+from reliable_mq.cli.demo.baskets import Basket, first_baskets
 from reliable_mq.cli.demo.checks import Answer, check_outcome, check_sequence
 from reliable_mq.cli.demo.producer import order_of
 
@@ -16,14 +16,20 @@ ORDERS = 40
 Change = Callable[[str], None]
 
 
+@pytest.fixture(scope="module")
+def baskets() -> list[Basket]:
+    """Give what was ordered; reading it takes seconds."""
+    return list(first_baskets(ORDERS))
+
+
 @pytest.fixture
-def shop(postgres_url: str) -> str:
+def shop(postgres_url: str, baskets: list[Basket]) -> str:
     """Give the URL of a shop in which everything is as it should be."""
     engine = create_engine(postgres_url)
     ShopTable.metadata.create_all(engine)
     points: dict[int, int] = {}
     with Session(engine) as session:
-        for basket in first_baskets(ORDERS):
+        for basket in baskets:
             write_order(session, *order_of(basket))
             session.add(Payment(order_id=basket.basket_id, amount=basket.amount))
             session.flush()
