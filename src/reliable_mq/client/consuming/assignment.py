@@ -10,8 +10,8 @@ from reliable_mq.client.consuming.allocation import allocate
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit_at_last, first_offset, offset_at_slave
-from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock_calls
-from reliable_mq.client.flow import Flow, call, call_all, now, succeeded
+from reliable_mq.client.consuming.queue_locks import Grant, lock_queues, unlock
+from reliable_mq.client.flow import Flow, call, now, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, ProtocolError, RemoteError, Unavailable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -162,7 +162,7 @@ def _find_start(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[bool]:
 def give_back(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[None]:
     """Commit and unlock a queue of which nothing runs any more, in this order."""
     yield from commit_at_last(group, [assigned])
-    yield from call_all(unlock_calls(group, [assigned]))
+    yield from unlock(group, [assigned])
     group.forget(assigned)
 
 
@@ -172,6 +172,6 @@ def give_all_back(group: ConsumerGroup) -> Flow[None]:
         group.leave(assigned.queue)
     queues = group.all_queues
     yield from commit_at_last(group, queues)
-    yield from call_all(unlock_calls(group, [q for q in queues if not q.running]))
+    yield from unlock(group, [q for q in queues if not q.running])
     for assigned in queues:
         group.forget(assigned)

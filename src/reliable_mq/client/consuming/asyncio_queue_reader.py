@@ -76,6 +76,7 @@ class QueueReader:
         self._renewing: asyncio.Task[None] | None = None
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._givers: set[asyncio.Task[None]] = set()
+        self._keeping: set[asyncio.Task[bool]] = set()
         self._look = asyncio.Event()
         self._is_settled = False
         self._introductions = 0  # that a pull has asked for and that have ended
@@ -113,6 +114,7 @@ class QueueReader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pullers.clear()
+        await self._locks_answered()
 
     def look_soon(self) -> None:
         """See anew, now, which queues are this member's and where they are read."""
@@ -202,7 +204,11 @@ class QueueReader:
                 self.group.assign(queue)
 
     async def _keep_ready(self) -> bool:
-        well = await self._client.run(keep_ready(self.group))
+        # Who is cancelled here leaves a request for locks under way: see `_locks_answered`.
+        keeping = asyncio.create_task(self._client.run(keep_ready(self.group)))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+        well = await asyncio.shield(keeping)
         for assigned in self.group.assigned:
             if assigned.is_started and assigned.queue not in self._pullers:
                 self._start_pulling(assigned)
@@ -291,5 +297,11 @@ class QueueReader:
                 )
                 if not goes_on:
                     break
+        await self._locks_answered()
         await self._client.run(give_back(self.group, assigned))
         self.look_soon()
+
+    async def _locks_answered(self) -> None:
+        """Wait until no request for locks is under way: none may come behind an unlock."""
+        if self._keeping and self.group.subscription.ordered:
+            await asyncio.wait(set(self._keeping))

@@ -12,8 +12,8 @@ import msgspec
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.flow import Call, Flow, call, now
-from reliable_mq.errors import NoRoute, ProtocolError
+from reliable_mq.client.flow import Call, Flow, call, call_all, now
+from reliable_mq.errors import ConnectionLost, NoRoute, ProtocolError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -51,8 +51,23 @@ def lock_queues(
     return Grant(_granted(reply), began.lease_seconds + group.settings.lock_valid_seconds)
 
 
-def unlock_calls(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> list[Call]:
-    """Return the calls that give locks back."""
+def unlock(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[None]:
+    """Give locks back, over a new connection where one was lost just now; else they run out.
+
+    No request for them may be under way: Apache's broker handles those of one connection in any
+    order, and one that it handles afterwards locks a queue that nobody has.
+    """
+    calls = _unlock_calls(group, queues)
+    answers = yield from call_all(calls)
+    lost = [
+        call
+        for call, answer in zip(calls, answers, strict=True)
+        if isinstance(answer, ConnectionLost)
+    ]
+    yield from call_all(lost)
+
+
+def _unlock_calls(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> list[Call]:
     calls: list[Call] = []
     for broker_name, of_broker in group.by_broker(q for q in queues if q.needs_lock):
         address = group.master_of(broker_name)
