@@ -15,8 +15,7 @@ ITEM = BatchItem(0, b"x" * (len(TOPIC) + 11), encode_properties({"UNIQ_KEY": "A"
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     world.create_topic()
     return world
 

@@ -9,8 +9,7 @@ from reliable_mq.wire.codes import ResponseCode as Answer
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     world.create_topic()
     return world
 

@@ -32,8 +32,7 @@ from reliable_mq.wire.record import Record, decode_record
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     world.create_topic(queues=4)
     return world
 

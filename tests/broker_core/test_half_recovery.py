@@ -24,8 +24,7 @@ from reliable_mq.wire.record import Record
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     world.create_topic(queues=4)
     return world
 

@@ -16,8 +16,7 @@ ASKER, RESPONDER = 1, 2
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     produce(world, of=ASKER)
     return world
 

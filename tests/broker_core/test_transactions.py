@@ -31,8 +31,7 @@ from reliable_mq.wire.record import (
 
 
 @pytest.fixture
-def world() -> BrokerWorld:
-    world = BrokerWorld()
+def world(world: BrokerWorld) -> BrokerWorld:
     world.create_topic(queues=4)
     return world
 

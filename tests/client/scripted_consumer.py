@@ -67,6 +67,19 @@ async def consumed(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
     return [CONSUMED] * len(messages)
 
 
+class Held:
+    """A handler whose calls run until `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        self.running.set()
+        await self.may_end.wait()
+        return [CONSUMED] * len(messages)
+
+
 def grant_all(call: Call) -> Command:
     asked = msgspec.json.decode(call.command.body)["mqSet"]
     return reply(call.command, body=msgspec.json.encode({"lockOKMQSet": asked}))

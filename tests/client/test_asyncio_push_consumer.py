@@ -12,6 +12,7 @@ import pytest
 from tests.client.script import World, group_of, says
 from tests.client.scripted_consumer import (
     QUICK,
+    Held,
     ScriptedClient,
     consumed,
     found,
@@ -77,17 +78,10 @@ def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more()
         world = world_with(one_message_in_queue_1)
         subscription = Subscription(group="g", topics={"t": "*"})
         group = group_of(world, subscription, queues={"a": 2}, settings=QUICK)
-        running = asyncio.Event()
-        may_end = asyncio.Event()
-
-        async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            running.set()
-            await may_end.wait()
-            return [CONSUMED]
-
-        consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
+        handler = Held()
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handler)
         await consumer.start()
-        await running.wait()
+        await handler.running.wait()
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a", "client-b")
         asked = len(world.calls_of(RequestCode.GET_CONSUMER_LIST_BY_GROUP))
         consumer.rebalance_soon()
@@ -97,7 +91,7 @@ def test_a_queue_that_leaves_is_unlocked_only_when_nothing_of_it_runs_any_more()
             await asyncio.sleep(0)
         assert group.is_leaving(MessageQueue("t", "a", 1))
         assert world.calls_of(RequestCode.UNLOCK_BATCH_MQ) == []
-        may_end.set()
+        handler.may_end.set()
         while not world.calls_of(RequestCode.UNLOCK_BATCH_MQ):
             await asyncio.sleep(0)
         (last,) = world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -255,14 +249,9 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        may_end = asyncio.Event()
-
-        async def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            await may_end.wait()
-            return [CONSUMED] * len(messages)
-
+        handler = Held()
         client = ScriptedClient(World())
-        consumer, assigned = reading(client, hangs, IMPATIENT, ordered=True)
+        consumer, assigned = reading(client, handler, IMPATIENT, ordered=True)
         consumer.hands.pump()
         await asyncio.sleep(0)
         consumer.group.leave(assigned.queue)
@@ -270,7 +259,7 @@ def test_an_ordered_queue_waits_for_its_handler_and_says_so(
         while caplog.text.count("it waits for them") < 2:
             await asyncio.sleep(0.001)
         assert not client.world.calls_of(RequestCode.UNLOCK_BATCH_MQ)
-        may_end.set()
+        handler.may_end.set()
         while consumer.group.find(assigned.queue):
             await asyncio.sleep(0)
         (commit,) = client.world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)

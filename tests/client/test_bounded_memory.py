@@ -1,18 +1,16 @@
 """A client over an endless backlog: what it holds is bounded, and every queue gets its share."""
 
 import asyncio
-from collections.abc import Sequence
 
 from tests.client.script import group_of
-from tests.client.scripted_consumer import ScriptedClient, found, play, world_with
+from tests.client.scripted_consumer import Held, ScriptedClient, found, play, world_with
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
-from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
@@ -38,16 +36,12 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
         world = world_with(endless)
         subscription = Subscription(group="g", topics={"t": "*"}, ordered=False, concurrency=2)
         group = group_of(world, subscription, queues={"a": queues}, settings=settings)
-        may_end = asyncio.Event()
-
-        async def hangs(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            await may_end.wait()
-            return [CONSUMED] * len(messages)
+        handler = Held()
 
         def read() -> list[AssignedQueue]:
             return [each for each in group.assigned if each.queue.topic == "t"]
 
-        consumer = AsyncPushConsumer(ScriptedClient(world), group, hangs)
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handler)
         await consumer.start()
         pulls = -1
         while len(consumer.queues) < queues or pulls < len(
@@ -59,7 +53,7 @@ def test_memory_stays_bounded_and_shared_out_while_a_handler_hangs_over_an_endle
         assert all(each.unfinished for each in read()), "nobody starves"
         assert sum(each.cost for each in read()) < 2 * limit
         group.invariants()
-        may_end.set()
+        handler.may_end.set()
         begun = sum(each.next_offset for each in read())
         while sum(each.next_offset for each in read()) < begun + 1000:
             await asyncio.sleep(0)

@@ -1,7 +1,6 @@
 """Queues that move while something is under way: given back, lost, had again."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from tests.client.script import World, fails, group_of, in_turn, says
 from tests.client.scripted_consumer import (
     QUICK,
+    Held,
     ScriptedClient,
     consumed,
     ext,
@@ -24,10 +24,10 @@ from tests.waiting import eventually
 from reliable_mq.client.consuming.assignment import give_all_back, keep_ready, rebalance
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.offsets import commit
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Call, Flow, Step
 from reliable_mq.errors import ConnectionLost, RequestTimeout
-from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
@@ -83,17 +83,10 @@ def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_w
         settings = msgspec.structs.replace(QUICK, held_count_max=2)
         subscription = Subscription(group="g", topics={"t": "*"})
         group = group_of(world, subscription, queues={"a": 1}, settings=settings)
-        running = asyncio.Event()
-        may_end = asyncio.Event()
-
-        async def handle(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
-            running.set()
-            await may_end.wait()
-            return [CONSUMED]
-
-        consumer = AsyncPushConsumer(ScriptedClient(world), group, handle)
+        handler = Held()
+        consumer = AsyncPushConsumer(ScriptedClient(world), group, handler)
         await consumer.start()
-        await running.wait()
+        await handler.running.wait()
         world.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(ext={"offset": "2"})
         consumer.broker_lost({"a"})
         asked: set[int] = set()
@@ -104,7 +97,7 @@ def test_a_queue_that_was_full_is_pulled_again_when_another_owner_has_finished_w
                 for call in world.calls_of(RequestCode.PULL_MESSAGE)
                 if call.command.ext_fields["topic"] == "t"
             }
-        may_end.set()
+        handler.may_end.set()
         await consumer.close()
 
     play(scene())
