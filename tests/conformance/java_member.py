@@ -30,7 +30,8 @@ class JavaMember:
 
     Args:
         directory: where its errors go.
-        words: name servers, group, topic, "ordered" or "concurrent".
+        words: name servers, group, topic, "ordered", "concurrent" or "broadcast", and perhaps the
+            host that it says it is on; its home is `directory`.
         deliveries: gets what the consumer got, from another thread.
     """
 

@@ -12,12 +12,13 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * A member of a consumer group that joins and leaves as it is told, and tells what it gets.
  *
- * Arguments: name servers, group, topic, "ordered" or "concurrent". Each line of the input is
- * answered by one line:
+ * Arguments: name servers, group, topic, "ordered", "concurrent" or "broadcast", and perhaps the
+ * host that the client says it is on. Each line of the input is answered by one line:
  *   join     "joined"
  *   leave    "left", when nothing runs any more and its offsets are committed
  *   queues   "queues BROKER:ID ...", the queues that are its own now
@@ -39,6 +40,9 @@ public class Member {
         DefaultMQProducer anchor = new DefaultMQProducer("anchor");
         anchor.setNamesrvAddr(words[0]);
         anchor.setInstanceName(INSTANCE);
+        if (words.length > 4) {
+            anchor.setClientIP(words[4]);
+        }
         anchor.start();
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -64,6 +68,12 @@ public class Member {
         consumer = new DefaultMQPushConsumer(words[1]);
         consumer.setNamesrvAddr(words[0]);
         consumer.setInstanceName(INSTANCE);
+        if (words.length > 4) {
+            consumer.setClientIP(words[4]);
+        }
+        if (words[3].equals("broadcast")) {
+            consumer.setMessageModel(MessageModel.BROADCASTING);
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAwaitTerminationMillisWhenShutdown(LEAVING_MS_MAX);
         consumer.subscribe(words[2], "*");
