@@ -79,6 +79,8 @@ def test_consumer_status_of_one_member_tells_its_queues_and_what_its_threads_do(
     assert sorted(offsets) == [0, 1]
     assert sum(offsets.values()) == 1, printed
     assert "locked=true" in printed
+    rates = re.search(rf"^{TOPIC} +(?:[\d.]+ +){{5}}(\d+) *$", printed, re.MULTILINE)
+    assert rates, printed
     assert re.search(r"Topic: +orders .*SubExpression: \*", printed)
     assert "thread rmq-payments_0" in printed
 

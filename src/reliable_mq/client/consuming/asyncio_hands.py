@@ -24,6 +24,7 @@ from reliable_mq.client.consuming.subscription import (
     Later,
     Outcome,
     checked_outcomes,
+    is_failure,
 )
 from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads, is_asynchronous
 from reliable_mq.client.flow import Flow
@@ -245,7 +246,8 @@ class AsyncHands:
             call.has_ended = True
             if call.is_bypassed:
                 self._bypassed -= 1
-        seconds = asyncio.get_running_loop().time() - call.begun
+        now = asyncio.get_running_loop().time()
+        seconds = now - call.begun
         self.choice.note(seconds, len(messages))
         if call.handed_on:
             log.warning(
@@ -260,6 +262,9 @@ class AsyncHands:
                 assigned.finish(message.queue_offset)
             else:
                 rest.append((message, outcome))
+        failed = sum(is_failure(outcome) for _, outcome in rest)
+        rates = self._group.rates.of(messages[0].queue.topic, call.begun)
+        rates.handled(len(messages) - len(rest), failed, seconds, now)
         for message, outcome in rest:  # last, because a broker may keep us waiting
             assigned = call.home(message)
             if assigned is not None:

@@ -14,6 +14,7 @@ from reliable_mq.client.consuming.allocation import Allocation, Configured, Mach
 from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, AssignedQueue
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
+from reliable_mq.client.consuming.rates import Rates
 from reliable_mq.client.consuming.subscription import Sql, Subscription, tags_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
@@ -86,6 +87,8 @@ class ConsumerGroup:
         self.local_offsets: LocalOffsets | None = None
         self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
         self.tags = {topic: tags_of(wanted) for topic, wanted in self.filters.items()}
+        #: how fast messages are pulled and handled, for administrators
+        self.rates = Rates()
         self.is_unheard = False  # a broker does not know the subscription, or an older one
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}

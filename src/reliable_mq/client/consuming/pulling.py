@@ -52,7 +52,7 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     command = _pull_command(group, assigned, size, commits=commits)
     try:
         reply = yield from call(address, command, group.settings.pull_timeout)
-        pause = yield from _accept(group, assigned, reply, broker, address)
+        pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
     except Unavailable as error:
         log.debug("a pull of %s failed: %s", queue, error)
         assigned.read_from = MASTER_ID  # a slave that was suggested may be gone for good
@@ -99,7 +99,12 @@ def _pull_command(
 
 
 def _accept(
-    group: ConsumerGroup, assigned: AssignedQueue, reply: Command, broker: Broker, address: str
+    group: ConsumerGroup,
+    assigned: AssignedQueue,
+    reply: Command,
+    broker: Broker,
+    address: str,
+    begun: float,
 ) -> Flow[float]:
     if reply.code == ResponseCode.FLOW_CONTROL:
         return _FLOW_CONTROL_SECONDS
@@ -117,6 +122,8 @@ def _accept(
     next_offset = header.next_begin_offset
     if reply.code == ResponseCode.SUCCESS:
         messages, next_offset = yield from _read(group, assigned, reply.body, next_offset)
+        took = instant.seconds - begun
+        group.rates.of(assigned.queue.topic, begun).pulled(len(messages), took, instant.seconds)
     assigned.put(messages, next_offset)
     return 0.0
 

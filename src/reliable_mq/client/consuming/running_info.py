@@ -51,7 +51,10 @@ def running_info(
             "maxReconsumeTimes": str(subscription.max_attempts),
             "pullThresholdForQueue": str(group.settings.held_count_max),
         },
-        "statusTable": {},
+        "statusTable": {
+            topic: group.rates.of(topic, instant.seconds).status(instant.seconds)
+            for topic in sorted(group.filters)
+        },
         "subscriptionSet": [subscription_data(group, topic) for topic in sorted(group.filters)],
         "userConsumerInfo": {
             "handler calls": str(calls),

@@ -205,6 +205,11 @@ def tags_of(expression: str | Sql) -> frozenset[str]:
     return frozenset(tag for part in expression.split("||") if (tag := part.strip()))
 
 
+def is_failure(outcome: Outcome) -> bool:
+    """Say whether an outcome is a failed attempt."""
+    return isinstance(outcome, Dead) or (isinstance(outcome, Later) and outcome.counts)
+
+
 def checked_outcomes(outcomes: object, count: int) -> Sequence[Outcome]:
     """Return what a handler returned, when it is one outcome for each of `count` messages.
 
