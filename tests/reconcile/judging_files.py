@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reliable_mq.reconcile.brokers.spark_begins import oldest_of
 from reliable_mq.reconcile.judgement.events import EVENTS
 from reliable_mq.reconcile.judgement.judge import judge
 from reliable_mq.reconcile.judgement.ledger_events import log_events, record_events, stub_events
@@ -78,10 +79,10 @@ def _world(
     begins: dict[tuple[str, str], dict[int, int]] = {}
     for _, topic, queue, offset in rows("queue_begins", 'broker, topic, queue_id, "offset"'):
         begins.setdefault(("", topic), {})[queue] = offset
-    managed = connection.execute(f"SELECT DISTINCT topic FROM '{folder}/stubs/*.parquet'")
     records = f"'{folder}/records/*.parquet'"
-    first = connection.execute(f"SELECT arg_min(store_time, commit_log_offset) FROM {records}")
-    ((oldest,),) = first.fetchall()
+    first = f"SELECT epoch_ms(arg_min(store_time, commit_log_offset)) FROM {records}"
+    ((oldest_ms,),) = connection.execute(first).fetchall()
+    managed = connection.execute(f"SELECT DISTINCT topic FROM '{folder}/stubs/*.parquet'")
     return World(
         as_of=as_of,
         grace=grace,
@@ -89,5 +90,5 @@ def _world(
         managed=frozenset(topic for (topic,) in managed.fetchall()),
         progress=progress,
         begins=begins,
-        oldest={} if oldest is None else {"": oldest},
+        oldest=oldest_of("", oldest_ms),
     )
