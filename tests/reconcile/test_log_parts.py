@@ -26,9 +26,9 @@ from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_schema import STORED_SCHEMA, columns_of
 from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA, offset_batch
 from reliable_mq.reconcile.brokers.spark_cluster import PullPartition
-from reliable_mq.reconcile.brokers.spark_log_source import FilteringLogSource, LogSource
+from reliable_mq.reconcile.brokers.spark_log_source import LogSource
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
-from reliable_mq.reconcile.brokers.spark_topic_source import FilteringTopicSource
+from reliable_mq.reconcile.brokers.spark_topic_source import TopicSource
 from reliable_mq.reconcile.brokers.spark_topic_source import can_hold as queue_can_hold
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress
 from reliable_mq.reconcile.source_filters import Condition
@@ -113,7 +113,7 @@ def test_a_filter_gives_its_rows_and_reads_what_can_hold_them(
 ) -> None:
     path = hourly(tmp_path).write()
 
-    reader = reader_of(FilteringLogSource, condition, path=path)
+    reader = reader_of(LogSource, condition, path=path, pushFilters="true")
 
     hours = [(row["store_time"] - LONG_AGO) / timedelta(hours=1) for row in rows_of(reader)]
     assert hours == list(range(first, last + 1))
@@ -152,8 +152,8 @@ def test_a_clock_that_was_set_back_hides_no_record(tmp_path: Path) -> None:
     since = GreaterThanOrEqual(("store_time",), LONG_AGO + timedelta(minutes=25))
     before = LessThan(("store_time",), LONG_AGO - timedelta(minutes=20))
 
-    assert len(rows_of(reader_of(FilteringLogSource, since, path=path))) == 14
-    assert len(rows_of(reader_of(FilteringLogSource, before, path=path))) == 4
+    assert len(rows_of(reader_of(LogSource, since, path=path, pushFilters="true"))) == 14
+    assert len(rows_of(reader_of(LogSource, before, path=path, pushFilters="true"))) == 4
 
 
 def test_a_cluster_is_asked_only_for_queues_that_can_hold_what_is_wanted() -> None:
@@ -163,7 +163,7 @@ def test_a_cluster_is_asked_only_for_queues_that_can_hold_what_is_wanted() -> No
         assert queue_can_hold(queue, [Condition(column, "=", value)])
         assert not queue_can_hold(queue, [Condition(column, "in", ("other", 4))])
     assert queue_can_hold(queue, [Condition("topic", "=", "orders"), Condition("size", ">", 3)])
-    source = FilteringTopicSource({"namesrv": "127.0.0.1:1", "columns": "message_id"})
+    source = TopicSource({"namesrv": "127.0.0.1:1", "columns": "message_id"})
     assert source.schema().simpleString() == "struct<message_id:string>"
 
 
@@ -222,7 +222,7 @@ def test_sql_finds_the_sources_by_their_names_and_streams_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Given a session that nobody registered anything with, then SQL reads the parts of a store;
-    given one with the sources registered, then filters reach them, and a stream goes on where it
+    given one with the sources registered, then filters reach them if they are asked to, and a stream goes on where it
     ended."""
     store = hourly(tmp_path / "store")
     store.commit("payments", "orders", 1, 20)
@@ -235,7 +235,8 @@ def test_sql_finds_the_sources_by_their_names_and_streams_them(
     assert plain.sql("SELECT queue_end FROM offsets").collect()[0][0] == 24
 
     late = (LONG_AGO + timedelta(hours=40)).astimezone(UTC)
-    found = spark.read.format("reliable_mq_log").option("path", path).load()
+    reader = spark.read.format("reliable_mq_log").option("path", path)
+    found = reader.option("pushFilters", "true").load()
     found = found.where(found.store_time >= late)
     assert (found.rdd.getNumPartitions(), found.count()) == (4, 8)
 

@@ -185,6 +185,28 @@ def test_spark_reads_both_sources_in_partitions(
 
 
 @pytest.mark.spark
+def test_a_query_leaves_no_filter_to_the_next_one_nor_to_the_other_side_of_a_union(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """Given a DataFrame of which a few rows were asked for, when all of them are, then all come:
+    Spark keeps what one query pushed down for every later one on the same DataFrame."""
+    store = StoreWriter(tmp_path / "store")
+    for index in range(COUNT):
+        store.send(message_id(index, moment(index)), b"%d" % index)
+    reader = spark.read.format("reliable_mq_table").option("url", url).option("table", "stub")
+    stubs = reader.option("columns", "message_id,topic").load()
+    log = spark.read.format("reliable_mq_log").option("path", store.write()).load()
+
+    for ledger in (stubs, log):
+        one, other = (
+            ledger.where(ledger.message_id == message_id(index, moment(index))) for index in (3, 5)
+        )
+        assert one.union(other).count() == 2
+        assert ledger.where("topic = 'orders' OR topic IS NOT NULL").count() == COUNT
+        assert ledger.count() == COUNT
+
+
+@pytest.mark.spark
 def test_a_query_of_the_log_reads_only_the_columns_that_were_chosen(
     spark: SparkSession, tmp_path: Path
 ) -> None:

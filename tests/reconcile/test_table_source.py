@@ -17,7 +17,7 @@ from tests.reconcile.ledgers import LONG_AGO, TableWriter, message_id
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.databases.ledger_columns import STUB, schema_of
 from reliable_mq.reconcile.databases.spark_table_reader import FilteringTableReader, TableReader
-from reliable_mq.reconcile.databases.spark_table_source import FilteringTableSource, TableSource
+from reliable_mq.reconcile.databases.spark_table_source import TableSource
 from reliable_mq.reconcile.databases.sql_ledger import check_tables
 from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
 from reliable_mq.sql_schema import version_table
@@ -109,7 +109,7 @@ def test_options_that_make_no_sense_are_one_line(
 
 
 def pushed(url: str, filters: Sequence[Filter]) -> FilteringTableReader:
-    reader = source(FilteringTableSource, url=url, columns="offset").reader(
+    reader = source(url=url, columns="offset", pushFilters="true").reader(
         StructType().add("offset", LongType())
     )
     assert isinstance(reader, FilteringTableReader)

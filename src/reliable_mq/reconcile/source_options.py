@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 from reliable_mq.errors import ConfigurationError
 
+PUSH_FILTERS = "pushFilters"
+
 
 def option(options: Mapping[str, str], name: str, otherwise: str | None = None) -> str:
     """Return an option's text.

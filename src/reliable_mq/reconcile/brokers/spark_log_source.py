@@ -10,11 +10,11 @@ Options: `path` the store directory, of a running broker or a copy; `part` what 
 the commit log (as it is), what its `queues` list, or the `offsets` of its consumer groups;
 `columns` the wanted ones, with commas between them, of `PARTS`; `splitSize` bytes per partition
 (64 MiB); `checkBody` whether `content_crc` is computed (true); `broker` what the column of that
-name says. Only the columns that were chosen, by the option or by `.schema(...)`, are read at all:
+name says; `pushFilters`, see `Pushing`. Only the columns that were chosen, by the option or by `.schema(...)`, are read at all:
 Spark tells a Python data source nothing of what a query uses. As a stream: `spark_log_stream`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
 from reliable_mq.reconcile.brokers.spark_queue_readers import OffsetReader, QueueReader
 from reliable_mq.reconcile.source_filters import Condition, conditions_of, filtered
-from reliable_mq.reconcile.source_options import names, number, one_of, option, switch
+from reliable_mq.reconcile.source_options import PUSH_FILTERS, names, number, one_of, option, switch
 
 LOG_FORMAT = "reliable_mq_log"
 RECORDS, QUEUES, OFFSETS = "records", "queues", "offsets"
@@ -57,8 +57,6 @@ PARTS = {
 
 class LogSource(DataSource):
     """A broker's commit log, one row per record; see the head of this module."""
-
-    pushes_filters = False
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +83,7 @@ class LogSource(DataSource):
         else:
             check_body = switch(self.options, "checkBody", "true")
             reader = LogReader(path, split_size, check_body, chosen, broker)
-        return Pushing(reader, chosen) if self.pushes_filters else reader
+        return pushing(self.options, reader, chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         if self._part() != RECORDS:
@@ -102,18 +100,15 @@ class LogSource(DataSource):
         )
 
 
-class FilteringLogSource(LogSource):
-    """The same source where Spark pushes filters down to Python sources.
-
-    Spark refuses such a reader unless `spark.sql.python.filterPushdown.enabled` is set, which a
-    source that Spark finds by itself cannot do, and `spark_session.register` can.
-    """
-
-    pushes_filters = True
-
-
 class Pushing(DataSourceReader):
-    """Another reader that is told of a query's filters, as its attribute `conditions`."""
+    """Another reader that is told of a query's filters, as its attribute `conditions`.
+
+    Spark (4.1 to 4.3, `PythonDataSourceV2.setReadInfo`) keeps what one query pushed for all that
+    come later on the same DataFrame or view, and a join of it with itself has one side's filters on
+    both: rows would be missing without a word. So it is done only where somebody asks for it, who
+    then makes one DataFrame for each query. Spark takes it while
+    `spark.sql.python.filterPushdown.enabled` is set, as `spark_session.register` does.
+    """
 
     def __init__(self, reader: Any, schema: pa.Schema) -> None:
         self._reader, self._schema = reader, schema
@@ -128,6 +123,11 @@ class Pushing(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from self._reader.read(partition)
+
+
+def pushing(options: Mapping[str, str], reader: Any, schema: pa.Schema) -> DataSourceReader:
+    """Return the reader, told of filters if the option `pushFilters` says so."""
+    return Pushing(reader, schema) if switch(options, PUSH_FILTERS, "false") else reader
 
 
 class LogReader(DataSourceReader):

@@ -46,7 +46,7 @@ from reliable_mq.reconcile.brokers.spark_cluster import (
     read_cluster,
     within,
 )
-from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, Pushing, known_columns
+from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, known_columns, pushing
 from reliable_mq.reconcile.brokers.topic_pulls import Came, Pulled
 from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, filtered
@@ -67,8 +67,6 @@ _WAIT_SECONDS = 2.0
 
 class TopicSource(DataSource):
     """The messages of a running cluster, one row each; see the head of this module."""
-
-    pushes_filters = False
 
     @classmethod
     def name(cls) -> str:
@@ -111,13 +109,7 @@ class TopicSource(DataSource):
         return self._pushing(reader, chosen)
 
     def _pushing(self, reader: Any, schema: pa.Schema) -> DataSourceReader:
-        return Pushing(reader, schema) if self.pushes_filters else reader
-
-
-class FilteringTopicSource(TopicSource):
-    """The same source where Spark pushes filters down; see `FilteringLogSource`."""
-
-    pushes_filters = True
+        return pushing(self.options, reader, schema)
 
 
 class TopicReader(DataSourceReader):

@@ -83,7 +83,7 @@ class TableReader(DataSourceReader):
 
 
 class FilteringTableReader(TableReader):
-    """Lets the database leave out rows that a query's filters leave out."""
+    """Lets the database leave out rows that a query's filters leave out (`pushFilters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take note of what the filters say, and leave all of them to Spark, too."""

@@ -18,7 +18,9 @@ everything that is open (false).
 
 As a stream (`readStream`) it gives what is changed from `changedFrom` on; see `spark_table_stream`.
 
-How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1).
+How: `rowsPerPartition` (250,000); `share` of the time that reading may take, from 0 to 1 (1);
+`pushFilters` (false): the database leaves out what the filters of a query leave out, where the
+DataFrame is made for that one query; see `Pushing` in `spark_log_source`.
 """
 
 from collections.abc import Mapping
@@ -33,7 +35,15 @@ from reliable_mq.reconcile.databases import sql_ranges
 from reliable_mq.reconcile.databases.ledger_columns import CONTENT, STUB, schema_of
 from reliable_mq.reconcile.databases.spark_table_reader import FilteringTableReader, TableReader
 from reliable_mq.reconcile.databases.spark_table_stream import TableStream
-from reliable_mq.reconcile.source_options import moment, names, number, option, share, switch
+from reliable_mq.reconcile.source_options import (
+    PUSH_FILTERS,
+    moment,
+    names,
+    number,
+    option,
+    share,
+    switch,
+)
 
 TABLE_FORMAT = "reliable_mq_table"
 
@@ -50,8 +60,6 @@ def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Chan
 
 class TableSource(DataSource):
     """A table of the application, one row per stub, consume log, …; see this module's head."""
-
-    reader_type: type[TableReader] = TableReader
 
     @classmethod
     def name(cls) -> str:
@@ -73,7 +81,8 @@ class TableSource(DataSource):
 
     def reader(self, schema: StructType) -> TableReader:
         table = option(self.options, "table")
-        return self.reader_type(
+        pushes = switch(self.options, PUSH_FILTERS, "false")
+        return (FilteringTableReader if pushes else TableReader)(
             url=option(self.options, "url"),
             table=table,
             prefix=option(self.options, "prefix", "rmq_"),
@@ -104,13 +113,3 @@ def _asked(table: str, schema: StructType) -> list[str]:
                 f" not {theirs.dataType.simpleString()}"
             )
     return schema.fieldNames()
-
-
-class FilteringTableSource(TableSource):
-    """The same source where Spark pushes filters down to Python sources.
-
-    Spark refuses such a reader unless `spark.sql.python.filterPushdown.enabled` is set, which a
-    source that Spark finds by itself cannot do, and `spark_session.register` can.
-    """
-
-    reader_type = FilteringTableReader

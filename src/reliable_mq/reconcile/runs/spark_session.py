@@ -17,9 +17,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from reliable_mq.reconcile.brokers.spark_log_source import FilteringLogSource
-from reliable_mq.reconcile.brokers.spark_topic_source import FilteringTopicSource
-from reliable_mq.reconcile.databases.spark_table_source import FilteringTableSource
+from reliable_mq.reconcile.brokers.spark_log_source import LogSource
+from reliable_mq.reconcile.brokers.spark_topic_source import TopicSource
+from reliable_mq.reconcile.databases.spark_table_source import TableSource
 from reliable_mq.reconcile.runs import spark_machine
 from reliable_mq.reconcile.runs.machine_share import share_of
 from reliable_mq.reconcile.runs.spark_ledgers_source import LedgersSource
@@ -152,9 +152,12 @@ def _settings_of_the_user() -> set[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the ledgers' sources known to a session under their short names, with push-down."""
+    """Make the ledgers' sources known to a session under their short names.
+
+    Their option `pushFilters` needs the setting; without the option they take no filters.
+    """
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(FilteringLogSource)
+    spark.dataSource.register(LogSource)
     spark.dataSource.register(LedgersSource)
-    spark.dataSource.register(FilteringTableSource)
-    spark.dataSource.register(FilteringTopicSource)
+    spark.dataSource.register(TableSource)
+    spark.dataSource.register(TopicSource)
