@@ -45,6 +45,7 @@ def ledgers(tmp_path: Path) -> tuple[str, str]:
         ({"--cluster": "127.0.0.1:1"}, "beside --cluster a store needs its broker's name"),
         ({"--db": "shop.db"}, "not a database URL"),
         ({"--db": "oddsql://host/name"}, "not a database URL"),
+        ({"--db": "postgresql+psycopg://u@host:port/x"}, "not a database URL"),
         ({"--db": "postgresql+psycopg://nobody@127.0.0.1:1/x"}, "database:"),
         ({"--db": "sqlite:////nowhere/shop.db"}, "'/nowhere/shop.db' does not exist"),
         (

@@ -222,8 +222,8 @@ def test_sql_finds_the_sources_by_their_names_and_streams_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Given a session that nobody registered anything with, then SQL reads the parts of a store;
-    given one with the sources registered, then filters reach them if they are asked to, and a stream goes on where it
-    ended."""
+    given one with the sources registered, then filters reach them if asked to, and a stream goes on
+    where it ended."""
     store = hourly(tmp_path / "store")
     store.commit("payments", "orders", 1, 20)
     path = store.write()

@@ -89,11 +89,26 @@ An error occurred while calling o5.save.
 : org.apache.spark.SparkException: outer
 Caused by: reliable_mq.errors.StoreError: the segment is gone
 """
+REFUSED_BY_A_DATABASE = """\
+An error occurred while calling o5.save.
+: org.apache.spark.SparkException: outer
+Caused by: psycopg.OperationalError: connection to server at "db1", port 5432 failed: refused
+"""
+REFUSED_BY_A_NAMENODE = """\
+An error occurred while calling o27.mkdirs.
+: java.net.ConnectException: Call From here to files:9000 failed on connection exception
+\tat x.y(Z.java:1)
+Caused by: java.net.ConnectException: Connection refused
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("[Errno 111] Connection refused", "Spark's Java ended in the middle"),
+        ("An error occurred while trying to connect to the Java server (::1:5)", "Spark's Java en"),
+        (REFUSED_BY_A_DATABASE, 'Spark: connection to server at "db1", port 5432 failed'),
+        (REFUSED_BY_A_NAMENODE, "Spark: Call From here to files:9000 failed on connection"),
         (OUT_OF_MEMORY, "Spark ran out of memory: give it more"),
         ("numpy.core: cannot allocate memory in static TLS block", "Spark ran out of memory: give"),
         ("libarrow.so: failed to map segment from shared object", "Spark ran out of memory: give"),

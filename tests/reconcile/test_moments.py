@@ -36,10 +36,18 @@ def test_a_moment_is_iso_in_utc_or_ago(text: str, moment: datetime) -> None:
     assert parse_moment(text, "--since", NOW) == moment
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-", "5 weeks", "-1y", "2026-13-01"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-", "5 weeks", "-1y", "2026-13-01", "-999999d", "0001-01-01T00:00+05:00"]
+)
 def test_what_is_no_time_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--since takes"):
         parse_moment(text, "--since", NOW)
+
+
+@pytest.mark.parametrize("text", ["999999d", "9" * 30 + "d", "9" * 400])
+def test_a_duration_that_no_calendar_holds_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--grace takes a duration of at most 100 years"):
+        parse_duration(text, "--grace")
 
 
 def test_the_first_id_of_a_moment_parts_the_ids_before_from_those_after() -> None:

@@ -105,7 +105,8 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     root = Path(store)
     log = root / "commitlog"
     if not root.is_dir():
-        raise StoreError(f"{store} is no store directory: it does not exist")
+        why = "it is a file" if root.exists() else "it does not exist"
+        raise StoreError(f"{store} is no store directory: {why}")
     if not any((root / mark).exists() for mark in _MARKS_OF_A_STORE):
         raise StoreError(f"{store} is no store directory: it has no folder commitlog")
     files = sorted(log.iterdir()) if log.is_dir() else []  # made with the first message

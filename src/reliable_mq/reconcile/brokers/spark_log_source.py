@@ -10,8 +10,9 @@ Options: `path` the store directory, of a running broker or a copy; `part` what 
 the commit log (as it is), what its `queues` list, or the `offsets` of its consumer groups;
 `columns` the wanted ones, with commas between them, of `PARTS`; `splitSize` bytes per partition
 (64 MiB); `checkBody` whether `content_crc` is computed (true); `broker` what the column of that
-name says; `pushFilters`, see `Pushing`. Only the columns that were chosen, by the option or by `.schema(...)`, are read at all:
-Spark tells a Python data source nothing of what a query uses. As a stream: `spark_log_stream`.
+name says; `pushFilters`, see `Pushing`. Only the columns that were chosen, by the option or by
+`.schema(...)`, are read at all: Spark tells a Python data source nothing of what a query uses. As a
+stream: `spark_log_stream`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -29,7 +29,7 @@ def sync_url(url: str) -> URL:
         if drivers is not None and (is_ours or parsed.get_dialect().is_async):
             return parsed.set(drivername=drivers.for_threads)
         parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # the last: of a port
         raise ConfigurationError(
             "not a database URL; write it like postgresql+psycopg://user@host/name,"
             f" mysql+pymysql://user@host/name or sqlite:////path/to/file ({error})"

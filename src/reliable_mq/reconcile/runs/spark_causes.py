@@ -34,7 +34,12 @@ _KNOWN: tuple[tuple[re.Pattern[str], str], ...] = (
         f"a worker of Spark was killed, as by a machine that is out of memory: {_MORE_MEMORY}",
     ),
     (
-        re.compile(r"Answer from Java side is empty|Error while (?:sending|receiving)|refused"),
+        re.compile(
+            r"Answer from Java side is empty|Error while (?:sending|receiving)"
+            r"|trying to connect to the Java server"
+            # Alone it is of the bridge to Java; a database or a namenode that refuses is named.
+            r"|\A\[Errno \d+\] (?:Connection refused|Connection reset by peer|Broken pipe)\Z"
+        ),
         f"Spark's Java ended in the middle, as on a machine that is out of memory: {_MORE_MEMORY}",
     ),
     (
@@ -50,4 +55,6 @@ def cause(text: str) -> str:
         if pattern.search(text):
             return says
     causes: list[str] = _JAVA_OR_PYTHON_ERROR.findall(text)
+    if len(causes) > 1 and causes[-1] == "Connection refused":
+        causes.pop()  # Java says only around it who refused
     return f"Spark: {causes[-1] if causes else text.splitlines()[0]}"
