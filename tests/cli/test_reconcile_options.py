@@ -1,13 +1,16 @@
 """The options of `reliable-mq reconcile`: in groups, and what does not fit is one line, code 1."""
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
+import typer
 from tests.reconcile.ledgers import StoreWriter, TableWriter
 
 from reliable_mq.cli.main import run
 from reliable_mq.cli.reconcile import FAILED
+from reliable_mq.cli.reconcile_stop import stoppable
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +41,13 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (("--repair-only", "stuck"), "--repair-only goes with --repair plan or --repair apply"),
         (("--repair-rate", "5/s"), "--repair-rate goes with --repair plan or --repair apply"),
         (("--prometheus", "nowhere/x.prom"), "--prometheus: there is no folder nowhere"),
+        (("--out", ""), "--out is empty"),
+        (("--out", __file__), "is a file, not a folder"),
+        (("--every", "5s"), "--every goes with --follow"),
+        (("--follow", "--every", "5x"), "--every takes a duration like 90s"),
+        (("--broker", "127.0.0.1:9876"), "--broker goes with --repair apply"),
+        (("--repair", "apply", "--broker", "nobody"), "name server 'nobody' is no host:port"),
+        (("--grace", "9999999d"), "--grace takes a duration of at most 100 years"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_not_taken_for_findings(
@@ -69,6 +79,21 @@ def test_who_is_to_be_told_is_checked_before_the_run(
         err
     )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_ends_with_the_number_of_the_signal(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+
+    with pytest.raises(typer.Exit) as ended, stoppable():
+        signal.raise_signal(number)
+
+    assert ended.value.exit_code == 128 + number
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: stopped by {number.name}")
+    assert signal.getsignal(number) is before
 
 
 def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:

@@ -272,6 +272,17 @@ def test_the_terminal_says_what_was_found_with_its_proof_and_where_the_report_is
     assert not any("not whole" in line for line in lines)
 
 
+def test_the_terminal_says_what_a_plan_would_change_and_that_nothing_is_to_be_done() -> None:
+    told = summary()
+    plan = {**told["repair"], "mode": "plan", "changed": 0}
+    lines = printed({**told, "repair": plan}).splitlines()
+    assert "3 stubs would be changed" in lines
+
+    nothing = {**plan, "planned": 0, "actions": []}
+    lines = printed({**told, "repair": nothing}).splitlines()
+    assert "repair (plan): nothing to be done" in lines
+
+
 def test_the_terminal_says_what_was_not_whole_and_who_was_told() -> None:
     told = summary(whole={"broker b-2": "was not reached"}, findings=[], groups=(), flow=Flow())
     text = printed(told | {"told": 3, "repair": None})

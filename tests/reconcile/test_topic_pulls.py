@@ -135,20 +135,25 @@ def test_addresses_that_are_none_are_named(text: str) -> None:
 
 
 @contextmanager
-def server(*answers: bytes) -> Iterator[str]:
-    """Answer each request on one connection with the next of some bytes, then close it."""
+def server(*answers: bytes | int) -> Iterator[str]:
+    """Answer each request on one connection with the next of some bytes, then close it.
+
+    A number is a refusal with that code, empty bytes are a name server's answer.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
                 reader = FrameReader()
-                for data in answers:
+                for given in answers:
                     frames: list[Frame] = []
                     while not frames:
                         frames = reader.feed(connection.recv(65536))
                     command = decode_command(frames[0])
-                    connection.sendall(data or encode_command(reply(command, body=BODY)))
+                    code = given if isinstance(given, int) else ResponseCode.SUCCESS
+                    made = encode_command(reply(command, code, "not supported", body=BODY))
+                    connection.sendall(given if isinstance(given, bytes) and given else made)
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
@@ -271,6 +276,19 @@ def test_the_next_name_server_is_asked_when_one_is_away() -> None:
 
     with pytest.raises(Unavailable, match=f"no name server answers \\({nowhere}: "):
         read_cluster(nowhere, timeout=5)
+
+
+def test_a_peer_that_is_no_name_server_is_named_and_the_next_one_is_asked() -> None:
+    """Given the address of a broker, which refuses the question, as the first name server."""
+    refusal = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    with server(refusal) as other, server(b"") as address:
+        (ledger,) = read_cluster(f"{other};{address}", timeout=5, is_partial=True)
+    assert ledger.broker.name == "b-2"
+
+    with server(refusal) as other:
+        says = f"no name server answers \\({other} is no name server: .*not supported"
+        with pytest.raises(Unavailable, match=says):
+            read_cluster(other, timeout=5)
 
 
 def test_a_link_connects_anew_after_an_error() -> None:

@@ -1,13 +1,14 @@
 """`reliable-mq reconcile`: every message gets one verdict; also for `spark-submit`.
 
 Exit codes of this verb: 0 clean, 2 findings, 1 failed (bad input included: a script that looks for
-findings must not take a misspelt path for one).
+findings must not take a misspelt path for one); 128 and a signal's number: stopped by it.
 """
 
+import functools
 import json
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from reliable_mq.cli.reconcile_after import (
     tell_what_is_due,
 )
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
+from reliable_mq.cli.reconcile_stop import stoppable
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.reconcile.brokers.topic_pulls import addresses
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
 from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
@@ -54,7 +57,7 @@ def command(
     increment: options.Increment = False,
     full: options.Full = False,
     follow: options.Follow = False,
-    every: options.Every = "60s",
+    every: options.Every = options.EVERY,
     forget: options.Forget = False,
     out: options.Out = "reconcile-output",
     as_json: options.AsJson = False,
@@ -88,17 +91,17 @@ def command(
             _forget(urls, table_prefix)
             return
         asked |= _times(since, until, grace) | _repairs(repair, repair_only, void, repair_rate)
+        interval = _interval(every, follow)
+        _check_broker(broker, repair)
         run = _checked(urls, metrics, asked)
-
-        def after(summary: dict[str, Any]) -> None:
-            _after(summary, run, broker, metrics)
-
+        after = functools.partial(_after, run=run, broker=broker, metrics=metrics)
         if follow:
-            follow_until_stopped(run, every, as_json=as_json, after=after)
+            follow_until_stopped(run, interval, as_json=as_json, after=after)
             return
         from reliable_mq.reconcile.runs.spark_run import reconcile  # noqa: PLC0415 - seconds
 
-        summary = reconcile(run)
+        with stoppable():
+            summary = reconcile(run)
     except UsageError as error:
         # The command line's own code for bad usage, 2, means findings here.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -155,6 +158,28 @@ def _times(since: str, until: str, grace: str) -> dict[str, Any]:
     }
 
 
+def _interval(every: str, follow: bool) -> timedelta:
+    if every != options.EVERY and not follow:
+        raise ConfigurationError("--every goes with --follow")
+    return parse_duration(every, "--every")
+
+
+def _check_broker(broker: str, repair: str) -> None:
+    if not broker:
+        return
+    if repair != "apply":
+        raise ConfigurationError("--broker goes with --repair apply: it sends what that makes due")
+    addresses(broker)
+
+
+def _check_out(out: str) -> None:
+    if not out:
+        raise ConfigurationError("--out is empty: it takes the folder, or the URI, of the reports")
+    folder = Path(out.removeprefix("file://"))
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"--out: {folder} is a file, not a folder")
+
+
 def _repairs(
     repair: str, only: list[str] | None, void: list[str] | None, rate: str
 ) -> dict[str, Any]:
@@ -183,6 +208,7 @@ def _checked(urls: list[str], metrics: Path | None, asked: dict[str, Any]) -> "O
         )
     if asked["anew"] and not asked["increment"]:
         raise ConfigurationError("--full goes with --increment; without it every run is full")
+    _check_out(asked["out"])
     if metrics:
         check_replaceable("--prometheus", metrics)
     if asked["tells"]:

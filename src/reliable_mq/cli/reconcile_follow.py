@@ -4,23 +4,22 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
-
-from reliable_mq.reconcile.moments import parse_duration
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
 
 
 def follow_until_stopped(
-    run: "Options", every: str, *, as_json: bool, after: Callable[[dict[str, Any]], None]
+    run: "Options", every: timedelta, *, as_json: bool, after: Callable[[dict[str, Any]], None]
 ) -> None:
     """Do increments until SIGTERM or SIGINT, and print a line for each.
 
     Args:
         run: what each of them is asked for.
-        every: how often, as a person types it.
+        every: how often.
         as_json: print each summary as a line of JSON.
         after: is given each summary before it is printed.
 
@@ -29,7 +28,6 @@ def follow_until_stopped(
     """
     from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
-    interval = parse_duration(every, "--every")
     stopped = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -42,7 +40,7 @@ def follow_until_stopped(
         text = " ".join(str(getattr(error, "orig", None) or error).split())
         print(f"error: {text}", file=sys.stderr, flush=True)
 
-    follow(run, interval, done=done, failed=failed, is_stopped=stopped.is_set)
+    follow(run, every, done=done, failed=failed, is_stopped=stopped.is_set)
 
 
 def line_of(summary: dict[str, Any]) -> str:

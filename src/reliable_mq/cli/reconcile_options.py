@@ -10,6 +10,8 @@ OUTPUT = "What comes out"
 REPAIR = "Repair"
 PEOPLE = "Who is told"
 
+EVERY = "60s"
+
 Databases = Annotated[
     list[str] | None,
     typer.Option(

@@ -10,7 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from reliable_mq.errors import ConfigurationError, ReliableMQError, Unavailable
+from reliable_mq.errors import (
+    ConfigurationError,
+    ProtocolError,
+    ReliableMQError,
+    RemoteError,
+    Unavailable,
+)
 from reliable_mq.limits import DELAY_LEVELS_TEXT
 from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.log_roles import Customs, delay_levels, pop_retries
@@ -146,6 +152,9 @@ def _brokers(name_servers: Sequence[str], timeout: float) -> list[BrokerAddress]
                 found = topic_pulls.brokers_in(link.call(topic_pulls.ask_brokers()))
             except Unavailable as error:
                 reasons.append(str(error))
+                continue
+            except (RemoteError, ProtocolError) as error:  # of a broker, or of another program
+                reasons.append(f"{address} is no name server: {error}")
                 continue
             if not found:
                 raise Unavailable(f"name server {address} knows no broker")

@@ -66,7 +66,7 @@ def addresses(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     for address in found:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigurationError(f"name server {address!r} is no host:port")
     if not found:
         raise ConfigurationError("no name server is given: use host:port, several joined by ;")

@@ -86,7 +86,7 @@ def sentence(row: Mapping[str, Any]) -> str:
         case Verdict.LOST if "acknowledged_queue_offset" in told:
             return (
                 f"acknowledged at queue {told['acknowledged_queue_id']} offset"
-                f" {told['acknowledged_queue_offset']}, which the log does not hold it at or"
+                f" {told['acknowledged_queue_offset']}, where the log does not hold it, nor"
                 " anywhere else"
             )
         case Verdict.NOT_SENT:

@@ -76,6 +76,10 @@ def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
 
 
 def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
+    console.print()
+    if not repair["planned"]:
+        console.print(f"repair ({repair['mode']}): nothing to be done")
+        return
     table = Table(title=f"repair ({repair['mode']})", title_justify="left", box=None)
     for column in ("message", "action", "consumer groups", "because", "outcome"):
         table.add_column(column, overflow="fold")
@@ -87,7 +91,9 @@ def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
             ", ".join(action["verdicts"]),
             action["outcome"],
         )
-    console.print()
     console.print(table)
+    if repair["mode"] == "plan":
+        console.print(f"{repair['planned']} stubs would be changed")
+        return
     sent = f", {repair['sent']} sent" if "sent" in repair else ""
     console.print(f"{repair['changed']} of {repair['planned']} stubs changed{sent}")

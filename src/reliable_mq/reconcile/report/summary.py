@@ -86,6 +86,11 @@ def summarize(
 
 
 def _damage(ledgers: Mapping[str, Any]) -> str:
+    if ledgers["damaged_stretches"] == 1:
+        return (
+            f"{ledgers['damaged_bytes']:,} bytes from log offset {ledgers['damaged_from']} on are"
+            " no records"
+        )
     return (
         f"{ledgers['damaged_stretches']} stretches, together {ledgers['damaged_bytes']:,} bytes,"
         f" are no records; the first begins at log offset {ledgers['damaged_from']}"

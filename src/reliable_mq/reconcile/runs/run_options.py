@@ -79,6 +79,8 @@ def check(options: Options) -> None:
         )
     if options.since and options.until and options.since >= options.until:
         raise ConfigurationError("--since must be before --until")
+    if options.since and options.since > options.now:
+        raise ConfigurationError(f"--since {options.since.isoformat()} has not come yet")
     if options.ledgers is not None and options.repair is not None:
         raise ConfigurationError("--repair needs the databases: give --db and --store")
     from_logs = (options.store, *options.stores, options.cluster, options.export)

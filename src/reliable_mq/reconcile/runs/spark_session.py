@@ -5,8 +5,10 @@ Settings that the caller made (`spark-submit --conf`, spark-defaults.conf) alway
 
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -112,11 +114,25 @@ def _begin(scratch: Path, is_small: bool, memory_bytes: int | None) -> SparkSess
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in settings.items():
         conf.setIfMissing(name, value)
-    spark = SparkSession.builder.config(conf=conf).appName("reliable_mq reconcile").getOrCreate()
+    builder = SparkSession.builder.config(conf=conf).appName("reliable_mq reconcile")
+    with _interrupt_kept():
+        spark = builder.getOrCreate()
     # What ended a run is told by one line of ours; pages of Java above it help nobody.
     spark.sparkContext.setLogLevel("ERROR" if _UNDER_SUBMIT else "FATAL")
     register(spark)
     return spark
+
+
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Keep what this process does on Ctrl-C.
+
+    Spark's own handler asks Java over the very connection that it interrupts.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 _UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT" in os.environ  # Java was there before us

@@ -1,0 +1,54 @@
+"""A run that is told to stop, by Ctrl-C, systemd or Airflow, ends as one that fails does.
+
+Its folder and Spark's own go, and one line says so; whatever has a row by then stays.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stopped(KeyboardInterrupt):
+    """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    for each in _SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
+        signal.signal(each, signal.SIG_DFL)
+    logging.disable()  # the bridge to Java logs pages of what it was interrupted in
+    raise _Stopped(number)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end what is done here, in the main thread, as an error would.
+
+    Raises:
+        typer.Exit: with 128 and the number of the signal, as shells tell it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of signals
+        return
+    before = {number: signal.signal(number, _stop) for number in _SIGNALS}
+    try:
+        yield
+    except _Stopped as stopped:
+        name = signal.Signals(stopped.number).name
+        print(f"error: stopped by {name} before the run had ended; run it again", file=sys.stderr)
+        raise typer.Exit(128 + stopped.number) from None
+    finally:
+        logging.disable(logging.NOTSET)
+        for number, handler in before.items():
+            signal.signal(number, handler)
