@@ -77,6 +77,9 @@ class LocalMySQL(LocalDatabaseServer):
             "--bind-address=127.0.0.1",
             f"--socket={self.directory / 'mysql.sock'}",
             f"--pid-file={self._data / 'mysql.pid'}",
+            # What distributions build in is another user's, or not there: MySQL would not start.
+            f"--secure-file-priv={self.directory}",
+            "--loose-mysqlx=OFF",  # MySQL's second port, open to all; MariaDB has none
             "--innodb-buffer-pool-size=64M",
             "--max-connections=200",
             *self._options,
