@@ -150,7 +150,7 @@ class _Database:
         stub, log = self._stubs.c, self._logs.c
         these, of_these = (is_among(t.message_id, "ids", dialect) for t in (stub, log))
         received = log.state == LogState.RECEIVED.value
-        attempts = select(log.message_id).where(of_these, received)
+        attempts = select(log.message_id, log.consumer_group).where(of_these, received)
         self._attempts = attempts
         self._free = attempts.with_for_update(skip_locked=True)
         self._there = select(stub.message_id).where(these)
@@ -166,8 +166,9 @@ class _Database:
         ]
         is_running = and_(log.owner.is_not(None), log.lease_until > bindparam("at"))
         self._running = attempts.where(is_running)
-        self._forget_attempts = forget_attempts(self._logs, dialect)
-        self._release_attempts = release_attempts(self._logs, dialect)
+        of_group = log.consumer_group == bindparam("group")
+        self._forget_attempts = forget_attempts(self._logs, dialect).where(of_group)
+        self._release_attempts = release_attempts(self._logs, dialect).where(of_group)
         self._change = update(self._stubs).where(these)
         self._mark = update(self._stubs).where(stub.message_id == bindparam("id"))
 
@@ -285,9 +286,18 @@ class _Database:
                 self._escalations.close(connection, ids["ids"], "retry", at)
 
     def _start_again(self, connection: Connection, message_ids: Sequence[str]) -> None:
-        ids = {"ids": list(message_ids)}
-        connection.execute(self._release_attempts, ids | {"at": self._order.past})
-        connection.execute(self._forget_attempts, ids)
+        """Let the attempts begin anew that nobody else has locked.
+
+        An update by message alone would wait in MySQL for a row that a consumer has inserted and
+        not committed, while that consumer waits for the stub, which is locked by now.
+        """
+        by_group: dict[str, list[str]] = {}
+        for row in connection.execute(self._free, {"ids": list(message_ids)}):
+            by_group.setdefault(row.consumer_group, []).append(row.message_id)
+        for group, ids in sorted(by_group.items()):
+            ours = {"group": group, "ids": ids}
+            connection.execute(self._release_attempts, ours | {"at": self._order.past})
+            connection.execute(self._forget_attempts, ours)
 
     def _broker_of(self, repair: Repair) -> str | None:
         """Return the broker in whose log the record lies."""
