@@ -8,7 +8,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, event, make_url, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -22,6 +22,7 @@ from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.resend.due import ClaimRequest, DueKind
 from reliable_mq.sql_faults import is_database_busy, is_database_down
 from reliable_mq.sql_types import utc_datetime
 from reliable_mq.testing.local_mysql import LocalMySQL
@@ -277,15 +278,51 @@ def test_both_drivers_read_what_is_committed_and_keep_utc(mysql_url: str) -> Non
 
     async def level() -> tuple[str, Any]:
         async with database.async_session() as session:
-            found = await session.scalar(text("SELECT @@session.tx_isolation"))
+            found = await (await session.connection()).get_isolation_level()
             zone = await session.scalar(select(database.stubs.c.create_date))
         await database.close_async()
         return str(found), zone
 
     with database.session() as session:
-        assert session.scalar(text("SELECT @@session.tx_isolation")) == "READ-COMMITTED"
-    assert asyncio.run(level()) == ("READ-COMMITTED", None)
+        assert session.connection().get_isolation_level() == "READ COMMITTED"
+    assert asyncio.run(level()) == ("READ COMMITTED", None)
     database.close()
+
+
+@pytest.fixture
+def restricted_url(mysql_url: str, mysql_server: LocalMySQL) -> Iterator[str]:
+    """Give the same database's URL for a user with a password and rights to nothing else."""
+    url = make_url(mysql_url).set(username="restricted", password="p@ss:word")
+    place = {"host": "127.0.0.1", "port": mysql_server.port, "user": "root"}
+    with pymysql.connect(**place) as connection:
+        cursor = connection.cursor()
+        cursor.execute("CREATE USER restricted IDENTIFIED BY 'p@ss:word'")
+        cursor.execute(f"GRANT ALL ON {url.database}.* TO restricted")
+        try:
+            yield url.render_as_string(hide_password=False)
+        finally:
+            cursor.execute("DROP USER restricted")
+
+
+def test_a_user_with_a_password_and_the_rights_to_one_database_is_enough(
+    restricted_url: str, mysql_server: LocalMySQL
+) -> None:
+    """MySQL has `caching_sha2_password`: who comes first without TLS sends it encrypted by RSA."""
+    world = World(restricted_url)
+    world.write("due", topic="t")
+    with pymysql.connect(host="127.0.0.1", port=mysql_server.port, user="root") as connection:
+        connection.cursor().execute("FLUSH PRIVILEGES")  # the async driver comes first, too
+
+    async def first() -> Any:
+        async with world.database.async_session() as session:
+            found = await session.scalar(select(world.database.stubs.c.topic))
+        await world.database.close_async()
+        return found
+
+    assert asyncio.run(first()) == "t"
+    world.scheduler.run_once(105.0)
+    assert "due" in world.broker.sent
+    world.database.close()
 
 
 def test_an_async_handler_whose_session_loses_the_server_is_called_again(
@@ -349,6 +386,30 @@ def test_whichever_driver_the_url_names_ours_are_used(name: str) -> None:
     assert database.engine.url.drivername == "mysql+pymysql"
 
 
+def claiming(world: World, kind: DueKind, *, newest: bool) -> tuple[str, dict[str, object]]:
+    """Return the statement by which a scheduler claims, and its values when all of "t" is due."""
+    statements: list[tuple[str, dict[str, object]]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        statements.append((statement, values))
+
+    asked = ClaimRequest(
+        kind=kind,
+        topic="nobody's",
+        now=2_000.0,
+        owner="x",
+        lease=1.0,
+        limit=9,
+        count_max=9,
+        newest=newest,
+    )
+    event.listen(world.database.engine, "before_cursor_execute", note)
+    world.new_due().claim(asked)
+    event.remove(world.database.engine, "before_cursor_execute", note)
+    ((statement, values),) = statements
+    return statement, {**values, "topic": "t"}
+
+
 def test_the_scheduler_finds_what_is_due_without_reading_the_rest(mysql_url: str) -> None:
     world = World(mysql_url)
     many: list[dict[str, object]] = [
@@ -373,18 +434,21 @@ def test_the_scheduler_finds_what_is_due_without_reading_the_rest(mysql_url: str
     with world.database.engine.begin() as connection:
         connection.execute(world.database.stubs.insert(), many)
     world.write("due", key="k")
-    waiting = "SELECT * FROM rmq_message_stub WHERE status = 0 AND given_up = 0"
-    of_topic = "topic = 't' AND resend_time <= '2026-01-01' ORDER BY resend_time, seq LIMIT 9"
+    expected = {DueKind.UNSENT: "unsent", DueKind.SUSPECT: "unsent", DueKind.SENT: "sent"}
+    key = "topic = 't' AND ordering_key = 'k' AND broker_name IS NULL AND seq < 9"
+    waiting = "status = 0 AND given_up = 0"
     with world.database.engine.connect() as connection:
         connection.execute(text("ANALYZE TABLE rmq_message_stub"))
-        for condition, index in (
-            (f"broker_name IS NOT NULL AND {of_topic}", {"sent"}),
-            (f"broker_name IS NULL AND {of_topic}", {"unsent", "unowned"}),
-            ("topic = 't' AND ordering_key = 'k' AND broker_name IS NULL AND seq < 9", {"ordered"}),
-        ):
-            plan = connection.execute(text(f"EXPLAIN {waiting} AND {condition}"))
-            row = plan.mappings().one()
-            assert row["key"].removeprefix("rmq_message_stub_") in index, dict(row)
+        plan = f"EXPLAIN SELECT * FROM rmq_message_stub WHERE {waiting} AND {key}"
+        row = connection.execute(text(plan)).mappings().one()
+        assert row["key"] == "rmq_message_stub_ordered", dict(row)
+        for kind, index in expected.items():
+            for newest in (False, True):
+                statement, values = claiming(world, kind, newest=newest)
+                plan = f"EXPLAIN {statement}"
+                row = connection.exec_driver_sql(plan, values).mappings().one()
+                assert row["key"] == f"rmq_message_stub_{index}", (kind, newest, dict(row))
+                assert "filesort" not in row["Extra"], (kind, newest, dict(row))
 
     world.scheduler.run_once(105.0)
 
