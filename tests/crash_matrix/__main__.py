@@ -10,7 +10,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tests.crash_matrix.application import TABLES
@@ -18,7 +18,7 @@ from tests.crash_matrix.flaws import FLAWS, deaths_of
 from tests.crash_matrix.journal import Death, Journal
 from tests.crash_matrix.lives import Lives
 from tests.crash_matrix.matrix import LifeFailed, Matrix
-from tests.crash_matrix.modes import MODES, SOME, Mode, Role, modes_of
+from tests.crash_matrix.modes import MODES, USUAL, Kind, Mode, Role, is_some, modes_of
 from tests.crash_matrix.selection import Points, Wanted, in_turns, named
 from tests.crash_matrix.table import canaries, put_into, scope, summary
 from tests.crash_matrix.tables import our_tables
@@ -33,6 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=1, help="deaths at the first N of one name")
     parser.add_argument("--before", action="store_true", help="also before what has not left yet")
     parser.add_argument("--some", action="store_true", help="only the modes of the tests")
+    parser.add_argument("--mysql", action="store_true", help="the modes of MySQL, and no others")
     parser.add_argument("--once", action="store_true", help="each point in one mode")
     parser.add_argument("--role", choices=[str(role) for role in Role], action="append")
     parser.add_argument("--mode", choices=[str(mode) for mode in MODES], action="append")
@@ -45,12 +46,17 @@ def _arguments() -> argparse.Namespace:
 
 
 def _columns(given: argparse.Namespace) -> list[tuple[Role, Mode]]:
+    kinds: Collection[Kind] = USUAL
+    if given.mysql:
+        kinds = (Kind.MYSQL,)
+    elif given.mode:
+        kinds = Kind
     return [
         (role, mode)
         for role in Role
-        for mode in modes_of(role)
+        for mode in modes_of(role, kinds)
         if (not given.role or role in given.role) and (not given.mode or str(mode) in given.mode)
-        if mode in SOME or not given.some
+        if not given.some or is_some(mode)
     ]
 
 

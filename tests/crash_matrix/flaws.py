@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tests.crash_matrix.modes import Mode, Redis, Role, modes_of
+from tests.crash_matrix.modes import Kind, Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import Points, Wanted
 
 from reliable_mq.app import asyncio_delivery
@@ -64,7 +64,7 @@ class Flaw(NamedTuple):
     modes: Sequence[Mode]
 
 
-_WORKERS = modes_of(Role.WORKER)
+_WORKERS = modes_of(Role.WORKER, Kind)
 FLAWS: Mapping[str, Flaw] = {
     "insert then handle": Flaw(insert_then_handle, _WORKERS),
     # Where Redis forgets, or is not asked, the key does no harm.

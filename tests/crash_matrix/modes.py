@@ -1,6 +1,7 @@
 """The modes in which every crash point is tried, as a table."""
 
 import itertools
+from collections.abc import Collection
 from enum import StrEnum
 
 import msgspec
@@ -22,6 +23,7 @@ class Kind(StrEnum):
 
     SQLITE = "SQLite"
     POSTGRESQL = "PostgreSQL"
+    MYSQL = "MySQL"  # or MariaDB, whichever is installed
 
 
 class Databases(StrEnum):
@@ -61,6 +63,8 @@ class Mode(msgspec.Struct, frozen=True, order=True):
         return f"{self.kind}, {self.databases}, {self.form}, Redis {self.redis}"
 
 
+USUAL = (Kind.SQLITE, Kind.POSTGRESQL)
+"""The databases that are there on every machine; the third one is tried when it is asked for."""
 MODES = tuple(itertools.starmap(Mode, itertools.product(Kind, Databases, Form, Redis)))
 
 FORMS = {
@@ -71,20 +75,21 @@ FORMS = {
 """The forms that make a difference to a role; to those that are not named all of them do."""
 
 
-def modes_of(role: Role) -> tuple[Mode, ...]:
-    """Return the modes that make a difference to a role.
+def modes_of(role: Role, kinds: Collection[Kind] = USUAL) -> tuple[Mode, ...]:
+    """Return the modes that make a difference to a role, on these databases.
 
     Only workers talk to Redis, and who relays does not.
     """
     return tuple(
         mode
         for mode in MODES
-        if mode.form in FORMS.get(role, set(Form))
+        if mode.kind in kinds
+        and mode.form in FORMS.get(role, set(Form))
         and (mode.redis is Redis.UP or (role is Role.WORKER and mode.form is not Form.SHARED))
     )
 
 
-_S, _P = Kind
+_S, _P = USUAL
 _1, _2 = Databases
 _OUTBOX, _SHARED, _HALF = Form
 SOME = frozenset(
@@ -98,4 +103,11 @@ SOME = frozenset(
         *(Mode(_S, _2, _HALF, Redis.FAILING_OVER), Mode(_P, _1, _OUTBOX, Redis.FAILING_OVER)),
     }
 )
-"""Modes among which any two values of two columns meet that can."""
+"""Modes of the usual databases among which any two values of two columns meet that can."""
+
+
+def is_some(mode: Mode) -> bool:
+    """Say whether a mode is among some; of MySQL's those are whose like is of PostgreSQL's."""
+    if mode.kind is Kind.MYSQL:
+        mode = msgspec.structs.replace(mode, kind=Kind.POSTGRESQL)
+    return mode in SOME

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tests.crash_matrix.journal import Death, Journal
-from tests.crash_matrix.modes import SOME, Databases, Form, Kind, Mode, Redis, Role, modes_of
+from tests.crash_matrix.modes import SOME, USUAL, Databases, Form, Mode, Redis, Role, modes_of
 from tests.crash_matrix.selection import in_turns, is_step, named
 from tests.crash_matrix.table import BEGIN, END, put_into
 
-SQLITE, POSTGRESQL = (Mode(kind, Databases.ONE, Form.OUTBOX, Redis.UP) for kind in Kind)
+SQLITE, POSTGRESQL = (Mode(kind, Databases.ONE, Form.OUTBOX, Redis.UP) for kind in USUAL)
 POINTS = {
     (Role.WORKER, SQLITE): ["a: after COMMIT#1", "b: after COMMIT#1"],
     (Role.WORKER, POSTGRESQL): ["b: after COMMIT#1", "a: after COMMIT#1"],

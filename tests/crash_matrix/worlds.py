@@ -1,30 +1,28 @@
 """Worlds: what one run has for itself on servers that all runs share.
 
 Receives a mode; hands on a `World`, which is all that the processes of a run are told. A run has
-its own tables (a file of SQLite, a schema of PostgreSQL), its own topics and consumer groups, and
-the Redis database of the hand that runs it.
+its own tables (see `places`), its own topics and consumer groups, and the Redis database of the
+hand that runs it.
 """
 
 import contextlib
 import itertools
 import shutil
-import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
-import psycopg
 from bench.reliable_mq_broker import ReliableMQBroker
 from redis import Redis as RedisClient
-from sqlalchemy import MetaData, create_engine, create_mock_engine
+from sqlalchemy import MetaData
+from tests.crash_matrix import places
 from tests.crash_matrix.modes import Databases, Form, Kind, Mode, Redis
 from tests.crash_matrix.redis_gates import RedisGates
 
-from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
+from reliable_mq.testing.local_servers import LocalValkey, free_port
 
 __all__ = ["CHECK_BACK", "LONG_AGO", "SECOND", "Books", "Servers", "World"]
 
@@ -32,7 +30,6 @@ SECOND = "billing"
 """The name of the second database, where there is one."""
 LONG_AGO = "2020-01-01"
 """A day that every window has passed."""
-SEARCH = "-csearch_path="
 CHECK_BACK = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
 """When the broker asks for a half message that nobody ends, milliseconds."""
 RUNS_OF_A_BROKER = 400
@@ -74,14 +71,7 @@ class Books:
     """The tables of a world, read and written in plain SQL past everything that is tested."""
 
     def __init__(self, world: World) -> None:
-        self._connections: list[Any] = []
-        for url in world.databases:
-            if world.mode.kind is Kind.SQLITE:
-                file = url.removeprefix("sqlite:///")
-                connection: Any = sqlite3.connect(file, timeout=30, isolation_level=None)
-            else:
-                connection = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
-            self._connections.append(connection)
+        self._connections = [places.connect(url) for url in world.databases]
 
     def ask(self, question: str) -> list[tuple[Any, ...]]:
         """Return all rows that answer a question, those of the first database first."""
@@ -113,7 +103,7 @@ class Books:
 
 
 class Servers:
-    """PostgreSQL, two Valkeys and brokers, shared by all runs. A context manager.
+    """Databases, two Valkeys and brokers, shared by all runs. A context manager.
 
     Invariant: a run number is given once.
 
@@ -126,31 +116,27 @@ class Servers:
         self._numbers = itertools.count(1)
         self._brokers: list[ReliableMQBroker] = []
         self._lock = threading.Lock()
-        self._schemas = itertools.count(1)
-        self._free_schemas: list[str] = []
 
     def __enter__(self) -> "Servers":
         with contextlib.ExitStack() as stack:
             self.directory = Path(tempfile.mkdtemp(prefix="reliable-mq-crash-"))
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             self.directory.chmod(0o755)  # PostgreSQL's user must get to its data
-            self._postgres = LocalPostgres(self.directory / "postgres")
             self._valkey = LocalValkey(self.directory / "valkey")
             replica = LocalValkey(self.directory / "replica")
-            for server in (self._postgres, self._valkey, replica):
+            for server in (self._valkey, replica):
                 server.start()
                 stack.callback(server.stop)
             self._gates = stack.enter_context(RedisGates(self._valkey.port, replica.port))
             stack.callback(self._stop_brokers)
             self._nobody = f"redis://127.0.0.1:{free_port()}/0"
-            self._template = self.directory / "template.db"
-            engine = create_engine(f"sqlite:///{self._template}")
-            for metadata in self._tables:
-                metadata.create_all(engine)
-            engine.dispose()
-            self._definition = ";\n".join(map(_definition, self._tables))
-            names = [name for metadata in self._tables for name in metadata.tables]
-            self._clean = "; ".join(f"DELETE FROM {name}" for name in names)
+            self._files = places.Files(self.directory, self._tables)
+            self._places: Mapping[Kind, places.Places] = {
+                Kind.POSTGRESQL: places.Schemas(self.directory, self._tables),
+                Kind.MYSQL: places.Databases(self.directory, self._tables),
+            }
+            for each in self._places.values():
+                stack.callback(each.stop)
             self._stack = stack.pop_all()
         return self
 
@@ -193,24 +179,8 @@ class Servers:
 
     def _new_database(self, kind: Kind, name: str, directory: Path) -> str:
         if kind is Kind.SQLITE:
-            shutil.copy(self._template, directory / f"{name}.db")
-            return f"sqlite:///{directory / name}.db"
-        schema = self._schema()
-        return f"{self._postgres.url}?options={quote(f'{SEARCH}{schema}')}"
-
-    def _schema(self) -> str:
-        """Return a schema with empty tables: one that a run has left behind, or a new one."""
-        with self._lock:
-            if self._free_schemas:
-                return self._free_schemas.pop()
-            schema = f"world_{next(self._schemas)}"
-        self._define(f"CREATE SCHEMA {schema}; SET search_path = {schema}; {self._definition}")
-        return schema
-
-    def _define(self, statements: str) -> None:
-        url = self._postgres.url.replace("+psycopg", "")
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(statements.encode())
+            return self._files.copy(directory / f"{name}.db")
+        return self._places[kind].take()
 
     def _redis_url(self, redis: Redis, hand: int) -> str:
         if redis is Redis.DOWN:
@@ -234,25 +204,10 @@ class Servers:
         shutil.rmtree(world.directory, ignore_errors=True)
         if world.mode.redis is Redis.FAILING_OVER:
             self._gates.close(int(world.redis.rpartition(":")[2].partition("/")[0]))
-        if world.mode.kind is Kind.POSTGRESQL:
+        if world.mode.kind in self._places:
             for url in world.databases:
-                schema = unquote(url).rpartition(SEARCH)[2]
-                self._define(f"SET search_path = {schema}; {self._clean}")
-                with self._lock:
-                    self._free_schemas.append(schema)
+                self._places[world.mode.kind].give_back(url)
 
 
 def _names(mode: Mode) -> tuple[str, ...]:
     return ("main",) if mode.databases is Databases.ONE else ("main", SECOND)
-
-
-def _definition(metadata: MetaData) -> str:
-    """Return the statements that make tables in PostgreSQL, in one text."""
-    made: list[str] = []
-
-    def note(statement: Any, *_: object, **__: object) -> None:
-        made.append(str(statement.compile(dialect=engine.dialect)))
-
-    engine = create_mock_engine("postgresql+psycopg://", note)
-    metadata.create_all(engine, checkfirst=False)
-    return ";\n".join(made)

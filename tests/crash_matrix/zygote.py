@@ -17,9 +17,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import aiosqlite  # noqa: F401 - loaded here, so that no life has to
+import aiomysql  # noqa: F401 - loaded here, so that no life has to
+import aiosqlite  # noqa: F401
 import msgspec
 import psycopg  # noqa: F401
+import pymysql  # noqa: F401
+import sqlalchemy.dialects.mysql
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite  # noqa: F401
 from tests.crash_matrix.flaws import plant
