@@ -25,6 +25,7 @@ from sqlalchemy import bindparam, select, text, update
 
 from bench import raw_results
 from bench.child_process import LoggedProcess
+from bench.page_costs import cost_of
 from bench.reliable_mq_broker import ReliableMQBroker
 from bench.render import figures_table
 from reliable_mq import ReliableMQ
@@ -131,8 +132,18 @@ def scan(url: str, large: int, rounds: int = 40) -> list[Figure]:
             figure(f"{what} among {SMALL:,} due stubs", few, "ms"),
             figure(f"{what} among {large:,}", many, "ms"),
             figure(f"{what}, ratio", many / few, "", "0.7 to 1.3"),
+            *(pages(what, count, database, rounds) for count, database in databases.items()),
         ]
     return figures
+
+
+def pages(what: str, count: int, database: Database, number: int) -> Figure:
+    """Return how many pages looking or claiming touches, and the indexes that it goes by."""
+    due, asked = due_of(database), claim_request(number)
+    work = due.agenda if what == "look" else lambda: due.claim(asked)
+    cost = cost_of(database.engine, work)
+    ways = ", ".join(way.removeprefix(f"{database.stubs.name}_") for way in cost.ways)
+    return figure(f"{what} among {count:,}, by {ways}", cost.pages, "pages")
 
 
 def claim_request(number: int) -> ClaimRequest:
