@@ -50,7 +50,7 @@ def _columns(given: argparse.Namespace) -> list[tuple[Role, Mode]]:
     if given.mysql:
         kinds = (Kind.MYSQL,)
     elif given.mode:
-        kinds = Kind
+        kinds = tuple(Kind)
     return [
         (role, mode)
         for role in Role

@@ -64,7 +64,7 @@ class Flaw(NamedTuple):
     modes: Sequence[Mode]
 
 
-_WORKERS = modes_of(Role.WORKER, Kind)
+_WORKERS = modes_of(Role.WORKER, tuple(Kind))
 FLAWS: Mapping[str, Flaw] = {
     "insert then handle": Flaw(insert_then_handle, _WORKERS),
     # Where Redis forgets, or is not asked, the key does no harm.
