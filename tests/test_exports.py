@@ -34,6 +34,7 @@ def test_these_are_the_names_of_the_package() -> None:
         "OpenTelemetryMiddleware",
         "PrometheusMiddleware",
         "PullConsumer",
+        "Recall",
         "ReceivedMessage",
         "Reject",
         "ReliableMQ",

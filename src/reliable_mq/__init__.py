@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from reliable_mq.client.consuming.thread_simple_consumer import SimpleConsumer
     from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
     from reliable_mq.client.observing.logged import LoggingMiddleware
-    from reliable_mq.client.observing.middleware import Delivery, Ending, Middleware, Sending, Skip
+    from reliable_mq.client.observing.middleware import (
+        Delivery,
+        Ending,
+        Middleware,
+        Recall,
+        Sending,
+        Skip,
+    )
     from reliable_mq.client.observing.open_telemetry import OpenTelemetryMiddleware
     from reliable_mq.client.observing.prometheus import PrometheusMiddleware
     from reliable_mq.client.settings import ClientSettings
@@ -69,6 +76,7 @@ _HOMES = {
     "OpenTelemetryMiddleware": "reliable_mq.client.observing.open_telemetry",
     "PrometheusMiddleware": "reliable_mq.client.observing.prometheus",
     "PullConsumer": "reliable_mq.client.consuming.thread_pull_consumer",
+    "Recall": "reliable_mq.client.observing.middleware",
     "ReceivedMessage": "reliable_mq.message",
     "Reject": "reliable_mq.app.consumer",
     "ReliableMQ": "reliable_mq.app.application",
@@ -110,6 +118,7 @@ __all__ = [
     "OpenTelemetryMiddleware",
     "PrometheusMiddleware",
     "PullConsumer",
+    "Recall",
     "ReceivedMessage",
     "Reject",
     "ReliableMQ",

@@ -20,11 +20,13 @@ from reliable_mq.client.observing.message_trace import (
     TraceRecord,
     begun_records,
     ended_records,
+    recall_record,
     sent_records,
     transaction_record,
 )
-from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Sending
+from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Recall, Sending
 from reliable_mq.client.sending.transaction import Half
+from reliable_mq.errors import Refused
 
 SECONDS_MAX = 60.0
 ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
@@ -128,7 +130,20 @@ def records() -> list[TraceRecord]:
         for each in Decision
     ]
     begun = begun_records(delivery, "R")
-    return [*sent_records(sending), *begun, *ended_records(delivery, "R"), *ends]
+    recalls = [
+        recall_record(
+            Recall(
+                topic="orders",
+                message_id="A",
+                group="shop",
+                origin=ORIGIN,
+                begun_ms=17,
+                error=error,
+            )
+        )
+        for error in (None, Refused(1, "late"))
+    ]
+    return [*sent_records(sending), *begun, *ended_records(delivery, "R"), *ends, *recalls]
 
 
 def test_apaches_encoder_writes_what_its_decoder_read_of_ours(tmp_path: Path) -> None:
@@ -137,4 +152,4 @@ def test_apaches_encoder_writes_what_its_decoder_read_of_ours(tmp_path: Path) ->
     printed = run_source("TraceRecords", tmp_path, body)
 
     assert printed == [each.text.rstrip("\x02").replace("\x01", "|") for each in records()]
-    assert len({line.partition("|")[0] for line in printed}) == 4
+    assert len({line.partition("|")[0] for line in printed}) == 5

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,9 +11,11 @@ import pytest
 from tests.client.observing.seen import QUEUE, received, stored
 from tests.waiting import run_scene
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
+from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.asyncio_message_trace import MessageTraceMiddleware
 from reliable_mq.client.observing.message_trace import (
     BODY_SIZE_MAX,
@@ -20,15 +23,31 @@ from reliable_mq.client.observing.message_trace import (
     TraceRecord,
     begun_records,
     ended_records,
+    recall_record,
     sent_records,
     trace_message,
     transaction_record,
 )
-from reliable_mq.client.observing.middleware import Delivery, Ending, Origin, Sending
+from reliable_mq.client.observing.middleware import (
+    Delivery,
+    Ending,
+    Middleware,
+    Origin,
+    Recall,
+    Sending,
+)
 from reliable_mq.client.sending.transaction import Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, NoRoute, RequestTimeout, UsageError
+from reliable_mq.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    NoRoute,
+    Refused,
+    RequestTimeout,
+    UsageError,
+)
 from reliable_mq.message import Decision, Message, SendStatus
+from reliable_mq.wire.recall_handle import RecallHandle, encode_recall_handle
 
 ORIGIN = Origin(client_id="me", address_of=lambda _: "10.0.0.1:10911")
 ORDER = Message(topic="orders", body=b"12345", tag="paid", keys=("o1", "o2"), message_id="A" * 32)
@@ -167,6 +186,75 @@ def test_the_end_of_a_half_message_leaves_a_record(asked_by: str) -> None:
         *("EndTransaction", "17", "DefaultRegion", "shop", "orders", "A", "null", "null"),
         *(asked_by or "10.0.0.1:10911", "2", "A", "ROLLBACK_MESSAGE"),
         "true" if asked_by else "false",
+    ]
+
+
+@pytest.mark.parametrize(("error", "success"), [(None, "true"), (Refused(1, "late"), "false")])
+def test_a_recall_leaves_a_record(error: Exception | None, success: str) -> None:
+    recall = Recall(
+        topic="orders", message_id="A", group="shop", origin=ORIGIN, begun_ms=17, error=error
+    )
+    record = recall_record(recall)
+    assert fields_of(record) == ["Recall", "17", "DefaultRegion", "shop", "orders", "A", success]
+    assert record.keys == ("A",)
+
+
+@pytest.mark.parametrize(
+    ("failure", "traced"), [(None, 1), (Refused(1, "late"), 1), (RequestTimeout("who knows"), 0)]
+)
+def test_a_recall_is_told_to_hooks_however_it_ends_and_traced_when_a_broker_answered(
+    failure: Exception | None, traced: int
+) -> None:
+    told: list[Recall] = []
+    written: list[TraceRecord] = []
+
+    class Sees(MessageTraceMiddleware):
+        def after_recall(self, recall: Recall) -> None:
+            told.append(recall)
+            super().after_recall(recall)
+
+        def _write(self, client_id: str, records: Iterable[TraceRecord]) -> None:
+            written.extend(records)
+
+    async def broker() -> str:
+        if failure is not None:
+            raise failure
+        return "A"
+
+    async def scene() -> None:
+        recalling = Hooks([Sees()], ORIGIN).around_recall("orders", "A", broker())
+        if failure is None:
+            assert await recalling == "A"
+        else:
+            with pytest.raises(type(failure)):
+                await recalling
+
+    run_scene(scene())
+    assert [(each.topic, each.message_id, each.error) for each in told] == [
+        ("orders", "A", failure)
+    ]
+    assert len(written) == traced
+
+
+def test_a_client_tells_its_hooks_of_its_recalls() -> None:
+    told: list[Recall] = []
+
+    class Sees(Middleware):
+        def after_recall(self, recall: Recall) -> None:
+            told.append(recall)
+
+    async def scene() -> None:
+        handle = encode_recall_handle(RecallHandle("shop%orders", "a", "17", "A"))
+        settings = ClientSettings(namespace="shop", request_timeout=0.1)
+        async with AsyncClient("127.0.0.1:1", settings=settings, middleware=[Sees()]) as client:
+            with pytest.raises(ConnectionLost):
+                await client.recall(handle)
+            with pytest.raises(UsageError):
+                await client.recall("none")
+
+    run_scene(scene())
+    assert [(each.topic, each.message_id, type(each.error)) for each in told] == [
+        ("orders", "A", ConnectionLost)
     ]
 
 

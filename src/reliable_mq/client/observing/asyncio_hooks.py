@@ -21,6 +21,7 @@ from reliable_mq.client.observing.middleware import (
     Middleware,
     ObservedClient,
     Origin,
+    Recall,
     Sending,
     SendOutcome,
     SendVerb,
@@ -61,6 +62,7 @@ class Hooks:
         self._before_send = self._overridden("before_send")
         self._after_send = self._overridden("after_send")[::-1]
         self._after_end = self._overridden("after_end")[::-1]
+        self._after_recall = self._overridden("after_recall")[::-1]
         self._before_consume = self._overridden("before_consume")
         self._after_consume = self._overridden("after_consume")[::-1]
         #: whether any hook wants to see what is sent; if not, the client calls nothing here
@@ -189,6 +191,29 @@ class Hooks:
             error=error,
         )
         self._call(self._after_end, "after_end", ending)
+
+    async def around_recall(self, topic: str, message_id: str, recall: Awaitable[R]) -> R:
+        """Take a timed message back, and tell how that went."""
+        begun_ms = time.time_ns() // 1_000_000
+
+        def told(error: BaseException | None = None) -> None:
+            seen = Recall(
+                topic=topic,
+                message_id=message_id,
+                group=self.origin.producer_group,
+                origin=self.origin,
+                begun_ms=begun_ms,
+                error=error,
+            )
+            self._call(self._after_recall, "after_recall", seen)
+
+        try:
+            result = await recall
+        except BaseException as error:
+            told(error)
+            raise
+        told()
+        return result
 
     # consuming
 

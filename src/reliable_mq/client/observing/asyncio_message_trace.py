@@ -23,6 +23,7 @@ from reliable_mq.client.observing.message_trace import (
     TraceRecord,
     begun_records,
     ended_records,
+    recall_record,
     sent_records,
     trace_message,
     transaction_record,
@@ -32,11 +33,12 @@ from reliable_mq.client.observing.middleware import (
     Ending,
     Middleware,
     ObservedClient,
+    Recall,
     Sending,
 )
 from reliable_mq.client.observing.seldom import Seldom
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, RemoteError
 from reliable_mq.message import new_message_id
 
 log = logging.getLogger(__name__)
@@ -129,6 +131,11 @@ class MessageTraceMiddleware(Middleware):
         stored = ending.half.stored
         if ending.error is None and (stored is None or stored.trace_on):
             self._write(ending.origin.client_id, [transaction_record(ending)])
+
+    def after_recall(self, recall: Recall) -> None:
+        """Trace what a broker answered; Apache's client does, when a system property says so."""
+        if recall.error is None or isinstance(recall.error, RemoteError):
+            self._write(recall.origin.client_id, [recall_record(recall)])
 
     def _write(self, client_id: str, records: Iterable[TraceRecord]) -> None:
         writer = self._writers.get(client_id)

@@ -4,7 +4,8 @@ A record is its fields with 0x01 between and 0x02 at the end; a trace message is
 after the other, found by the ids and keys of what they tell of. Where Java has no value it writes
 "null", and so do we: its reader would lose an empty field at the end.
 Source: Apache RocketMQ `TraceDataEncoder`, `SendMessageTraceHookImpl`,
-`ConsumeMessageTraceHookImpl`, `EndTransactionTraceHookImpl`, `AsyncTraceDispatcher`.
+`ConsumeMessageTraceHookImpl`, `EndTransactionTraceHookImpl`, `DefaultRecallMessageTraceHook`,
+`AsyncTraceDispatcher`.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ import msgspec
 
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.subscription import Consumed
-from reliable_mq.client.observing.middleware import Delivery, Ending, Sending
+from reliable_mq.client.observing.middleware import Delivery, Ending, Recall, Sending
 from reliable_mq.errors import UsageError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult, SendStatus
 from reliable_mq.wire.properties import MSG_REGION, TRACE_ON
@@ -179,6 +180,20 @@ def transaction_record(ending: Ending) -> TraceRecord:
         _STATES[ending.decision],
         _bool(bool(half.asked_by)),
         keys=(half.message_id,),
+    )
+
+
+def recall_record(recall: Recall) -> TraceRecord:
+    """Return the record ("Recall") of a timed message that a broker gave back, or did not."""
+    return _record(
+        "Recall",
+        recall.begun_ms,
+        REGION,
+        recall.group,
+        recall.topic,
+        recall.message_id,
+        _bool(recall.error is None),
+        keys=(recall.message_id,),
     )
 
 

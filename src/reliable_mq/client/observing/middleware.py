@@ -128,6 +128,26 @@ class Ending(msgspec.Struct, kw_only=True, eq=False, frozen=True):
     error: BaseException | None = None
 
 
+class Recall(msgspec.Struct, kw_only=True, eq=False, frozen=True):
+    """How a timed message was taken back, or why it was not.
+
+    Attributes:
+        topic: of the message.
+        message_id: the message's.
+        group: the producer group.
+        origin: whose.
+        begun_ms: when, milliseconds since the epoch.
+        error: why it was not taken back, or why nobody knows; None when it was.
+    """
+
+    topic: str
+    message_id: str
+    group: str
+    origin: Origin
+    begun_ms: int
+    error: BaseException | None = None
+
+
 class ObservedClient(Protocol):
     """What a middleware may use of a client, on its loop."""
 
@@ -173,6 +193,9 @@ class Middleware:
 
     def after_end(self, ending: Ending) -> None:
         """Called when a half message was committed or rolled back, or that failed."""
+
+    def after_recall(self, recall: Recall) -> None:
+        """Called when a timed message was taken back, or was not."""
 
     def before_consume(self, delivery: Delivery) -> None:
         """Called before a handler.

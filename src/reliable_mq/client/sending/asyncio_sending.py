@@ -32,6 +32,7 @@ from reliable_mq.errors import ConfigurationError, ReliableMQError, TooManyInFli
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command
+from reliable_mq.wire.recall_handle import decode_recall_handle
 
 LINGER_SECONDS = 0.005
 
@@ -270,7 +271,12 @@ class AsyncSending(AsyncEngine):
             Unavailable: when the broker does not answer; the message may be taken back all the
                 same, and another recall does no harm.
         """
-        return await self.run(recall(self._routes, self.settings, handle, timeout))
+        recalling = self.run(recall(self._routes, self.settings, handle, timeout))
+        named = decode_recall_handle(handle) if isinstance(handle, str) else None
+        if named is None:
+            return await recalling  # it raises
+        topic = self.namespace.own(named.topic)
+        return await self.hooks.around_recall(topic, named.unique_key, recalling)
 
     @checked()
     async def request(self, message: Message, *, timeout: float = 3.0) -> ReceivedMessage:
