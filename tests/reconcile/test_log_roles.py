@@ -46,6 +46,17 @@ def test_a_retry_topic_says_its_group_and_perhaps_its_topic(
     assert retry_names(name, USUAL) == (group, topic)
 
 
+def test_what_recalls_a_timed_message_is_no_copy_of_it() -> None:
+    """Given the record by which a timed message is recalled, which has its id and another body;
+    then it is the system's: the message is not delayed by it, nor does its content differ."""
+    timed = {**IDENTITY, "REAL_TOPIC": "orders", "TIMER_OUT_MS": "1"}
+    place = Place("rmq_sys_wheel_timer", 0, 0, 0, STORED)
+
+    assert role_of(place, timed, USUAL).role == "delayed"
+    recall = {**timed, "TIMER_DEL_UNIQKEY": "orders+" + message_id(1)}
+    assert role_of(place, recall, USUAL).role == "system"
+
+
 def test_the_old_retry_topics_of_groups_that_pop_are_told_by_the_names_that_there_are() -> None:
     """Given group and topic joined by a letter that both may contain, then the longest group that
     the broker knows has it, and a group that is called so itself keeps its own retry topic."""

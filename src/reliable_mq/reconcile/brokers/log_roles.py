@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import DELAY_LEVELS_TEXT
-from reliable_mq.wire.properties import DELAY, REAL_TOPIC, RETRY_TOPIC, TIMER_OUT_MS
+from reliable_mq.wire.properties import (
+    DELAY,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    TIMER_DELETED_KEY,
+    TIMER_OUT_MS,
+)
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_PREFIX = "%DLQ%"
@@ -113,7 +119,7 @@ def role_of(place: Place, properties: Mapping[str, str], customs: Customs) -> Ro
     if queue_topic.startswith(DEAD_PREFIX):
         group = queue_topic.removeprefix(DEAD_PREFIX)
         return Role(DEAD, origin or queue_topic, group, level)
-    if queue_topic not in DELAY_TOPICS:
+    if queue_topic not in DELAY_TOPICS or TIMER_DELETED_KEY in properties:  # the latter recalls one
         return Role(SYSTEM, queue_topic, None, level)
     due = (_timer_due if queue_topic == TIMER_TOPIC else _level_due)(place, properties, customs)
     real = properties.get(REAL_TOPIC, queue_topic)
