@@ -8,13 +8,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pymysql
 import pytest
+from tests.postgres_databases import new_database
 from tests.recorded_tables import recorded
 
 from reliable_mq.app import sql_database
@@ -107,17 +107,6 @@ def configure(server: LocalPostgres, *changes: str) -> None:
         connection.execute("SELECT pg_reload_conf()")
 
 
-@contextmanager
-def new_database(postgres_server: LocalPostgres) -> Iterator[str]:
-    name = f"test_{next(_database_numbers)}"
-    admin = postgres_server.url.replace("+psycopg", "")
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield postgres_server.url_of(name)
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest.fixture(scope="session")
 def mysql_server(server_directory: Path) -> Iterator[LocalMySQL]:
     """Give the running MariaDB or MySQL server; a test that kills it must start it again."""
@@ -143,7 +132,7 @@ def mysql_url(mysql_server: LocalMySQL) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: LocalPostgres) -> Iterator[str]:
-    """Give the SQLAlchemy URL of a database made for this test, dropped after it."""
+    """Give the SQLAlchemy URL of an empty database of this test's own."""
     with new_database(postgres_server) as url:
         yield url
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
-from tests.conftest import new_database
+from tests.postgres_databases import new_database
 from tests.reconcile import duckdb_rival
 from tests.reconcile.corpus.story import Corpus, make_corpus
 from tests.reconcile.judging_files import judged
