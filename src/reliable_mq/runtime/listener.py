@@ -319,7 +319,8 @@ def _plain_ip(address: str) -> str:
 
 def _reason(error: OSError) -> str:
     text = error.strerror or str(error)
-    return text.rpartition(": ")[2] or text  # asyncio wraps the system's words in its own
+    text = text.rpartition(": ")[2] or text  # asyncio wraps the system's words in its own
+    return text[:1].lower() + text[1:]  # and writes them small, as here, in a sentence
 
 
 def _allow_many_connections() -> None:
