@@ -40,9 +40,13 @@ _QUERY_NOT_FOUND = 22
 
 
 class ReliableMQError(Exception):
-    """Something in reliable_mq went wrong."""
+    """Something in reliable_mq went wrong.
+
+    `tries` says of a message that could not be sent how many requests were made for it.
+    """
 
     retryable = False
+    tries: int = 0
 
 
 class UsageError(ReliableMQError):

@@ -92,7 +92,8 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     `recall_handle` names a timed message that waits, so that `recall` can take it back; it is empty
     for any other. Such a message has its `queue_offset` among those that wait.
     `region` is what the broker calls the place where it stands, and `trace_on` whether it wants
-    messages traced; see `MessageTraceMiddleware`.
+    messages traced; see `MessageTraceMiddleware`. `tries` says how many requests it took: after
+    more than one the message may be stored twice.
     """
 
     status: SendStatus
@@ -103,6 +104,7 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     recall_handle: str = ""
     region: str = ""
     trace_on: bool = True
+    tries: int = 1
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):

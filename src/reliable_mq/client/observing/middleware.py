@@ -79,6 +79,14 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
     results: Sequence[SendOutcome] = ()
     notes: dict[object, Any] = msgspec.field(default_factory=dict)
 
+    @property
+    def tries(self) -> int:
+        """How many requests the message took that took most; each result knows its own number.
+
+        0 before the end, when none was made, and when no answer was asked for.
+        """
+        return max((getattr(each, "tries", 0) for each in self.results), default=0)
+
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):
     """One call of a handler with messages of one topic, or their hand-over to who asked for them.

@@ -24,7 +24,7 @@ from reliable_mq.client.sending.outgoing import (
 from reliable_mq.client.sending.queue_choice import queue_of_key
 from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.timed import TimerBrokers
-from reliable_mq.client.sending.tries import Aim, Bind, Check, FirstTry, Tries
+from reliable_mq.client.sending.tries import Aim, Answer, Bind, Check, FirstTry, Tries
 from reliable_mq.client.settings import NO_COMPRESSION, ClientSettings
 from reliable_mq.errors import MessageRefused, NotSent, ReliableMQError, RemoteError
 from reliable_mq.message import Message, MessageQueue, SendResult
@@ -130,7 +130,8 @@ class Producer:
         took = seconds - single.begun.seconds
         if not self._tries.is_answer(reply, aim.queue.broker_name, took, seconds):
             return None
-        return read_result(reply, single.out.message.message_id, aim.queue)
+        (result,) = read_answer(Answer(reply, aim.queue, 1), [single.out.message.message_id])
+        return result
 
     def go_on(
         self, single: Single, outcome: Command | ReliableMQError | None = None
@@ -189,10 +190,11 @@ class Producer:
             reconsume_times=reconsume_times,
             max_reconsume_times=max_reconsume_times,
         )
-        reply, stored_in = yield from self._tries.call(
+        answer = yield from self._tries.call(
             message.topic, "", None, self._settings.request_timeout, bind
         )
-        return read_result(reply, out.message.message_id, stored_in)
+        (result,) = read_answer(answer, [out.message.message_id])
+        return result
 
     def send_batch(
         self,
@@ -248,8 +250,8 @@ class Producer:
             return self._sender.batch_command(batch, to, now_ms)
 
         topic = batch[0].message.topic
-        reply, stored_in = yield from self._tries.call(topic, "", queue, timeout, bind)
-        return read_batch_results(reply, [out.message.message_id for out in batch], stored_in)
+        answer = yield from self._tries.call(topic, "", queue, timeout, bind)
+        return read_answer(answer, [out.message.message_id for out in batch])
 
     def send_in_order(
         self, batches: Sequence[Sequence[Letter]], queue: MessageQueue | None
@@ -327,7 +329,7 @@ class Producer:
         queue: MessageQueue | None,
         timeout: float,
         bind: Bind,
-    ) -> Flow[tuple[Command, MessageQueue]]:
+    ) -> Flow[Answer]:
         """Send what `bind` makes for a queue until a broker answers; see `Tries.call`."""
         return (yield from self._tries.call(topic, ordering_key, queue, timeout, bind))
 
@@ -342,7 +344,7 @@ class Producer:
         first: FirstTry | None = None,
     ) -> Flow[SendResult]:
         message = out.message
-        reply, stored_in = yield from self._tries.call(
+        answer = yield from self._tries.call(
             message.topic,
             ordering_key,
             queue,
@@ -352,7 +354,8 @@ class Producer:
             begun,
             first,
         )
-        return read_result(reply, message.message_id, stored_in)
+        (result,) = read_answer(answer, [message.message_id])
+        return result
 
     def _is_to_pack(self, out: Letter) -> bool:
         settings = self._settings
@@ -364,6 +367,21 @@ class Producer:
 
     def _check_of(self, message: Message) -> Check | None:
         return self._timers.check if message.is_timed else None
+
+
+def read_answer(answer: Answer, message_ids: Sequence[str]) -> list[SendResult]:
+    """Return what a broker says of messages that were sent together."""
+    try:
+        if len(message_ids) == 1:
+            results = [read_result(answer.reply, message_ids[0], answer.queue)]
+        else:
+            results = read_batch_results(answer.reply, message_ids, answer.queue)
+    except ReliableMQError as error:
+        error.tries = answer.tries
+        raise
+    if answer.tries == 1:
+        return results
+    return [msgspec.structs.replace(each, tries=answer.tries) for each in results]
 
 
 def _check_home(topic: str, queue: MessageQueue) -> None:

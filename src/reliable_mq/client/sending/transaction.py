@@ -15,8 +15,8 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
-from reliable_mq.client.sending.outgoing import Letter, Sender, extra_properties, read_result
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.outgoing import Letter, Sender, extra_properties
+from reliable_mq.client.sending.producer import Producer, read_answer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     MessageRefused,
@@ -115,8 +115,9 @@ class TransactionFlows:
         out = yield from self._producer.packed(self._producer.prepare(marked, instant.epoch_ms))
         bind = _binding(Sender(group, self._settings.new_topic_queues), out)
         key = message.ordering_key
-        reply, queue = yield from self._producer.deliver(message.topic, key, None, timeout, bind)
-        result = read_result(reply, out.message.message_id, queue)
+        answer = yield from self._producer.deliver(message.topic, key, None, timeout, bind)
+        queue = answer.queue
+        (result,) = read_answer(answer, [out.message.message_id])
         half = Half(
             message_id=result.message_id,
             group=group,

@@ -6,6 +6,7 @@ Source: Apache RocketMQ `DefaultMQProducerImpl.sendDefaultImpl`.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -68,6 +69,14 @@ class FirstTry(msgspec.Struct, frozen=True, gc=False):
         return (yield from call(aim.address, bind(aim.queue, self.begun.epoch_ms), aim.seconds))
 
 
+class Answer(NamedTuple):
+    """A broker's last word, for which queue it is, and after how many requests it came."""
+
+    reply: Command
+    queue: MessageQueue
+    tries: int
+
+
 class Tries:
     """Offers the requests of one client to brokers.
 
@@ -99,8 +108,8 @@ class Tries:
         check: Check | None = None,
         begun: Instant | None = None,
         first: FirstTry | None = None,
-    ) -> Flow[tuple[Command, MessageQueue]]:
-        """Send what `bind` makes for a queue until a broker answers; return answer and queue.
+    ) -> Flow[Answer]:
+        """Send what `bind` makes for a queue until a broker gives its last word; return that.
 
         `begun` is the time, for a caller who has just asked for it; `first` is the first try, for
         one who has chosen it.
@@ -114,6 +123,7 @@ class Tries:
         bound = queue is not None or bool(ordering_key)
         avoid = ""
         failure: ReliableMQError = RequestTimeout(f"no time is left to send to topic {topic}")
+        requests = 0
         for attempt in range(1 + self._settings.retries):
             if instant.seconds >= deadline:
                 break
@@ -123,6 +133,7 @@ class Tries:
                     made, first = first, None
                     chosen = made.aim.queue
                     avoid = tried = chosen.broker_name
+                    requests += 1
                     reply = yield from made.reply(bind)
                 else:
                     route = self._routes.fresh(topic, instant.seconds)
@@ -135,10 +146,11 @@ class Tries:
                         yield from check(address)
                     left = deadline - instant.seconds
                     left = self._share(route, chosen, left, attempt, bound=bound)
+                    requests += 1
                     reply = yield from call(address, bind(chosen, instant.epoch_ms), left)
                 sent, instant = instant.seconds, (yield from now())
                 if self.is_answer(reply, tried, instant.seconds - sent, instant.seconds):
-                    return reply, chosen
+                    return Answer(reply, chosen, requests)
                 failure = remote_error(reply.code, reply.remark)
                 self._note_refusal(tried, failure, instant.seconds - sent, instant.seconds)
                 if self._is_about_account(reply):
@@ -153,6 +165,7 @@ class Tries:
                 if not (yield from self._rest(attempt, failure, deadline - instant.seconds)):
                     break
                 instant = yield from now()
+        failure.tries = requests
         raise failure
 
     def aim(

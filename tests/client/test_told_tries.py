@@ -1,0 +1,73 @@
+"""Whoever sends, and whoever looks on, is told how many requests a message took."""
+
+import pytest
+from tests.client.script import Answer, fails, in_turn, says
+from tests.client.test_producer import BATCH, SEND, STORED, stores_the_batch, world_of
+
+from reliable_mq.client.observing.middleware import Origin, Sending
+from reliable_mq.errors import (
+    BrokerBusy,
+    NoRoute,
+    ReliableMQError,
+    RemoteError,
+    RequestTimeout,
+)
+from reliable_mq.message import Message
+from reliable_mq.wire.codes import ResponseCode
+
+SILENT = fails(RequestTimeout("silent"))
+BUSY = says(ResponseCode.SYSTEM_BUSY)
+ILLEGAL = says(ResponseCode.MESSAGE_ILLEGAL)
+DONE = says(ext=STORED)
+MESSAGE = Message(topic="t", body=b"x")
+
+
+@pytest.mark.parametrize(
+    ("answers", "tries"), [([DONE], 1), ([BUSY, DONE], 2), ([SILENT, BUSY, DONE], 3)]
+)
+def test_a_result_says_how_many_requests_it_took(answers: list[Answer], tries: int) -> None:
+    world, producer = world_of({"t": {"a": 1, "b": 1}})
+    world.answers[SEND] = in_turn(*answers)
+    assert world.play(producer.send(MESSAGE)).tries == tries
+    world.answers[BATCH] = in_turn(*answers[:-1], stores_the_batch)
+    assert world.play(producer.send_batch([MESSAGE, MESSAGE])).tries == tries
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "tries"),
+    [
+        ([ILLEGAL], RemoteError, 1),
+        ([SILENT, ILLEGAL], RemoteError, 2),
+        ([BUSY], BrokerBusy, 3),
+        ([SILENT], RequestTimeout, 3),
+    ],
+)
+def test_an_error_says_how_many_requests_were_made(
+    answers: list[Answer], error: type[ReliableMQError], tries: int
+) -> None:
+    world, producer = world_of({"t": {"a": 1, "b": 1}})
+    world.answers[SEND] = in_turn(*answers)
+    with pytest.raises(error) as raised:
+        world.play(producer.send(MESSAGE))
+    assert raised.value.tries == tries == len(world.calls_of(SEND))
+
+
+def test_where_no_request_was_made_none_is_said_to_be() -> None:
+    world, producer = world_of({})
+    with pytest.raises(NoRoute) as raised:
+        world.play(producer.send(MESSAGE))
+    assert raised.value.tries == 0
+
+
+def test_a_middleware_is_told_of_the_message_that_took_most() -> None:
+    world, producer = world_of({"t": {"a": 1, "b": 1}})
+    world.answers[SEND] = in_turn(BUSY, DONE, ILLEGAL)
+    results = [world.play(producer.send(MESSAGE))]
+    refused = RemoteError(13, "illegal")
+    refused.tries = 1
+    sending = Sending(
+        verb="send_many", messages=[], group="g", origin=Origin(), begun=0.0, begun_ms=0
+    )
+    assert sending.tries == 0
+    sending.results = [*results, refused, None]
+    assert sending.tries == 2
