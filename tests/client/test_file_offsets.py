@@ -1,17 +1,24 @@
 """The file of offsets of a group that broadcasts: Apache's form, whole whatever happens."""
 
+import asyncio
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
+from tests.client.scripted_consumer import consumed
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.file_offsets import FileOffsets
 from reliable_mq.client.consuming.local_offsets import (
     OFFSET_NOT_KNOWN,
     decode_offsets,
     encode_offsets,
 )
+from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, StoreCorrupt, StoreError, StoreInUse
+from reliable_mq.errors import ConfigurationError, StoreCorrupt, StoreError, StoreInUse, UsageError
 from reliable_mq.message import MessageQueue
 
 FIRST, SECOND = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -119,3 +126,49 @@ def test_a_folder_that_cannot_be_written_is_told_with_its_name(tmp_path: Path) -
 def test_an_instance_name_is_part_of_a_path_and_of_a_client_id(name: str) -> None:
     with pytest.raises(ConfigurationError, match="instance_name"):
         ClientSettings(instance_name=name)
+
+
+def test_what_is_saved_has_its_name_on_the_medium_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    monkeypatch.setattr(os, "fsync", seen)
+    kept(tmp_path / "offsets.json", {FIRST: 3})
+    assert synced == ["file", "folder"]
+
+
+def test_a_group_that_somebody_joins_meanwhile_does_not_keep_its_file(tmp_path: Path) -> None:
+    async def scene() -> None:
+        settings = ClientSettings(instance_name="me", offset_folder=str(tmp_path))
+        async with AsyncClient("127.0.0.1:1", settings=settings) as client:
+            topics = {"orders": "*"}
+            broadcasts = Subscription(group="g", topics=topics, broadcasting=True)
+            opened = asyncio.Event()
+
+            def open_file(group: str) -> FileOffsets:
+                file = FileOffsets(tmp_path / group / "offsets.json")
+                loop.call_soon_threadsafe(opened.set)
+                may_go_on.wait()
+                return file
+
+            client._offsets_of = open_file  # type: ignore[method-assign]
+            consuming = asyncio.create_task(client.consume(broadcasts, consumed))
+            try:
+                await opened.wait()
+                await client.simple_consumer(Subscription(group="g", topics=topics))
+            finally:
+                may_go_on.set()
+            with pytest.raises(UsageError, match="consumes for group g already"):
+                await consuming
+        FileOffsets(tmp_path / "g" / "offsets.json").close()
+
+    may_go_on = threading.Event()
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(asyncio.wait_for(scene(), 30))

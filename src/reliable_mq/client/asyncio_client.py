@@ -144,7 +144,12 @@ class AsyncClient(AsyncSending):
             group.local_offsets = await asyncio.to_thread(self._offsets_of, group.name)
         observed = self.hooks.around_handler(handler, subscription.group)
         consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(observed))
-        self.membership.join(consumer)
+        try:
+            self.membership.join(consumer)
+        except UsageError:  # somebody has joined meanwhile
+            if group.local_offsets is not None:
+                group.local_offsets.close()
+            raise
         self._consumers[group.name] = consumer
         await consumer.start()
         return consumer

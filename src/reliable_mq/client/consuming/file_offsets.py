@@ -98,12 +98,22 @@ class FileOffsets:
                 if self._path.exists():
                     self._path.replace(_copy_of(self._path))
                 new.replace(self._path)
+                _sync_folder(self._path.parent)
             except OSError as error:
                 raise StoreError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Let another process keep them."""
         self._lock.close()
+
+
+def _sync_folder(path: Path) -> None:
+    """Keep the names in a folder, too, across a loss of power."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _copy_of(path: Path) -> Path:
