@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +16,11 @@ import typer.main
 from jinja2 import Template
 
 from reliable_mq.cli.main import build_app
+from reliable_mq.reconcile.databases.sql_connection import sync_url
 from reliable_mq.reconcile.moments import parse_moment
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reconciliation_daily.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reconciliation_daily.md").read_text()
 WORDS = ("reliable-mq", "reconcile")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -71,6 +73,9 @@ def test_the_line_for_cron_is_one() -> None:
     assert "%" not in shell, "cron takes it for a line break"
     (given,) = commands_in(shell)
     assert (given["increment"], given["tell"]) == (True, True)
+    assert f"nice /usr/local/bin/{WORDS[0]} {WORDS[1]}" in shell, (
+        "cron looks into /usr/bin and /bin"
+    )
     subprocess.run(["sh", "-n", "-c", shell], check=True)
 
 
@@ -171,6 +176,33 @@ def test_airflows_spark_task_gives_the_command_what_it_takes(
     assert (name, options["out"]) == ("spark", "s3a://shop-reports/reconcile")
     assert given["application"] in PAGE.partition("## On a Spark cluster")[2]
     assert given["retries"] == 0, "findings would be found again"
+
+
+@pytest.mark.parametrize("word", ["BashOperator", "SparkSubmitOperator"])
+def test_airflows_url_of_the_database_is_one_that_the_command_takes(
+    airflow: Callable[[str], list[tuple[str, dict[str, Any]]]], word: str
+) -> None:
+    """Given a connection whose URL Airflow writes in its own way, as version 3.3 does."""
+    (_, (_, given)) = airflow(examples(word))
+    connection = SimpleNamespace(get_uri=lambda: "postgres://mq:se%20cret@db.shop.example/shop")
+    names = {"conn": SimpleNamespace(shop=connection)}
+
+    text = (given.get("env") or given["env_vars"])["RELIABLE_MQ_DATABASE"]
+    url = sync_url(Template(text).render(**names))
+
+    assert url.drivername == "postgresql+psycopg"
+    assert (url.password, url.host) == ("se cret", "db.shop.example")
+
+
+@pytest.mark.parametrize("page", ["reconciliation.md", "reconciliation_daily.md"])
+def test_no_command_of_the_pages_ends_at_a_semicolon_between_addresses(page: str) -> None:
+    """Given a command with two name servers, then a shell takes it for one command."""
+    text = (DOCS / page).read_text()
+    lines = re.findall(r"^(?:reliable-mq|spark-submit) [^\\\n]+", text, re.MULTILINE)
+
+    assert lines
+    for line in lines:
+        assert ";" not in list(shlex.shlex(line, posix=True, punctuation_chars=True)), line
 
 
 def test_the_script_for_spark_submit_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def read_progress(store: str) -> Progress:
     for path in _with_copy(store, OFFSETS):
         try:
             return committed_offsets(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the latter: `store` is a file
             continue
         except ValueError as error:
             trouble = error
