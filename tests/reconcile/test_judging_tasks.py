@@ -1,19 +1,51 @@
-"""Tasks of the judgement as Spark's workers run them: the files that they leave."""
+"""Tasks of the judgement as Spark's workers run them: what they ask again, what they leave."""
 
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import dataset, parquet
-from tests.reconcile.judging import event
-from tests.reconcile.ledgers import GRACE, NOW, message_id
+from sqlalchemy import MetaData, create_engine, insert
+from tests.reconcile.judging import event, verdicts_of
+from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW, TableWriter, message_id
 
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows
-from reliable_mq.reconcile.judgement.events import EVENTS, STUB
+from reliable_mq.reconcile.judgement.events import CONSUMED, EVENTS, LOG, STUB
+from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
 from reliable_mq.reconcile.runs.spark_judge import FileTask, Judging, hidden_name
+from reliable_mq.resend.sql_scheduling_tables import retention_table
 
 WORLD = World(NOW, GRACE, NOW - timedelta(seconds=5), frozenset({"orders"}))
+
+
+def test_what_retention_removes_from_tables_while_they_are_read_is_not_missing(
+    tmp_path: Path,
+) -> None:
+    """Given messages whose stubs went between the opening of the tables and their reading, then
+    they are as if they had gone before; what came later and has no stub is an orphan."""
+    tables = TableWriter(f"sqlite:///{tmp_path}/shop.db")
+    url = tables.write()
+    old, young = message_id(1, LONG_AGO), message_id(2, LONG_AGO + timedelta(minutes=9))
+    consumed = {"consumer_group": "g", "state": CONSUMED}
+    logs = pa.Table.from_pylist([event(LOG, each, **consumed) for each in (old, young)], EVENTS)
+    rows = [event_rows(batch) for batch in logs.to_batches()]
+
+    def found() -> dict[str, str]:
+        (judged,) = Judging(WORLD, (url,), "rmq_").verdicts(rows, Tally())
+        return {identity: verdict for (identity, _), verdict in verdicts_of(judged).items()}
+
+    assert found() == dict.fromkeys((old, young), "orphan")
+    duties = retention_table(MetaData(), "rmq_")
+    engine = create_engine(url)
+    duties.create(engine)
+    with engine.begin() as connection:
+        mark = LONG_AGO + timedelta(minutes=5)
+        marks = {"stubs_removed_until": mark, "logs_removed_until": LONG_AGO}
+        connection.execute(insert(duties).values(duty="rows", **marks))
+    engine.dispose()
+
+    assert found() == {young: "orphan"}
 
 
 def test_verdicts_of_a_task_are_hidden_until_its_run_counts_them(tmp_path: Path) -> None:

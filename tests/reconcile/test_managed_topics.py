@@ -7,12 +7,13 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, delete
 from tests.reconcile.cases import Cases
-from tests.reconcile.ledgers import GRACE, NOW, message_id
+from tests.reconcile.ledgers import GRACE, NOW, TableWriter, message_id
 from tests.reconcile.test_spark_reconcile import verdicts_in
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.runs.run_options import check, managed_topics
+from reliable_mq.reconcile.runs.spark_opening import hidden_by_retention
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 
 OPTIONS = Options("sqlite://", "store", "out", NOW, GRACE)
@@ -26,6 +27,33 @@ def test_managed_is_what_has_stubs_what_a_run_knew_and_what_is_declared() -> Non
         managed_topics(asked, {"trial"}, ())
     with pytest.raises(ConfigurationError, match="trial is given by --managed and by --unmanaged"):
         check(replace(asked, managed=("trial",)))
+
+
+def test_unsettled_stubs_that_retention_hides_are_told_of(tmp_path: Path) -> None:
+    """Given stubs that nobody has settled from before the time of which retention has removed
+    messages, then a run that leaves that time out says how many; but not what nobody asked for."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    tables = TableWriter(url)
+    for number, columns in enumerate(
+        (
+            {"resend_time": NOW},  # waits for a scheduler
+            {"given_up": True},  # for a person
+            {"status": 1},
+            {"create_date": NOW - GRACE, "update_date": NOW - GRACE},
+        )
+    ):
+        tables.stub(message_id(number), **columns)  # type: ignore[arg-type]
+    tables.write()
+    asked = replace(OPTIONS, database=url)
+    judged = replace(asked, since=NOW - 2 * GRACE)
+
+    assert hidden_by_retention(asked, judged) == {
+        "old stubs": "2 that are not settled are from a time of which retention has removed"
+        " messages, and are not judged"
+    }
+    assert hidden_by_retention(judged, judged) == {}
+    assert hidden_by_retention(asked, asked) == {}
+    assert hidden_by_retention(replace(asked, since=NOW - 3 * GRACE), judged) == {}
 
 
 @pytest.mark.spark

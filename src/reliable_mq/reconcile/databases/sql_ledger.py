@@ -53,6 +53,7 @@ __all__ = [
     "stub_count_at_most",
     "table_of",
     "told_groups",
+    "unsettled_between",
 ]
 
 NEEDED = (STUB, CONSUME_LOG)
@@ -111,6 +112,21 @@ def removed_until(url: str, prefix: str) -> datetime | None:
         marks = connection.execute(select(*map(func.max, of_ledgers))).one()
     mark: datetime | None = max((each for each in marks if each is not None), default=None)
     return None if mark is None or mark.timestamp() <= 0 else mark
+
+
+def unsettled_between(url: str, prefix: str, begin: datetime | None, end: datetime) -> int:
+    """Return how many stubs of a time, the end excluded, are not settled; None is open."""
+    stubs = table_of(STUB, prefix)
+    created = stubs.c.create_date
+    bounds = [created < end, *([created >= begin] if begin is not None else [])]
+    with connected(url) as connection:
+        counts = [
+            connection.scalar(
+                select(func.count()).where(in_range(stubs, KeyRange(kind=kind)), *bounds)
+            )
+            for kind in (WAITING, PARKED)
+        ]
+    return sum(each or 0 for each in counts)
 
 
 def managed_topics(url: str, prefix: str) -> list[str]:

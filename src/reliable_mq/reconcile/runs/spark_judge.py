@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from reliable_mq.reconcile.brokers.log_roles import FIRST
 from reliable_mq.reconcile.brokers.spark_begins import MovingBegins
+from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_details import with_details
 from reliable_mq.reconcile.databases.sql_events import tables_events
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, bodies_of
@@ -107,19 +108,35 @@ class Judging:
                 yield with_details(verdicts, self.urls, self.prefix)
 
     def _judged(self, traces: Traces, unseen: Mapping[bytes, int]) -> pa.Table:
-        """Judge, and once more by where queues begin now if it looks as if a broker lost something.
+        """Judge, and once more by what retention has left by now if something looks wrong.
 
-        All logs have been read by then: what expired meanwhile is not lost.
+        All ledgers have been read by then: what went meanwhile is neither lost nor missing.
         """
         verdicts = judge_traces(traces, self.world, unseen)
-        begins = self.world.begins
+        world = self._world_behind_brokers(self._world_behind_tables(verdicts), verdicts)
+        return verdicts if world is self.world else judge_traces(traces, world, unseen)
+
+    def _world_behind_tables(self, verdicts: pa.Table) -> World:
+        """Return the world without what may have been removed from a table while it was read.
+
+        An increment reads nothing that old.
+        """
+        is_increment = self.increment is not None and self.increment.since is not None
+        if is_increment or not pc.any(verdicts["finding"]).as_py():
+            return self.world
+        marks = [sql_ledger.removed_until(url, self.prefix) for url in self.urls]
+        known = [each for each in (*marks, self.world.since) if each is not None]
+        since = max(known, default=None)
+        return self.world if since == self.world.since else replace(self.world, since=since)
+
+    def _world_behind_brokers(self, world: World, verdicts: pa.Table) -> World:
+        begins = world.begins
         is_lost = pc.equal(verdicts["verdict"].cast(pa.string()), str(Verdict.LOST))
         if not isinstance(begins, MovingBegins) or not pc.any(is_lost).as_py():
-            return verdicts
+            return world
         topics = set(verdicts["topic"].filter(is_lost).cast(pa.string()).to_pylist()) - {None}
         queues, oldest = begins.asked_again(topics)
-        world = replace(self.world, begins=queues, oldest={**self.world.oldest, **oldest})
-        return judge_traces(traces, world, unseen)
+        return replace(world, begins=queues, oldest={**world.oldest, **oldest})
 
     def _look_up(self, ids: pa.Array) -> pa.Table:
         return tables_events(self.urls, self.prefix, ids, self.told_groups)

@@ -22,7 +22,7 @@ from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.sql_changed_names import ChangedNames, changed_names
 from reliable_mq.reconcile.databases.sql_clocks import database_clocks
 from reliable_mq.reconcile.moments import first_id
-from reliable_mq.reconcile.report.summary import LOG
+from reliable_mq.reconcile.report.summary import LOG, OLD_STUBS
 from reliable_mq.reconcile.runs.run_options import Options, judged_since, managed_topics
 from reliable_mq.reconcile.runs.spark_export import export_ledgers
 from reliable_mq.reconcile.runs.spark_import import exported_ledgers, open_export
@@ -37,6 +37,19 @@ def removed_until(options: Options) -> datetime | None:
     """Return the time before which retention may have removed rows of any database, None: none."""
     marks = [sql_ledger.removed_until(url, options.prefix) for url in options.databases]
     return max((each for each in marks if each is not None), default=None)
+
+
+def hidden_by_retention(asked: Options, judged: Options) -> dict[str, str]:
+    """Return what is not judged though it is there: unsettled stubs from before retention's mark.
+
+    What was removed beside them would have told what became of them.
+    """
+    if judged.since is None or judged.since == asked.since:
+        return {}
+    urls, bounds = judged.databases, (asked.since, judged.since)
+    count = sum(sql_ledger.unsettled_between(url, judged.prefix, *bounds) for url in urls)
+    why = "are from a time of which retention has removed messages, and are not judged"
+    return {OLD_STUBS: f"{count:,} that are not settled {why}"} if count else {}
 
 
 def whole_of(options: Options, logs: BrokerLogs) -> dict[str, str | None]:

@@ -54,6 +54,7 @@ from reliable_mq.reconcile.runs.spark_increment import increment_ledgers, increm
 from reliable_mq.reconcile.runs.spark_job import Ledgers, Moment, judge_ledgers
 from reliable_mq.reconcile.runs.spark_opening import (
     export_if_asked,
+    hidden_by_retention,
     of_its_brokers,
     open_exported,
     open_ledgers,
@@ -84,7 +85,7 @@ def reconcile(options: Options) -> dict[str, Any]:
     """
     started = time.monotonic()
     check(options)
-    ledgers, going_on, is_small = None, None, False
+    asked, ledgers, going_on, is_small = options, None, None, False
     if options.ledgers is None:
         mark = removed_until(options)
         options = options if options.increment else judged_since(options, mark)
@@ -96,6 +97,7 @@ def reconcile(options: Options) -> dict[str, Any]:
             going_on = increment_plan(previous, ledgers, options.now, mark)
             if previous.ends is None:  # it is a run over everything, as any other
                 options = judged_since(options, mark)
+    hidden = hidden_by_retention(asked, options)
     run_id = new_message_id(int(options.now.timestamp() * 1000), os.urandom(10)).lower()
     try:
         with session(is_small=is_small, memory_bytes=options.memory_bytes) as spark:
@@ -107,7 +109,7 @@ def reconcile(options: Options) -> dict[str, Any]:
                 ledgers = increment_ledgers(spark, ledgers, going_on)
             folders = _folders(spark, options.out)
             folders.sweep(partial(_recorded, options))
-            run = _Run(spark, options, ledgers, going_on, run_id, folders.begin(run_id))
+            run = _Run(spark, options, ledgers, going_on, run_id, folders.begin(run_id), hidden)
             summary = _one_run(run, _Clock(started, time.monotonic()))
             folders.keep(options.runs_kept, _needed(options, run_id))
             if options.tells:
@@ -132,7 +134,10 @@ def _needed(options: Options, run_id: str) -> set[str]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run under way; `going_on` is None where it is no increment."""
+    """A run under way; `going_on` is None where it is no increment.
+
+    `hidden`: see `hidden_by_retention`.
+    """
 
     spark: SparkSession
     options: Options
@@ -140,6 +145,7 @@ class _Run:
     going_on: Plan | None
     run_id: str
     folder: RunFolder
+    hidden: Mapping[str, str]
 
     @property
     def moment(self) -> Moment:
@@ -222,7 +228,8 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         flow=tally.flow,
         whole=whole_of(options, run.ledgers.logs)
         | (dict(going_on.lost) if going_on is not None else {})
-        | _flaws(tally),
+        | _flaws(tally)
+        | dict(run.hidden),
     )
     summary["in_doubt"] = tally.doubts.told()
     summary["twin_ids"] = tally.twins.told()
