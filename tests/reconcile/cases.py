@@ -191,15 +191,15 @@ def _half_done(cases: Cases) -> None:
 
 
 def _given_up(cases: Cases) -> None:
-    identity, queue = cases.new(payments=Verdict.DEAD_LETTERED)
-    cases.stub(identity, "payments", **cases.send(identity, queue))
-    dead = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders", "DEAD_LETTER_REASON": "no such card"}
-    cases.store.add("%DLQ%payments", BODY, properties=dead, reconsume_times=16)
     # the dead letter has expired, but the stub knows of it
     identity, queue = cases.new(payments=Verdict.DEAD_LETTERED, loyalty=Verdict.WAITING)
     place = cases.send(identity, queue)
     cases.stub(identity, "loyalty", "payments", given_up_by="payments", **place)
     cases.passed("payments", queue)
+    identity, queue = cases.new(payments=Verdict.DEAD_LETTERED)
+    cases.stub(identity, "payments", **cases.send(identity, queue))
+    dead = {"UNIQ_KEY": identity, "RETRY_TOPIC": "orders", "DEAD_LETTER_REASON": "no such card"}
+    cases.store.add("%DLQ%payments", BODY, properties=dead, reconsume_times=16)
     # a person let the dead letter come again, and its group has not reached it
     identity, queue = cases.new(payments=Verdict.WAITING)
     cases.stub(identity, "payments", **cases.send(identity, queue))

@@ -29,7 +29,7 @@ def with_details(verdicts: pa.Table, urls: Sequence[str], prefix: str) -> pa.Tab
     owners: dict[tuple[str, str], str] = {}
     for url in urls:
         _read_details(url, prefix, sorted({key[0] for key in keys}), stubs, owners)
-    names = ("message_key", "ordering_key", "stub_note", "stub_resend_time")
+    names = ("message_key", "ordering_key", "stub_note", "stub_resend_time", "stub_given_up_by")
     nothing = (None,) * len(names)
     found = {
         name: [stubs.get(identity, nothing)[at] for identity, _ in keys]
@@ -55,7 +55,7 @@ def _read_details(
     owners: dict[tuple[str, str], str],
 ) -> None:
     stub, log = table_of(STUB, prefix).c, table_of(CONSUME_LOG, prefix).c
-    of_stub = (stub.message_key, stub.ordering_key, stub.note, stub.resend_time)
+    of_stub = (stub.message_key, stub.ordering_key, stub.note, stub.resend_time, stub.given_up_by)
     with connected(url) as connection:
         for some in _chunks(ids):
             query = select(stub.message_id, *of_stub).where(stub.message_id.in_(some))

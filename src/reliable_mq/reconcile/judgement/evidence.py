@@ -29,6 +29,7 @@ _VALUES = {
     "stub_content_size": "content_size",
     "stub_content_crc": "content_crc",
     "stub_note": "note",
+    "stub_given_up_by": "given_up_by",
     "other_stub_create_date": "other_stub_created",
     "record_copies": "records",
     "record_broker_name": "stored_by",
@@ -103,9 +104,7 @@ def sentence(row: Mapping[str, Any]) -> str:
         case Verdict.CONSUMED_NOT_CONFIRMED:
             return f"consumed {told.get('consumed')}; the stub is {told.get('stub_status')}"
         case Verdict.DEAD_LETTERED:
-            reason = told.get("dead_letter_reason", "no reason given")
-            place = told.get("dead_letter_commit_log_offset")
-            return f"{reason}; dead letter at log offset {place}, {told.get('retries', 0)} retries"
+            return _dead_letter(told)
         case Verdict.CONTENT_DIFFERS:
             return (
                 f"the stub's content has crc {told.get('content_crc')}, the record at log offset"
@@ -121,6 +120,14 @@ def sentence(row: Mapping[str, Any]) -> str:
             return f"{_place(told)}; {why}"
         case verdict:
             return MEANINGS[verdict]
+
+
+def _dead_letter(told: Mapping[str, Any]) -> str:
+    place = told.get("dead_letter_commit_log_offset")
+    if place is None:
+        return "the stub says that the group gave it up; the dead letter has left the log"
+    reason = told.get("dead_letter_reason", "no reason given")
+    return f"{reason}; dead letter at log offset {place}, {told.get('retries', 0)} retries"
 
 
 def _place(told: Mapping[str, Any]) -> str:

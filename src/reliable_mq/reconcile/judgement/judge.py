@@ -38,6 +38,7 @@ _NO_STATE = np.iinfo(np.int8).min
 # What decides nothing: `spark_judge` fetches it, for findings only.
 DETAILS = {
     **dict.fromkeys(("message_key", "ordering_key", "stub_note", "log_owner"), pa.string()),
+    "stub_given_up_by": pa.string(),
     "stub_resend_time": _TIME,
 }
 VERDICTS = pa.schema(
