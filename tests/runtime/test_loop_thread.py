@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import contextvars
+import inspect
+import signal
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
@@ -9,6 +12,7 @@ import pytest
 
 from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.runtime import loop_thread
+from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.loop_thread import LoopThread
 
 
@@ -128,3 +132,74 @@ def test_a_task_that_will_not_be_cancelled_does_not_keep_the_thread(
     may_end.set()
     assert not thread._thread.is_alive()
     assert "1 tasks will not be cancelled" in caplog.text
+
+
+def test_an_errand_is_begun_on_the_loop_and_its_end_lets_the_thread_go() -> None:
+    thread = LoopThread("a-loop")
+
+    def tells(errand: Errand[str]) -> None:
+        errand.set_result(threading.current_thread().name)
+
+    def fails(_: Errand[str]) -> None:
+        raise ValueError("while it begins")
+
+    assert thread.ask(tells) == "a-loop"
+
+    with pytest.raises(ValueError, match="while it begins"):
+        thread.ask(fails)
+    thread.close()
+    with pytest.raises(UsageError, match="closed"):
+        thread.ask(tells)
+
+
+def test_an_errand_that_nobody_ends_ends_with_the_loop() -> None:
+    thread = LoopThread()
+    began = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(thread.ask, lambda _: began.set())
+        assert began.wait(10)
+        thread.close()
+        with pytest.raises(ConnectionLost, match="closed meanwhile"):
+            waiting.result(10)
+
+
+def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
+    thread = LoopThread()
+    cancelled = threading.Event()
+    waiting = threading.get_ident()
+
+    async def hang() -> None:
+        try:
+            signal.pthread_kill(waiting, signal.SIGINT)
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(hang())
+    assert cancelled.wait(10)
+    assert not thread._errands
+    thread.close()
+
+
+def test_variables_of_the_calling_thread_are_seen_by_what_it_runs() -> None:
+    thread = LoopThread()
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    variable.set("the caller's")
+
+    async def see() -> str:
+        return variable.get()
+
+    assert thread.run(see()) == "the caller's"
+    thread.close()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_is_refused_is_not_left_waiting() -> None:
+    thread = LoopThread()
+    thread.close()
+    refused = where()
+    with pytest.raises(UsageError, match="closed"):
+        thread.run(refused)
+    assert inspect.getcoroutinestate(refused) == inspect.CORO_CLOSED

@@ -1,6 +1,7 @@
 """An event loop in a thread of its own, for callers that have none."""
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from reliable_mq.errors import ConnectionLost, ForkedClient, UsageError, closed
+from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class LoopThread:
         self._closed = False
         self._has_stopped = False
         self._ending = threading.RLock()  # what was taken before the end is cancelled at the end
+        self._errands: set[Errand[Any]] = set()  # threads wait for them
         self._process = os.getpid()
         self._thread.start()
         call_in_child(self._leave_to_parent)
@@ -92,12 +95,38 @@ class LoopThread:
                 for itself.
             ConnectionLost: when the loop is closed meanwhile.
         """
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
-        future = self.submit(coroutine)
+
+        def begin(errand: Errand[T]) -> None:
+            errand.follow(self._loop.create_task(coroutine))
+
         try:
-            return future.result()
+            return self.ask(begin)
+        except UsageError:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # it was refused
+                coroutine.close()
+            raise
+
+    def ask(self, begin: Callable[[Errand[T]], None]) -> T:
+        """Have the loop call `begin` with an errand, and return what that comes to.
+
+        When the wait is interrupted, what the errand depends on is cancelled.
+
+        Raises:
+            ForkedClient: when another process has started the thread, of which this is a fork.
+            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
+                for itself.
+            ConnectionLost: when the loop is closed meanwhile.
+        """
+        if threading.get_ident() == self._thread.ident:
+            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
+        self._refuse_foreign()
+        errand: Errand[T] = Errand()
+        with self._ending:
+            self._refuse_dead()
+            self._errands.add(errand)
+            self._loop.call_soon_threadsafe(_run_errand, begin, errand)
+        try:
+            return errand.wait()
         except CancelledError:
             if not self._closed:
                 raise
@@ -105,8 +134,16 @@ class LoopThread:
                 "this client was closed meanwhile: what was asked may be done all the same"
             ) from None
         except BaseException:
-            future.cancel()
+            self._give_up(errand)
             raise
+        finally:
+            self._errands.discard(errand)
+
+    def _give_up(self, errand: Errand[Any]) -> None:
+        """Cancel what nobody waits for any more."""
+        with self._ending:
+            if not (errand.is_over or self._closed):
+                self._loop.call_soon_threadsafe(errand.cancel)
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and end the thread; again: wait for that."""
@@ -127,7 +164,7 @@ class LoopThread:
             )
 
     def _refuse_dead(self) -> None:
-        if not self.is_alive:
+        if self._closed:
             raise closed("client")
 
     def _leave_to_parent(self) -> None:
@@ -151,6 +188,18 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+            for errand in self._errands.copy():  # tasks that were not cancelled
+                errand.set_exception(CancelledError())
+
+
+def _run_errand(begin: Callable[[Errand[T]], None], errand: Errand[T]) -> None:
+    try:
+        begin(errand)
+    except Exception as error:  # noqa: BLE001 - it is the thread's
+        errand.set_exception(error)
+    except BaseException as error:
+        errand.set_exception(error)
+        raise
 
 
 async def _end_tasks() -> None:

@@ -18,6 +18,7 @@ from reliable_mq.client.observing.middleware import Middleware, Origin
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_nothing, of_one
 from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_requests import AsyncRequests
+from reliable_mq.client.sending.asyncio_singles import Singles
 from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
@@ -28,10 +29,10 @@ from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.timed import recall
 from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, ReliableMQError, TooManyInFlight
+from reliable_mq.errors import ConfigurationError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
+from reliable_mq.runtime.errand import Errand
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
 LINGER_SECONDS = 0.005
@@ -54,6 +55,7 @@ class AsyncSending(AsyncEngine):
         self.hooks = Hooks(middleware, origin)
         settings = self.settings
         self._producer = Producer(settings, self._routes, os.urandom)
+        self._singles = Singles(self, self._producer, self.namespace)
         flows = TransactionFlows(settings, self._routes, self._producer)
         #: half messages: sent, ended, and answered for
         self.transactions = AsyncTransactions(
@@ -104,33 +106,28 @@ class AsyncSending(AsyncEngine):
     ) -> SendResult:
         """Send a message whose caller has a place in `in_flight`, and gives it back."""
         self._sends()
+        send = self._singles.send
         if not self.hooks.sends:
-            return await self._send((message,), timeout, queue)
+            return await send(message, timeout, queue)
         return await self.hooks.around_send(
-            "send", (message,), lambda sent: self._send(sent, timeout, queue), of_one
+            "send", (message,), lambda sent: send(sent[0], timeout, queue), of_one
         )
 
-    async def _send(
-        self, messages: Sequence[Message], timeout: float, queue: MessageQueue | None
-    ) -> SendResult:
-        names = self.namespace
-        message, queue = names.whole_message(messages[0]), names.whole_queue(queue)
-        producer = self._producer
-        single = producer.begin(message, self.now(), timeout, queue)
-        aim = single.aim
-        outcome: Command | ReliableMQError | None = None
-        link = self.clear_link(aim.address) if aim is not None else None
-        if aim is not None and link is not None:
-            render = partial(producer.frame, single, aim)
-            try:
-                outcome = await link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
-            except ReliableMQError as error:
-                outcome = error
-            else:
-                result = producer.end(single, aim, outcome, asyncio.get_running_loop().time())
-                if result is not None:
-                    return names.own_result(result)
-        return names.own_result(await self.run(producer.go_on(single, outcome)))
+    def send_for(
+        self,
+        errand: Errand[SendResult],
+        message: Message,
+        timeout: float,
+        queue: MessageQueue | None,
+    ) -> None:
+        """Send a message for a thread that has a place in `in_flight`; there are no hooks.
+
+        Raises:
+            UsageError: when the client is closed.
+            MessageRefused: when it cannot be sent as it is.
+        """
+        self._sends()
+        self._singles.send_for(errand, message, timeout, queue)
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.

@@ -120,7 +120,13 @@ class ThreadSending:
             Unavailable: when no broker takes it in time. It may be stored all the same.
             ProtocolError: when the answer does not read. It may be stored all the same.
         """
-        return self._started().run(self._sending.send(message, timeout=timeout, queue=queue))
+        thread, sending, size = self._started(), self._sending, size_of(message)
+        if sending.hooks.sends or not sending.in_flight.take(size):
+            return thread.run(sending.send(message, timeout=timeout, queue=queue))
+        try:
+            return thread.ask(lambda errand: sending.send_for(errand, message, timeout, queue))
+        finally:
+            sending.in_flight.give(size)
 
     def send_async(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None

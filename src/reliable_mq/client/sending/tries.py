@@ -265,7 +265,7 @@ class Tries:
     ) -> float:
         """Return how long a try may take: all there is, when no other broker could do it better."""
         tries = 1 + self._settings.retries - attempt
-        if bound or tries == 1 or not _others(route, queue.broker_name):
+        if bound or tries == 1 or not _has_others(route, queue.broker_name):
             return left
         return min(left, max(self._settings.try_timeout, left / tries))
 
@@ -313,3 +313,9 @@ class Tries:
 def _others(route: Route, broker_name: str) -> set[str]:
     """Return the brokers that could take a message instead of the one so called."""
     return {queue.broker_name for queue in route.writable} - {broker_name}
+
+
+def _has_others(route: Route, broker_name: str) -> bool:
+    """Say the same of whether there are any; queues are sorted, so the ends tell."""
+    queues = route.writable
+    return not queues[0].broker_name == broker_name == queues[-1].broker_name

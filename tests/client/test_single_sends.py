@@ -1,0 +1,186 @@
+"""Single messages on a connection that is open, sent by tasks and by threads: both the same way."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.client.servers import RecordingPeer, Servers
+from tests.client.test_asyncio_client import QUICK, SEND
+from tests.waiting import until
+
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.asyncio_engine import AsyncEngine
+from reliable_mq.client.observing.middleware import Middleware, Sending
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import MessageRefused, Refused, RequestTimeout, Unavailable, UsageError
+from reliable_mq.message import Message, SendResult
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, reply
+
+Outcome = SendResult | Exception
+Send = Callable[[str, list[Message], list[Middleware]], list[Outcome]]
+WARM = Message(topic="t", body=b"the first")
+
+
+def by_task(address: str, messages: list[Message], hooks: list[Middleware]) -> list[Outcome]:
+    async def scene() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        async with AsyncClient(address, settings=SETTINGS, middleware=hooks) as client:
+            await client.send(WARM)
+            for message in messages:
+                try:
+                    outcomes.append(await client.send(message, timeout=1.0))
+                except (Unavailable, Refused, MessageRefused) as error:
+                    outcomes.append(error)
+            assert client.in_flight.count == 0
+        return outcomes
+
+    return asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def by_thread(address: str, messages: list[Message], hooks: list[Middleware]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    with Client(address, settings=SETTINGS, middleware=hooks) as client:
+        client.send(WARM)
+        for message in messages:
+            try:
+                outcomes.append(client.send(message, timeout=1.0))
+            except (Unavailable, Refused, MessageRefused) as error:
+                outcomes.append(error)
+        assert client._sending.in_flight.count == 0
+    return outcomes
+
+
+SETTINGS = ClientSettings(
+    request_timeout=QUICK.request_timeout,
+    retries=1,
+    backoff_seconds=0.001,
+    route_refresh_seconds=60,
+)
+BOTH = pytest.mark.parametrize("send", [by_task, by_thread])
+
+
+class Moody(RecordingPeer):
+    """A broker that answers the sends behind the first one by `moods`: codes, None for never."""
+
+    def __init__(self, *moods: int | None) -> None:
+        super().__init__()
+        self._moods = [0, *moods]
+
+    def _answer(self, command: Command) -> Command | None:
+        told = super()._answer(command)
+        if command.code != SEND or not self._moods:
+            return told
+        mood = self._moods.pop(0)
+        if mood is None:
+            return None
+        return told if mood == 0 else reply(command, mood, "moody")
+
+    @property
+    def sends(self) -> list[Command]:
+        """What came behind the first one."""
+        return [command for command in self.commands if command.code == SEND][1:]
+
+
+@BOTH
+def test_a_message_is_sent_and_its_result_told(send: Send) -> None:
+    with Servers(Moody()) as servers:
+        (result,) = send(servers.address, [Message(topic="t", body=b"x", message_id="ID")], [])
+        assert isinstance(result, SendResult)
+        assert (result.message_id, result.queue.topic) == ("ID", "t")
+        assert servers.broker.bodies == [b"the first", b"x"]
+
+
+@BOTH
+def test_a_busy_broker_is_asked_again_for_the_same_message(send: Send) -> None:
+    broker = Moody(ResponseCode.SYSTEM_BUSY)
+    with Servers(broker) as servers:
+        (result,) = send(servers.address, [Message(topic="t", body=b"x")], [])
+    assert isinstance(result, SendResult)
+    first, second = broker.sends
+    assert first.ext_fields["i"] == second.ext_fields["i"], "one id"
+
+
+@BOTH
+def test_what_is_refused_raises_and_the_next_one_is_sent(send: Send) -> None:
+    broker = Moody(ResponseCode.MESSAGE_ILLEGAL)
+    with Servers(broker) as servers:
+        messages = [Message(topic="t", body=b"x"), Message(topic="t", body=b"")]
+        refused, empty, stored = send(servers.address, [*messages, messages[0]], [])
+    assert isinstance(refused, Refused)
+    assert isinstance(empty, MessageRefused)
+    assert isinstance(stored, SendResult)
+    assert len(broker.sends) == 2
+
+
+@BOTH
+def test_no_answer_is_a_time_out_within_the_time_that_was_given(send: Send) -> None:
+    with Servers(Moody(None, None)) as servers:
+        (outcome,) = send(servers.address, [Message(topic="t", body=b"x")], [])
+    assert isinstance(outcome, RequestTimeout)
+
+
+@BOTH
+def test_hooks_see_what_is_sent_without_a_flow(send: Send) -> None:
+    seen: list[object] = []
+
+    class Sees(Middleware):
+        def after_send(self, sending: Sending) -> None:
+            seen.extend(sending.results)
+
+    with Servers(Moody()) as servers:
+        (result,) = send(servers.address, [Message(topic="t", body=b"x")], [Sees()])
+    assert seen[1:] == [result]
+
+
+@BOTH
+def test_a_flow_sends_the_same_frame(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [
+        Message(topic="t", body=b"plain", message_id="A"),
+        Message(
+            topic="t",
+            body=b"all of it",
+            message_id="B",
+            tag="paid",
+            keys=("k", "l"),
+            ordering_key="o",
+            delay_level=2,
+            flag=3,
+            properties={"colour": "gr\u00fcn"},
+        ),
+    ]
+    with Servers(Moody()) as servers:
+        send(servers.address, messages, [])
+        quick = list(servers.broker.commands)
+        servers.broker.commands.clear()
+        monkeypatch.setattr(AsyncEngine, "clear_link", lambda _, __: None)
+        send(servers.address, messages, [])
+        general = servers.broker.commands
+
+    def sends(commands: list[Command]) -> list[Command]:
+        found = [command for command in commands if command.code == SEND][1:]
+        for command in found:
+            del command.ext_fields["g"]  # when it was sent
+            command.ext_fields["e"] = ""  # turns begin anywhere
+        return found
+
+    first_tries, flows = sends(quick), sends(general)
+    assert first_tries == flows
+    assert len(flows) == 2
+
+
+def test_a_thread_whose_client_is_closed_while_it_waits_is_told_so() -> None:
+    broker = Moody(None, None)
+    with Servers(broker) as servers, ThreadPoolExecutor(1) as pool:
+        client = Client(servers.address, settings=SETTINGS)
+        client.start()
+        client.send(WARM)
+        waiting = pool.submit(client.send, Message(topic="t", body=b"x"), timeout=60.0)
+        until(lambda: bool(broker.sends))
+        client.close()
+        with pytest.raises(Unavailable):
+            waiting.result(10)
+        with pytest.raises(UsageError, match="closed"):
+            client.send(WARM)
