@@ -133,6 +133,8 @@ def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> No
 
 @pytest.mark.parametrize("column", ["stubs", "logs"])
 def test_a_moment_that_does_not_read_holds_nothing_up(ledgers: Ledgers, column: str) -> None:
+    if ledgers.database.dialect == "mysql":
+        pytest.skip("it takes no moments that do not read")
     for name in ("a", "b", "odd"):
         ledgers.stub(name, CONFIRMED)
         ledgers.log(name)
