@@ -5,8 +5,10 @@
 PostgreSQL holds the stubs and consume logs of a day; orders come at a steady pace through relay,
 broker, worker and confirmation, and PostgreSQL itself notes when an order and its effect are
 committed. Rounds without and with a run of `reliable-mq reconcile` over all of it take turns. The
-processors are shared by all: Spark, PostgreSQL, broker, worker and producer. Options behind `--`
-are the command's (`--db-share 0.25`).
+processors are shared by all: Spark, PostgreSQL, broker, worker and producer. With `--apart` Spark
+has the last processor to itself, as on a machine of its own, the flow has the others, in rounds
+with and without a run, and PostgreSQL all of them: what is left is what a run costs the database.
+Options behind `--` are the command's (`--db-share 0.25`).
 """
 
 import argparse
@@ -85,13 +87,16 @@ class PacedFlow:
 
 
 @contextlib.contextmanager
-def flowing(directory: Path, ledgers: Ledgers, rate: float) -> Iterator[PacedFlow]:
-    """Start what the order flow needs over the database of the ledgers."""
+def flowing(
+    directory: Path, ledgers: Ledgers, rate: float, processors: set[int]
+) -> Iterator[PacedFlow]:
+    """Start what the order flow needs over the database of the ledgers, on these processors."""
     with contextlib.ExitStack() as stack:
         address = ledgers.postgres.url.replace("+psycopg", "")
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET track_commit_timestamp = on")
         ledgers.postgres.restart()
+        os.sched_setaffinity(0, processors)  # what is started from here on inherits it
         valkey = LocalValkey(directory / "valkey")
         valkey.start()
         stack.callback(valkey.stop)
@@ -176,6 +181,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30.0, help="of a round without a run")
     parser.add_argument("--nice", type=int, default=0, help="the niceness of the run")
+    parser.add_argument("--apart", action="store_true", help="give Spark a processor of its own")
     parser.add_argument("--directory", type=Path, help="keeps the ledgers for another time")
     parser.add_argument("more", nargs="*", help="further options of the command, behind --")
     options = parser.parse_args()
@@ -183,11 +189,14 @@ def main() -> int:
     work.chmod(0o755)  # PostgreSQL runs as another user when we are root
     ledgers = Ledgers(options.directory or work / "ledgers")
     ledgers.make(options.messages)
-    command = ["setsid", "nice", "-n", str(options.nice), *COMMAND, "reconcile"]
+    every = sorted(os.sched_getaffinity(0))
+    sparks, flows = (every[-1:], every[:-1] or every) if options.apart else (every, every)
+    command = ["setsid", "taskset", "--cpu-list", ",".join(map(str, sparks))]
+    command += ["nice", "-n", str(options.nice), *COMMAND, "reconcile"]
     command += ["--db", ledgers.postgres.url, "--store", str(ledgers.store)]
     command += ["--out", str(work / "out"), *options.more]
     rounds = []
-    with flowing(work, ledgers, options.rate) as paced:
+    with flowing(work, ledgers, options.rate, set(flows)) as paced:
         paced.latencies_ms(lambda seconds: seconds < WARMUP / options.rate)
         for number in range(options.rounds):
             rounds.append(
@@ -197,7 +206,9 @@ def main() -> int:
             print(rounds[-2:], flush=True)
     ledgers.postgres.stop()
     shutil.rmtree(work)
-    settings = {name: getattr(options, name) for name in ("messages", "rate", "rounds", "nice")}
+    settings = {
+        name: getattr(options, name) for name in ("messages", "rate", "rounds", "nice", "apart")
+    }
     settings |= {"more": " ".join(options.more)} if options.more else {}
     results = raw_results.of_now("reconcile-load", settings, figures(rounds))
     results["turns"] = rounds
