@@ -228,8 +228,9 @@ def test_time_that_the_first_try_took_is_not_given_again() -> None:
 def test_a_refusal_that_stays_one_and_a_reply_that_does_not_read_are_told_at_once() -> None:
     world, producer = world_of()
     single, aim = begun(world, producer)
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as refused:
         producer.end(single, aim, answer(ResponseCode.MESSAGE_ILLEGAL), world.seconds)
+    assert refused.value.tries == 1
     with pytest.raises(ProtocolError):
         producer.end(single, aim, answer(ext={"msgId": "x"}), world.seconds)
     with pytest.raises(ProtocolError, match="2 are said to be stored"):

@@ -126,6 +126,7 @@ class AsyncSending(AsyncEngine):
             UsageError: when the client is closed.
             MessageRefused: when it cannot be sent as it is.
         """
+        check_sending(timeout, queue)
         self._sends()
         self._singles.send_for(errand, message, timeout, queue)
 

@@ -1,4 +1,4 @@
-"""Messages on their way out: checked, named, turned into send commands, and their replies read.
+"""Messages on their way out: checked, named, and turned into send commands.
 
 Source of limits and property names: Apache RocketMQ `Validators`, `MessageConst`,
 `DefaultMQProducerImpl`.
@@ -12,7 +12,7 @@ import msgspec
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.sending.timed import check_times, timer_properties
-from reliable_mq.errors import MessageRefused, ProtocolError
+from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import (
     DELAY_LEVEL_SECONDS,
     MESSAGE_BODY_SIZE_MAX,
@@ -20,11 +20,11 @@ from reliable_mq.limits import (
     RETRY_TOPIC_LENGTH_MAX,
     TOPIC_LENGTH_MAX,
 )
-from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus, new_message_id
+from reliable_mq.message import Message, MessageQueue, new_message_id
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import LANGUAGE, ONE_WAY_FLAG, VERSION, Command, request
-from reliable_mq.wire.headers import SendMessageHeaderV2, SendResultHeader
+from reliable_mq.wire.headers import SendMessageHeaderV2
 from reliable_mq.wire.properties import (
     DELAY,
     KEYS,
@@ -34,7 +34,6 @@ from reliable_mq.wire.properties import (
     WAIT,
     encode_properties,
 )
-from reliable_mq.wire.remote_faults import remote_error
 
 DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
@@ -47,7 +46,6 @@ _NOT_TO_SEND_TO = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_wheel_timer"}
     | {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
-_STORED = {status.value: status for status in SendStatus}
 
 
 def check_topic(topic: str) -> None:
@@ -293,77 +291,6 @@ class Sender(msgspec.Struct, frozen=True):
             BatchItem(out.message.flag, out.message.body, out.properties) for out in batch
         )
         return request(RequestCode.SEND_BATCH_MESSAGE, header.to_ext(), body)
-
-
-def read_result(reply: Command, message_id: str, queue: MessageQueue) -> SendResult:
-    """Return what the reply to a send says.
-
-    Raises:
-        RemoteError: when the message is not stored.
-        ProtocolError: when the reply does not read.
-    """
-    status, header = _stored(reply)
-    if "," in header.msg_id:
-        raise _miscounted(1, header.msg_id.split(","))
-    return _result(status, header, message_id, header.msg_id, _home(queue, header), 0)
-
-
-def read_batch_results(
-    reply: Command, message_ids: Sequence[str], queue: MessageQueue
-) -> list[SendResult]:
-    """Return one result for each message of a batch: their queue offsets follow one another.
-
-    Raises:
-        RemoteError: when the batch is not stored.
-        ProtocolError: when the reply does not read.
-    """
-    status, header = _stored(reply)
-    offset_ids = header.msg_id.split(",")
-    if len(offset_ids) != len(message_ids):
-        raise _miscounted(len(message_ids), offset_ids)
-    home = _home(queue, header)
-    return [
-        _result(status, header, message_id, offset_id, home, index)
-        for index, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
-    ]
-
-
-def _stored(reply: Command) -> tuple[SendStatus, SendResultHeader]:
-    status = _STORED.get(reply.code)
-    if status is None:
-        raise remote_error(reply.code, reply.remark)
-    return status, reply.send_result or SendResultHeader.decode(reply.ext_fields)
-
-
-def _miscounted(count: int, offset_ids: Sequence[str]) -> ProtocolError:
-    return ProtocolError(f"{count} messages were sent, {len(offset_ids)} are said to be stored")
-
-
-def _home(queue: MessageQueue, header: SendResultHeader) -> MessageQueue:
-    """Return the queue that a broker has stored in, which may not be the one that was asked."""
-    if header.queue_id == queue.queue_id:
-        return queue
-    return MessageQueue(queue.topic, queue.broker_name, header.queue_id)
-
-
-def _result(
-    status: SendStatus,
-    header: SendResultHeader,
-    message_id: str,
-    offset_id: str,
-    home: MessageQueue,
-    index: int,
-) -> SendResult:
-    return SendResult(
-        status=status,
-        message_id=message_id,
-        offset_message_id=offset_id,
-        queue=home,
-        queue_offset=header.queue_offset + index,
-        recall_handle=header.recall_handle or "",
-        region=header.region or "",
-        trace_on=header.trace_on != "false",
-    )
 
 
 def same_topic(messages: Sequence[Message]) -> str:

@@ -17,11 +17,10 @@ from reliable_mq.client.sending.outgoing import (
     Sender,
     check_batch,
     letter,
-    read_batch_results,
-    read_result,
     same_topic,
 )
 from reliable_mq.client.sending.queue_choice import queue_of_key
+from reliable_mq.client.sending.replies import read_answer, read_result
 from reliable_mq.client.sending.send_frames import SendFrames
 from reliable_mq.client.sending.timed import TimerBrokers
 from reliable_mq.client.sending.tries import Aim, Answer, Bind, Check, FirstTry, Tries
@@ -130,8 +129,11 @@ class Producer:
         took = seconds - single.begun.seconds
         if not self._tries.is_answer(reply, aim.queue.broker_name, took, seconds):
             return None
-        (result,) = read_answer(Answer(reply, aim.queue, 1), [single.out.message.message_id])
-        return result
+        try:  # `SendResult.tries` is 1 of itself
+            return read_result(reply, single.out.message.message_id, aim.queue)
+        except ReliableMQError as error:
+            error.tries = 1
+            raise
 
     def go_on(
         self, single: Single, outcome: Command | ReliableMQError | None = None
@@ -367,21 +369,6 @@ class Producer:
 
     def _check_of(self, message: Message) -> Check | None:
         return self._timers.check if message.is_timed else None
-
-
-def read_answer(answer: Answer, message_ids: Sequence[str]) -> list[SendResult]:
-    """Return what a broker says of messages that were sent together."""
-    try:
-        if len(message_ids) == 1:
-            results = [read_result(answer.reply, message_ids[0], answer.queue)]
-        else:
-            results = read_batch_results(answer.reply, message_ids, answer.queue)
-    except ReliableMQError as error:
-        error.tries = answer.tries
-        raise
-    if answer.tries == 1:
-        return results
-    return [msgspec.structs.replace(each, tries=answer.tries) for each in results]
 
 
 def _check_home(topic: str, queue: MessageQueue) -> None:

@@ -16,7 +16,8 @@ from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded
 from reliable_mq.client.sending.outgoing import Letter, Sender, extra_properties
-from reliable_mq.client.sending.producer import Producer, read_answer
+from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.replies import read_answer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     MessageRefused,
