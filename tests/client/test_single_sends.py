@@ -12,6 +12,7 @@ from tests.waiting import until
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import AsyncEngine
 from reliable_mq.client.observing.middleware import Middleware, Sending
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import MessageRefused, Refused, RequestTimeout, Unavailable, UsageError
@@ -184,3 +185,15 @@ def test_a_thread_whose_client_is_closed_while_it_waits_is_told_so() -> None:
             waiting.result(10)
         with pytest.raises(UsageError, match="closed"):
             client.send(WARM)
+
+
+@BOTH
+def test_a_defect_in_reading_an_answer_is_raised_where_the_message_was_sent(
+    send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Producer, "end", defect)
+    with Servers(Moody()) as servers, pytest.raises(ZeroDivisionError):
+        send(servers.address, [WARM], [])

@@ -92,11 +92,11 @@ class Singles:
             errand.set_exception(CancelledError())
             return
         error = asked.exception()
-        outcome = error if isinstance(error, ReliableMQError) else asked.result()
         try:
+            outcome = error if isinstance(error, ReliableMQError) else asked.result()
             result = self._result(single, outcome)
-        except ReliableMQError as refusal:
-            errand.set_exception(refusal)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the thread must not wait on
+            errand.set_exception(failure)
             return
         if result is None:
             errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
