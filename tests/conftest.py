@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ def what_earlier_modules_left_is_set_aside() -> None:
     """Keep it out of later collections of garbage, each of which would take a second by the end."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionstart() -> None:
+    """Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT,
+    and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
