@@ -96,6 +96,22 @@ def test_a_run_that_is_stopped_ends_with_the_number_of_the_signal(
     assert signal.getsignal(number) is before
 
 
+def test_a_run_that_fails_because_it_is_stopped_was_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def loses_java() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ConnectionError from None
+
+    with pytest.raises(typer.Exit) as ended, stoppable():
+        loses_java()
+
+    assert ended.value.exit_code == 128 + signal.SIGINT
+    assert capsys.readouterr().err.startswith("error: stopped by SIGINT")
+
+
 def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = told(capsys, "--help")
 

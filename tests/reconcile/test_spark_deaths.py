@@ -136,7 +136,7 @@ def test_a_run_that_is_told_to_stop_cleans_up_and_says_so_in_one_line(tmp_path: 
 
     told, wrong = process.communicate()
 
-    assert (process.returncode, told) == (128 + signal.SIGINT, "")
+    assert (process.returncode, told) == (128 + signal.SIGINT, ""), wrong
     assert wrong == "error: stopped by SIGINT before the run had ended; run it again\n"
     assert not list(ledgers.out.glob("run-*"))
     assert not list(scratch.glob("reliable-mq-spark-*"))

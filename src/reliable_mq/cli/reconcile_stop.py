@@ -19,16 +19,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class _Stopped(KeyboardInterrupt):
     """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
+
+class _Stop:
+    """What a signal does, and which one it was."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        for each in _SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
+            signal.signal(each, signal.SIG_DFL)
+        logging.disable()  # the bridge to Java logs pages of what it was interrupted in
         self.number = number
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    for each in _SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
-        signal.signal(each, signal.SIG_DFL)
-    logging.disable()  # the bridge to Java logs pages of what it was interrupted in
-    raise _Stopped(number)
+        raise _Stopped
 
 
 @contextmanager
@@ -41,13 +44,16 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread hears of signals
         return
-    before = {number: signal.signal(number, _stop) for number in _SIGNALS}
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
-    except _Stopped as stopped:
-        name = signal.Signals(stopped.number).name
+    except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
+        if not stop.number:
+            raise
+        name = signal.Signals(stop.number).name
         print(f"error: stopped by {name} before the run had ended; run it again", file=sys.stderr)
-        raise typer.Exit(128 + stopped.number) from None
+        raise typer.Exit(128 + stop.number) from None
     finally:
         logging.disable(logging.NOTSET)
         for number, handler in before.items():
