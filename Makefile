@@ -31,7 +31,7 @@ help: ## print this list
 demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: check ## all checks and tests but the long ones of interop (fifteen minutes on two cores); PYTEST="-k wire"
+test: check ## all checks and tests but the long ones of interop (thirteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
 interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind
