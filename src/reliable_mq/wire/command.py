@@ -14,7 +14,7 @@ is the sender's counter. Source: Apache RocketMQ `RemotingCommand`, `RocketMQSer
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -199,20 +199,12 @@ def decode_request(frame: Frame) -> Command:
         FrameError: when the header is not of the form that the frame claims.
     """
     header = frame.header
-    if frame.serialize_type != JSON:
-        return decode_command(frame)
-    try:
+    if frame.serialize_type == JSON:
         if header.startswith(_SENDS):
-            command: Command = _decode_json_send(header)
-        elif header.startswith(_PULLS):
-            command = _decode_json_pull(header)
-        else:
-            return decode_command(frame)
-    except _UNREADABLE:
-        return decode_command(frame)
-    command.body = frame.body
-    command.serialize_type = JSON
-    return command
+            return _decode_typed(_decode_json_send, frame)
+        if header.startswith(_PULLS):
+            return _decode_typed(_decode_json_pull, frame)
+    return decode_command(frame)
 
 
 _STORED = b'{"code":0,"extFields":{'  # as fastjson begins a reply that says more than "yes"
@@ -229,13 +221,19 @@ def decode_reply(frame: Frame) -> Command:
         FrameError: when the header is not of the form that the frame claims.
     """
     header = frame.header
-    if frame.serialize_type != JSON or not header.startswith(_STORED) or _OF_A_SEND not in header:
-        return decode_command(frame)
+    if frame.serialize_type == JSON and header.startswith(_STORED) and _OF_A_SEND in header:
+        return _decode_typed(_decode_json_send_result, frame)
+    return decode_command(frame)
+
+
+def _decode_typed(decode: Callable[[bytes], Command], frame: Frame) -> Command:
+    """Return what `decode` reads of a JSON header, or what is read of it in general."""
     try:
-        command: Command = _decode_json_send_result(header)
+        command = decode(frame.header)
     except _UNREADABLE:
         return decode_command(frame)
     command.body = frame.body
+    command.serialize_type = JSON
     return command
 
 
