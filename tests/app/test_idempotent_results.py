@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank, elsewhere
 from tests.app.kill_switch import Killed
@@ -67,9 +69,21 @@ class Point:
     x: int
 
 
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+    order_id: int
+
+
 @pytest.mark.parametrize(
     ("annotation", "result"),
-    [(Point, Point(1)), (bytes, b"\xff\0"), (None, None), (tuple[int, str], (1, "a")), (Any, [1])],
+    [
+        (Point, Point(1)),
+        (Camel, Camel(orderId=1)),
+        (bytes, b"\xff\0"),
+        (None, None),
+        (tuple[int, str], (1, "a")),
+        (Any, [1]),
+    ],
 )
 def test_what_comes_back_is_of_the_type_that_went_in(
     bank: Bank, annotation: Any, result: Any

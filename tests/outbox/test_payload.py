@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.errors import MessageRefused, UsageError
@@ -23,11 +25,38 @@ class Point:
     y: float
 
 
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+    order_id: int
+
+
+class Renamed(BaseModel):
+    order_id: int = Field(validation_alias="order", serialization_alias="id")
+    within: list[Camel]
+
+
+@dataclass
+class Picture:
+    pixels: bytes
+    parts: "list[Picture]"
+
+
+@pydantic_dataclass
+class Checked:
+    pixels: bytes
+
+
 @pytest.mark.parametrize(
     ("payload", "wanted", "content_type"),
     [
         (Order(id=7, customer="ü"), Order, JSON),
         (Point(1, 2.5), Point, JSON),
+        (Camel(orderId=7), Camel, JSON),
+        (Renamed(order=7, within=[Camel(orderId=8)]), Renamed, JSON),
+        (Renamed(order=7, within=[]), Renamed | Point, JSON),
+        (Picture(b"\x00\xff", [Picture(b"ab", [])]), Picture, JSON),
+        (Picture(b"\x00\xff", []), Picture | Point, JSON),
+        (Checked(b"ab"), Checked, JSON),
         ({"a": [1, None]}, dict, JSON),
         ({"a": 1}, dict[str, int], JSON),
         ([1, "b"], Any, JSON),
@@ -42,7 +71,17 @@ def test_a_payload_comes_out_as_it_went_in(payload: object, wanted: Any, content
     assert decoder_of(wanted, "h")(body, "") == payload
 
 
-@pytest.mark.parametrize("payload", [object(), {"a": object()}, 7, None, b"", "", "\ud800"])
+def test_a_body_may_name_fields_by_their_aliases_as_foreign_clients_do() -> None:
+    assert decoder_of(Camel, "h")(b'{"orderId": 7}', "") == Camel(orderId=7)
+
+
+WITHOUT_END: dict[str, Any] = {}
+WITHOUT_END["a"] = WITHOUT_END
+
+
+@pytest.mark.parametrize(
+    "payload", [object(), {"a": object()}, 7, None, b"", "", "\ud800", WITHOUT_END]
+)
 def test_what_cannot_be_carried_is_refused_before_anything_is_written(payload: object) -> None:
     with pytest.raises(MessageRefused):
         encode_payload(payload)

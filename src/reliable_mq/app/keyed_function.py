@@ -146,7 +146,7 @@ class KeyedFunction:
         if stored is None:
             raise UsageError(f"{self.name}: the result of this call could not be stored")
         try:
-            return self._result.validate_json(stored)
+            return self._result.validate_json(stored, by_alias=True, by_name=True)
         except ValidationError as error:
             raise UsageError(f"{self.name}: a stored result does not read: {error}") from error
 

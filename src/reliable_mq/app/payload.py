@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, is_typeddict
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.media_type import MediaType, media_type_of
@@ -44,14 +46,33 @@ def decoder_of(wanted: Any, handler: str) -> Decoder:
 
 
 def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
+    # Bodies of ours name fields as the class does, those of foreign clients perhaps by their alias.
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-        return _checked(wanted.model_validate_json)
+        return _checked(partial(wanted.model_validate_json, by_alias=True, by_name=True))
     if any(map(_is_pydantics, (wanted, *members))):
-        return _checked(TypeAdapter(wanted).validate_json)
+        reader = _reader_of_base64(wanted)
+        return _checked(partial(reader.validate_json, by_alias=True, by_name=True))
     try:
         return _checked(msgspec.json.Decoder(wanted).decode)
     except TypeError as error:
         raise UsageError(f"handler {handler}: no payload can be a {wanted!r}: {error}") from error
+
+
+def _reader_of_base64(wanted: Any) -> SchemaValidator:
+    """Return pydantic's validator, but with bytes in base64, as msgspec has written dataclasses."""
+    schema = _with_base64(TypeAdapter(wanted).core_schema)
+    return SchemaValidator(schema, {"val_json_bytes": "base64"})
+
+
+def _with_base64(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_with_base64, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _with_base64(part) for name, part in schema.items()}
+    if found.get("type") in {"dataclass", "typed-dict"}:
+        found["config"] = {"val_json_bytes": "base64", **found.get("config", {})}
+    return found
 
 
 def _is_pydantics(wanted: Any) -> bool:

@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -16,6 +17,7 @@ TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
 _encode_json = msgspec.json.Encoder().encode
+_adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
@@ -66,9 +68,13 @@ def _encode(payload: Any) -> tuple[bytes, str]:
             return payload.encode(), TEXT
         if isinstance(payload, BaseModel):
             return payload.model_dump_json().encode(), _json_of(payload)
-        if isinstance(payload, dict | list | msgspec.Struct) or dataclasses.is_dataclass(payload):
+        if isinstance(payload, dict | list | msgspec.Struct):
             return _encode_json(payload), _json_of(payload)
-    except (TypeError, ValueError) as error:
+        if is_pydantic_dataclass(type(payload)):
+            return _adapter_of(type(payload)).dump_json(payload), _json_of(payload)
+        if dataclasses.is_dataclass(payload):
+            return _encode_json(payload), _json_of(payload)
+    except (TypeError, ValueError, RecursionError) as error:
         raise MessageRefused(
             f"a {type(payload).__name__} cannot be written as "
             f"{'UTF-8' if isinstance(payload, str) else 'JSON'}: {error}"
@@ -82,3 +88,9 @@ def _encode(payload: Any) -> tuple[bytes, str]:
 def _json_of(payload: Any) -> str:
     found = schema_of(type(payload))
     return JSON if found is None else found.content_type
+
+
+def _adapter_of(wanted: Any) -> TypeAdapter[Any]:
+    if wanted not in _adapters:
+        _adapters[wanted] = TypeAdapter(wanted)
+    return _adapters[wanted]
