@@ -130,3 +130,27 @@ def test_every_option_is_explained_in_the_docs(capsys: pytest.CaptureFixture[str
 
     options = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
     assert {option for option in options if f"`{option}" not in explained} == set()
+
+
+@pytest.mark.parametrize(("planned", "sends"), [(3, 1), (0, 0)])
+def test_what_is_due_is_sent_also_where_a_repair_left_it_to_the_scheduler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, planned: int, sends: int
+) -> None:
+    """Given findings whose stubs a scheduler has in hand, so that nothing is changed, when no
+    scheduler runs and a broker is named, then what is due is sent."""
+    called: list[str] = []
+    repair = {"planned": planned, "changed": 0}
+    summary = {"exit_code": 2, "repair": repair}
+    monkeypatch.setattr("reliable_mq.reconcile.runs.spark_run.reconcile", lambda _options: summary)
+
+    def send(db: str, *_: str) -> int:
+        called.append(db)
+        return 5
+
+    monkeypatch.setattr("reliable_mq.cli.reconcile.send_what_is_due", send)
+    words = ("--db", "sqlite:///x.db", "--store", "x", "--json", "--repair", "apply")
+
+    code, _, err = told(capsys, *words, "--broker", "127.0.0.1:9876")
+
+    assert (code, err, len(called)) == (2, "", sends)
+    assert summary["repair"].get("sent") == (5 if sends else None)  # type: ignore[attr-defined]

@@ -204,21 +204,6 @@ def test_nothing_is_voided_that_somebody_is_at_work_on(world: World, other_url: 
     other.database.close()
 
 
-def test_what_is_due_to_be_sent_already_is_not_sent_again(world: World) -> None:
-    """Given a repair, when the next run comes before the scheduler and would do the same, then it
-    changes nothing; and once more something when the scheduler has tried in vain."""
-    stub = world.sent("a")
-    repaired(world, repair_of(world, stub, Action.RESEND))
-    before = world.row(stub)
-
-    again = repaired(world, repair_of(world, stub, Action.RESEND))
-    assert again == {"a": "it is due to be sent already; left alone"}
-    assert world.row(stub) == before
-    world.change(stub, count=1, resend_time=utc_datetime(900.0))
-
-    assert repaired(world, repair_of(world, stub, Action.RESEND)) == {"a": "done"}
-
-
 def test_a_repair_goes_where_the_stub_lies_and_frees_attempts_everywhere(
     world: World, other_url: str
 ) -> None:
@@ -240,7 +225,7 @@ def test_a_repair_goes_where_the_stub_lies_and_frees_attempts_everywhere(
 
     void = "a consumer group has consumed it; left alone"
     assert done == {"a": "done", "b": "done", "c": void}
-    assert (world.row(here)["count"], other.row(there)["count"]) == (0, 0)
+    assert (world.row(here)["broker_name"], other.row(there)["broker_name"]) == (None, None)
     attempts = [each.rows(each.database.logs)[0]["attempt"] for each in (world, other)]
     assert attempts[0] == 0
     assert {row["attempt"] for row in other.rows(other.database.logs) if not row["state"]} == {0}
@@ -343,6 +328,7 @@ def test_the_time_of_a_change_is_the_databases_own(
 ) -> None:
     world = World(database_url)
     stub = world.sent("a")
+    world.change(stub, given_up=True, resend_time=None)
     before = datetime.now(UTC)
 
     repaired(world, repair_of(world, stub, Action.RESEND))

@@ -126,7 +126,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path | None) -> None:
-    if broker and summary["repair"] and summary["repair"]["changed"]:
+    if broker and summary["repair"] and summary["repair"]["planned"]:  # or due already
         summary["repair"]["sent"] = sum(
             send_what_is_due(each, broker, run.prefix) for each in run.databases
         )

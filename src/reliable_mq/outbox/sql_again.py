@@ -15,6 +15,22 @@ from reliable_mq.sql_types import is_among
 _RECEIVED = 0
 
 
+def unsent(at: Any) -> dict[str, Any]:
+    """Return what the columns of a stub become that no broker has, though one acknowledged it.
+
+    When it is sent, and how often it was, stays as it is: that is the scheduler's, which has it in
+    hand and tells a person when its sends are used up.
+
+    Args:
+        at: the time of the change.
+    """
+    return {
+        "missed": true(),
+        **dict.fromkeys(("broker_name", "queue_id", "offset", "owner", "lease_until"), null()),
+        "update_date": at,
+    }
+
+
 def sent_again(at: Any) -> dict[str, Any]:
     """Return what the columns of a stub become: UNCONFIRMED, unsent, all its sends before it.
 
@@ -25,14 +41,12 @@ def sent_again(at: Any) -> dict[str, Any]:
         at: when it is due, a time or a parameter; also the time of the change.
     """
     return {
+        **unsent(at),
         "status": next_status(StubStatus.VOIDED, StubEvent.RETRY).value,
         "count": 0,
         "given_up": false(),
         "given_up_by": "",
-        "missed": true(),
-        **dict.fromkeys(("broker_name", "queue_id", "offset", "owner", "lease_until"), null()),
         "resend_time": at,
-        "update_date": at,
     }
 
 

