@@ -196,6 +196,8 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
     [
         ({"database": ""}, "no database is set"),
         ({"database": "not a url"}, "is no SQLAlchemy URL"),
+        ({"database": "postgresql://u:pa55@h:abc/db"}, "port of database is no number from 1"),
+        ({"database": "mysql://u:pa55@h:70000/db"}, "port of database is no number from 1"),
         ({"database": "mssql://u@h/d"}, "not supported"),
         ({"database": "sqlite://"}, "give a file"),
         ({"claim_lease": 0}, "setting claim_lease: Input should be greater than 0"),
@@ -209,6 +211,7 @@ def test_a_wrong_setting_is_one_line_that_says_which(given: dict[str, Any], says
         _ = ReliableMQ("shop", **given).database
 
     assert "\n" not in str(caught.value)
+    assert "pa55" not in str(caught.value)
 
 
 def test_settings_come_from_the_environment_and_code_wins(monkeypatch: pytest.MonkeyPatch) -> None:

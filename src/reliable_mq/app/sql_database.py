@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 
 _OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
+_BAD_PORT = "the port of database is no number from 1 to 65535"  # the URL may hold a password
 
 
 class Database:
@@ -304,7 +305,8 @@ def checked_url(url: str) -> URL:
     """Return the URL of a database that we know.
 
     Raises:
-        ConfigurationError: when it is missing, malformed, or of another kind.
+        ConfigurationError: when it is missing, malformed, names an impossible port, or is of
+            another kind.
     """
     if not url:
         raise ConfigurationError(
@@ -315,6 +317,10 @@ def checked_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
+    except ValueError as error:  # only ports are read as numbers
+        raise ConfigurationError(_BAD_PORT) from error
+    if parsed.port is not None and not 0 < parsed.port <= 65535:
+        raise ConfigurationError(_BAD_PORT)
     name = parsed.get_backend_name()
     _known_drivers(name)
     if family_of(name) == "mysql" and not parsed.database:
