@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, insert, text, update
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app import sql_by_hand
@@ -18,6 +18,7 @@ from reliable_mq.resend.stub_filter import StubFilter
 from reliable_mq.sql_types import utc_datetime
 
 NAMES = ("a", "b", "c", "d")
+LOG = ("message_id", "consumer_group", "state", "attempt")
 
 
 def audits(world: World) -> list[tuple[str, str, str, int]]:
@@ -82,6 +83,47 @@ def test_a_message_that_comes_again_remembers_no_end_of_its_attempts(
 
     (row,) = world.rows(logs)
     assert (row["attempt"], row["note"]) == (0, None)
+
+
+def consumed(connection: Connection, world: World, message_id: str, group: str) -> None:
+    row = {"consumer_group": group, "message_id": message_id, "topic": "orders", "attempt": 1}
+    place = {"broker_name": "broker-a", "queue_id": 1, "offset": 5, "state": 1}
+    at = {"create_date": utc_datetime(100.0), "consume_date": utc_datetime(100.0)}
+    connection.execute(insert(world.database.logs).values(row | place | at))
+
+
+def test_a_retry_does_not_wait_for_a_consumer_that_will_wait_for_the_stub(world: World) -> None:
+    """Given a consumer that has inserted its row and not committed, and a failed attempt of another
+    group; when a person retries; then neither waits for the other, and the failed one is forgotten.
+
+    MySQL lets an update wait for rows that are not committed, and ends one of two as a deadlock.
+    """
+    engine = world.database.engine
+    if engine.dialect.name == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    done, other = world.sent("a", groups=("g", "h")), world.sent("b", groups=("g", "h"))
+    for stub in (done, other):
+        world.log(stub, group="h", state=0)
+
+    with engine.connect() as consumer, engine.connect() as person:
+        for connection in (consumer, person):
+            impatiently(connection)
+        consumed(consumer, world, done, "g")
+        retried = world.hands.retry(person, [done, other], "ann", "", 200.0)
+        person.commit()
+        world.database.confirmation().confirm(consumer, "g", [done], 201.0)
+        consumer.commit()
+
+    assert retried == {done: True, other: True}
+    logs = [tuple(row[name] for name in LOG) for row in world.rows(world.database.logs)]
+    assert sorted(logs) == [(done, "g", 1, 1), (done, "h", 0, 0), (other, "h", 0, 0)]
+
+
+def impatiently(connection: Connection) -> None:
+    """Let a wait for a lock fail soon, where the server would wait for a minute or for ever."""
+    seconds = {"postgresql": "lock_timeout = '2s'"}
+    setting = seconds.get(connection.dialect.name, "SESSION innodb_lock_wait_timeout = 2")
+    connection.execute(text(f"SET {setting}"))
 
 
 def test_what_is_undone_leaves_neither_change_nor_audit(world: World) -> None:

@@ -5,9 +5,11 @@ who gave it up, where it lay, and the attempts that consumers have used up. In t
 transaction.
 """
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, Update, and_, bindparam, false, null, or_, true, update
+from sqlalchemy import Connection, Table, bindparam, false, null, or_, select, true, update
 
 from reliable_mq.outbox.stub import StubEvent, StubStatus, next_status
 from reliable_mq.sql_types import is_among
@@ -50,26 +52,54 @@ def sent_again(at: Any) -> dict[str, Any]:
     }
 
 
-def forget_attempts(logs: Table, dialect: str) -> Update:
-    """Return the statement that lets the attempts at `ids` start again.
+class Attempts:
+    """Lets attempts at messages start again; touches only those that nobody else holds.
 
-    Or a message whose attempts are used up would be given up unread. A running attempt goes on.
+    An update by message alone would wait in MySQL for a row that a consumer has inserted and not
+    committed, while that consumer waits for the stub, which whoever has it sent again has locked.
+
+    Args:
+        logs: the consume log.
+        dialect: the database's.
     """
-    log = logs.c
-    idle = and_(log.state == _RECEIVED, log.owner.is_(None))
-    these = is_among(log.message_id, "ids", dialect)
-    return update(logs).where(these, idle).values(attempt=0, lease_until=null(), note=null())
 
+    def __init__(self, logs: Table, dialect: str) -> None:
+        log = logs.c
+        these, received = is_among(log.message_id, "ids", dialect), log.state == _RECEIVED
+        #: message id and consumer group of each attempt at `ids` that nobody has locked; locks them
+        self.free = (
+            select(log.message_id, log.consumer_group)
+            .where(these, received)
+            .with_for_update(skip_locked=True)
+        )
+        ours = update(logs).where(these, received, log.consumer_group == bindparam("group"))
+        self._forget = ours.where(log.owner.is_(None)).values(
+            attempt=0, lease_until=null(), note=null()
+        )
+        ended = or_(log.lease_until.is_(None), log.lease_until < bindparam("at"))
+        freed = {"owner": null(), "lease_until": null(), "in_doubt": true()}
+        self._release = ours.where(log.owner.is_not(None), ended).values(
+            attempt=0, note=null(), **freed
+        )
 
-def release_attempts(logs: Table, dialect: str) -> Update:
-    """Return the statement that ends attempts at `ids` of owners whose lease ended before `at`.
+    def forget(
+        self,
+        connection: Connection,
+        message_ids: Sequence[str],
+        *,
+        ended_before: datetime | None = None,
+    ) -> None:
+        """Let attempts start again, or a message that has used them up would be given up unread.
 
-    Nobody knows whether such an attempt had its effect, so the doubt stays. An owner that is alive
-    after all finds the row not its own when it commits, and has no effect.
-    """
-    log = logs.c
-    ended = or_(log.lease_until.is_(None), log.lease_until < bindparam("at"))
-    dead = and_(log.state == _RECEIVED, log.owner.is_not(None), ended)
-    these = is_among(log.message_id, "ids", dialect)
-    freed = {"owner": null(), "lease_until": null(), "in_doubt": true()}
-    return update(logs).where(these, dead).values(attempt=0, note=null(), **freed)
+        A running attempt goes on, unless its lease ended before `ended_before`. Nobody knows
+        whether such an attempt had its effect, so the doubt stays. An owner that is alive after all
+        finds the row not its own when it commits, and has no effect.
+        """
+        by_group: dict[str, list[str]] = {}
+        for row in connection.execute(self.free, {"ids": list(message_ids)}):
+            by_group.setdefault(row.consumer_group, []).append(row.message_id)
+        for group, ids in sorted(by_group.items()):
+            ours = {"group": group, "ids": ids}
+            if ended_before is not None:
+                connection.execute(self._release, ours | {"at": ended_before})
+            connection.execute(self._forget, ours)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, func, null, select, true, update
 
-from reliable_mq.outbox.sql_again import forget_attempts, sent_again
+from reliable_mq.outbox.sql_again import Attempts, sent_again
 from reliable_mq.outbox.stub import (
     StubEvent,
     StubStatus,
@@ -131,7 +131,7 @@ class SqlHands:
             **settled,
         )
         self._retry = change.values(**sent_again(bindparam("at")), note=bindparam("text"))
-        self._forget_attempts = forget_attempts(logs, dialect)
+        self._attempts = Attempts(logs, dialect)
 
     def retry(
         self, connection: Connection, message_ids: Sequence[str], actor: str, why: str, now: float
@@ -141,7 +141,7 @@ class SqlHands:
             connection, StubEvent.RETRY, self._retry, message_ids, actor, why, now
         )
         if legal:
-            connection.execute(self._forget_attempts, {"ids": legal})
+            self._attempts.forget(connection, legal)
         return done
 
     def void(

@@ -28,12 +28,7 @@ from sqlalchemy import (
 )
 
 from reliable_mq.idempotency.sql_tables import LogState
-from reliable_mq.outbox.sql_again import (
-    forget_attempts,
-    release_attempts,
-    sent_again,
-    unsent,
-)
+from reliable_mq.outbox.sql_again import Attempts, sent_again, unsent
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.reconcile.databases.sql_ledger import (
     CONSUME_LOG,
@@ -42,6 +37,7 @@ from reliable_mq.reconcile.databases.sql_ledger import (
     open_engine,
     table_of,
 )
+from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Action, Rate, Repair
 from reliable_mq.reconcile.repairs.sql_obstacles import (
     AGAIN,
     CONSUMED,
@@ -50,7 +46,6 @@ from reliable_mq.reconcile.repairs.sql_obstacles import (
     is_in_hand,
     obstacle,
 )
-from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Action, Rate, Repair
 from reliable_mq.resend.sql_audit import Act, SqlAudit
 from reliable_mq.resend.sql_escalations import SqlEscalations
 from reliable_mq.resend.sql_people_tables import audit_table, escalation_table
@@ -156,9 +151,9 @@ class _Database:
         stub, log = self._stubs.c, self._logs.c
         these, of_these = (is_among(t.message_id, "ids", dialect) for t in (stub, log))
         received = log.state == LogState.RECEIVED.value
-        attempts = select(log.message_id, log.consumer_group).where(of_these, received)
-        self._attempts = attempts
-        self._free = attempts.with_for_update(skip_locked=True)
+        attempts = select(log.message_id).where(of_these, received)
+        self._all_attempts = attempts
+        self._attempts = Attempts(self._logs, dialect)
         self._there = select(stub.message_id).where(these)
         columns = (stub.message_id, stub.status, stub.count, stub.update_date, stub.required_groups)
         sending = (stub.broker_name, stub.given_up, stub.lease_until)
@@ -173,9 +168,6 @@ class _Database:
         ]
         is_running = and_(log.owner.is_not(None), log.lease_until > bindparam("at"))
         self._running = attempts.where(is_running)
-        of_group = log.consumer_group == bindparam("group")
-        self._forget_attempts = forget_attempts(self._logs, dialect).where(of_group)
-        self._release_attempts = release_attempts(self._logs, dialect).where(of_group)
         self._change = update(self._stubs).where(these)
         self._mark = update(self._stubs).where(stub.message_id == bindparam("id"))
 
@@ -214,7 +206,8 @@ class _Database:
             with self._engine.begin() as connection:
                 _begin(connection)
                 locked = self._locked_attempts(connection, message_ids)
-                self._start_again(connection, [e for e in message_ids if e not in locked])
+                free = [each for each in message_ids if each not in locked]
+                self._attempts.forget(connection, free, ended_before=self._order.past)
 
     def apply(self, repairs: Sequence[Repair], against: Mapping[str, str]) -> list[Repaired]:
         """Do `repairs` in one transaction; every one gets an audit row in it.
@@ -251,8 +244,8 @@ class _Database:
     def _locked_attempts(self, connection: Connection, message_ids: Sequence[str]) -> set[str]:
         """Lock the attempts at messages; return the messages that somebody else has locked."""
         ids = {"ids": list(message_ids)}
-        free = Counter(connection.scalars(self._free, ids))
-        return set(Counter(connection.scalars(self._attempts, ids)) - free)
+        free = Counter(connection.scalars(self._attempts.free, ids))
+        return set(Counter(connection.scalars(self._all_attempts, ids)) - free)
 
     def _write(
         self,
@@ -280,7 +273,8 @@ class _Database:
                 connection.execute(self._change.values(**voided), ids)
                 self._escalations.close(connection, ids["ids"], "void", at)
             else:
-                self._start_again(connection, ids["ids"])
+                past = self._order.past
+                self._attempts.forget(connection, ids["ids"], ended_before=past)
                 self._send_again(connection, [stubs[each] for each in ids["ids"]], at)
 
     def _send_again(self, connection: Connection, stubs: Sequence[Any], at: float) -> None:
@@ -304,20 +298,6 @@ class _Database:
         if anew:
             connection.execute(self._change.values(**sent_again(moment), note=note), {"ids": anew})
             self._escalations.close(connection, anew, "retry", at)
-
-    def _start_again(self, connection: Connection, message_ids: Sequence[str]) -> None:
-        """Let the attempts begin anew that nobody else has locked.
-
-        An update by message alone would wait in MySQL for a row that a consumer has inserted and
-        not committed, while that consumer waits for the stub, which is locked by now.
-        """
-        by_group: dict[str, list[str]] = {}
-        for row in connection.execute(self._free, {"ids": list(message_ids)}):
-            by_group.setdefault(row.consumer_group, []).append(row.message_id)
-        for group, ids in sorted(by_group.items()):
-            ours = {"group": group, "ids": ids}
-            connection.execute(self._release_attempts, ours | {"at": self._order.past})
-            connection.execute(self._forget_attempts, ours)
 
     def _broker_of(self, repair: Repair) -> str | None:
         """Return the broker in whose log the record lies."""
