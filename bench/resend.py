@@ -10,14 +10,17 @@ catch-up: very many due stubs through the bundled broker, while new ones come wh
 """
 
 import argparse
+import multiprocessing
 import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,7 @@ TOPICS = 8
 SMALL = 10_000
 CLAIMED = 100
 CHUNK = 500_000
+KEEPING = "keep_"
 LEASE = 10.0
 WAIT_MAX = 120.0
 Figure = dict[str, Any]
@@ -166,8 +170,11 @@ class Nobody:
 
 
 def retention(url: str, seconds: float, turns: int = 6, threads: int = 4) -> list[Figure]:
-    """Measure producers with and without retention at work, in turns."""
-    database = Database(url, prefix="keep_", connections=threads + 4)
+    """Measure producers with and without retention at work, in turns.
+
+    It works in a process of its own, as beside the scheduler of `reliable-mq resend`.
+    """
+    database = Database(url, prefix=KEEPING, connections=threads + 4)
     database.create_tables()
     fill(database, int(200_000 * max(seconds, 1.0) / 10), settled=True, logs=True)
     with database.engine.begin() as connection:
@@ -190,14 +197,11 @@ def retention(url: str, seconds: float, turns: int = 6, threads: int = 4) -> lis
     p99: dict[bool, list[float]] = {False: [], True: []}
     removed = 0
     for turn in range(turns * 2):
-        stopped, is_on = threading.Event(), turn % 2 == 1
+        is_on = turn % 2 == 1
         before = rows_of(database)
-        with ThreadPoolExecutor(threads + 1) as pool:
-            if is_on:
-                pool.submit(thread_retention.run_forever, keeper(database), stopped)
+        with keeping(url) if is_on else nullcontext(), ThreadPoolExecutor(threads) as pool:
             until = time.perf_counter() + seconds
             runs = list(pool.map(place, [until] * threads))
-            stopped.set()
         placed = sum(map(len, runs))
         removed += before + placed - rows_of(database) if is_on else 0
         if turn > 1:
@@ -217,10 +221,29 @@ def rows_of(database: Database) -> int:
         return int(connection.scalar(text(f"SELECT count(*) FROM {database.stubs.name}")) or 0)
 
 
-def keeper(database: Database) -> Retention:
-    """Return retention under a name of its own, with the windows of the settings."""
-    book = retention_ledgers(database)
-    return Retention(book, owner="bench", stub_retention=7 * 86_400.0, log_retention=30 * 86_400.0)
+@contextmanager
+def keeping(url: str) -> Iterator[None]:
+    """Let retention work in a process of its own while the block runs."""
+    spawn = multiprocessing.get_context("spawn")
+    began, stopped = spawn.Event(), spawn.Event()
+    child = spawn.Process(target=keep, args=(url, began, stopped))
+    child.start()
+    try:
+        began.wait()
+        yield
+    finally:
+        stopped.set()
+        child.join()
+
+
+def keep(url: str, began: Event, stopped: Event) -> None:
+    """Remove what is old, with the windows of the settings, until it is enough."""
+    book = retention_ledgers(Database(url, prefix=KEEPING))
+    retention = Retention(
+        book, owner="bench", stub_retention=7 * 86_400.0, log_retention=30 * 86_400.0
+    )
+    began.set()
+    thread_retention.run_forever(retention, stopped)
 
 
 class Arrivals:

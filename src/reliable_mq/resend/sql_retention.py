@@ -6,7 +6,8 @@ its stub is gone: as long as there is a stub, a person or a repair may send its 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -198,7 +199,7 @@ class SqlRetention:
 
     def remove_stubs(self, before: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove stubs that were settled before a time; None: the duty is another's by now."""
-        with self._engine.begin() as connection:
+        with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             values = {"before": utc_datetime(before), "limit": limit}
@@ -218,7 +219,7 @@ class SqlRetention:
         """
         date, group, message_id = self._swept
         values = {"date": date, "group": group, "id": message_id, "limit": limit}
-        with self._engine.begin() as connection:
+        with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             values["before"] = utc_datetime(before)
@@ -246,7 +247,7 @@ class SqlRetention:
 
         Those that a message had its effect under go with its log.
         """
-        with self._engine.begin() as connection:
+        with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             old = {"before": utc_datetime(before)}
@@ -261,11 +262,22 @@ class SqlRetention:
 
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None:
         """Remove results of idempotent calls whose own window is over; None: as above."""
-        with self._engine.begin() as connection:
+        with self._removal() as connection:
             if not self.keeps(connection, owner, until):
                 return None
             rows = self._remove_calls(connection, now, limit)
         return Removed(rows, rows == limit)
+
+    @contextmanager
+    def _removal(self) -> Iterator[Connection]:
+        """Begin a transaction whose loss with the power would do no harm: it is done again.
+
+        Rows and mark are lost together, in the order of the commits; so nobody has to wait for it.
+        """
+        with self._engine.begin() as connection:
+            if self._engine.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+            yield connection
 
     def keeps(self, connection: Connection, owner: str, until: float) -> bool:
         """Renew the duty, in the transaction of a removal, if it is still ours."""
