@@ -66,11 +66,15 @@ def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def check(plan: dict[str, Any]) -> None:
     """No step reads a whole table or many more rows than the window has."""
+    check_rows(plan, INSIDE + OPEN + ODD)
+
+
+def check_rows(plan: dict[str, Any], rows_max: int) -> None:
     for step in steps(plan):
         removed = step.get("Rows Removed by Filter", 0)
         read_rows = (step["Actual Rows"] + removed) * step["Actual Loops"]
         assert "Seq Scan" not in step["Node Type"], step
-        assert read_rows <= INSIDE + OPEN + ODD, step
+        assert read_rows <= rows_max, step
 
 
 def plan_of(connection: Connection, statement: str) -> dict[str, Any]:
@@ -153,6 +157,34 @@ def test_topics_and_groups_are_found_without_reading_all_rows(
             assert sql_ledger.broker_names(postgres_url, "rmq_", window) == {"b"}
 
     assert len(planned) >= 15
+
+
+def test_brokers_are_looked_for_in_pieces_so_that_no_statement_takes_all_processors_for_long(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(postgres_url)
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
+            rare = f"UPDATE rmq_{ledger} SET broker_name = '{broker}' WHERE topic = 't' AND"
+            connection.execute(text(f"{rare} message_id = 'order-1'"))
+    pieces: list[str] = []
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def explain(_connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "SELECT DISTINCT" in statement:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+            check_rows(cursor.fetchone()[0][0]["Plan"], 2 * 2_000)
+            pieces.append(statement)
+
+    try:
+        names = sql_ledger.broker_names(postgres_url, "rmq_", IdWindow())
+    finally:
+        event.remove(Engine, "before_cursor_execute", explain)
+    engine.dispose()
+
+    assert names == {"b", "of a stub", "of a log"}
+    assert len(pieces) >= 2 * MANY / 2_000
 
 
 def test_a_whole_table_is_cut_by_a_sample_into_parts_of_about_one_size(postgres_url: str) -> None:

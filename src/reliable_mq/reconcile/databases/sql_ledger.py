@@ -4,6 +4,7 @@ Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the r
 `sql_ranges`.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ from reliable_mq.reconcile.databases.ledger_columns import (
     table_of,
 )
 from reliable_mq.reconcile.databases.sql_conditions import (
+    EVERYTHING,
     PARKED,
     SETTLED,
     WAITING,
@@ -30,6 +32,7 @@ from reliable_mq.reconcile.databases.sql_ranges import (
     ROWS_PER_PARTITION,
     Changes,
     IdWindow,
+    key_ranges,
     whole_ranges,
 )
 from reliable_mq.resend.sql_scheduling_tables import retention_table
@@ -57,6 +60,7 @@ __all__ = [
 ]
 
 NEEDED = (STUB, CONSUME_LOG)
+_ROWS_OF_A_PIECE = 2_000
 
 
 def check_tables(url: str, prefix: str) -> None:
@@ -181,13 +185,29 @@ def stub_count_at_most(url: str, prefix: str) -> int:
     return 0 if high is None else int(high - low + 1)
 
 
-def broker_names(url: str, prefix: str, window: IdWindow | Changes) -> set[str]:
-    """Return the brokers that stubs and consume logs of the window name."""
+def broker_names(url: str, prefix: str, window: IdWindow | Changes, share: float = 1.0) -> set[str]:
+    """Return the brokers that stubs and consume logs of the window name.
+
+    Of a whole table PostgreSQL is asked in pieces: in one statement it would give all of its
+    processors to a question that no index answers, and nothing to those who write meanwhile.
+
+    Args:
+        url: of the database, SQLAlchemy's.
+        prefix: of the table names.
+        window: what of the ledgers is read.
+        share: of the time, how much the questions may take; the rest is slept.
+    """
     names: set[str] = set()
-    with connected(url) as connection:
-        for ledger in NEEDED:
-            table = table_of(ledger, prefix)
-            for part in whole_ranges(ledger, window):
+    for ledger in NEEDED:
+        table = table_of(ledger, prefix)
+        parts = whole_ranges(ledger, window)
+        if parts == [EVERYTHING] and sync_url(url).get_backend_name() == "postgresql":
+            parts = key_ranges(url, ledger, prefix, window, _ROWS_OF_A_PIECE)
+        with connected(url) as connection:
+            for part in parts:
+                began = time.monotonic()
                 query = select(table.c.broker_name).where(in_range(table, part)).distinct()
                 names.update(name for name in connection.scalars(query) if name)
+                if share < 1:
+                    time.sleep((time.monotonic() - began) * (1 / share - 1))
     return names

@@ -156,7 +156,7 @@ def _names(
     brokers: set[str] = set()
     for url in options.databases:
         topics.update(sql_ledger.managed_topics(url, options.prefix))
-        brokers |= sql_ledger.broker_names(url, options.prefix, window)
+        brokers |= sql_ledger.broker_names(url, options.prefix, window, options.db_share)
     return ChangedNames(frozenset(topics), frozenset(brokers))
 
 
