@@ -238,7 +238,7 @@ def keeping(url: str) -> Iterator[None]:
 
 def keep(url: str, began: Event, stopped: Event) -> None:
     """Remove what is old, with the windows of the settings, until it is enough."""
-    book = retention_ledgers(Database(url, prefix=KEEPING))
+    book = retention_ledgers(Database(url, prefix=KEEPING, connections=1))
     retention = Retention(
         book, owner="bench", stub_retention=7 * 86_400.0, log_retention=30 * 86_400.0
     )

@@ -17,10 +17,10 @@ WORLD_PREFIXES = (
     *("file_", "http_", "smtp_"),
 )
 
-VALUES = frozenset({"message", "errors", "limits", "settings", "transitions"})
+VALUES = frozenset({"decodable", "message", "errors", "limits", "settings", "transitions"})
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
-    "wire": frozenset({"message", "errors", "limits"}),
+    "wire": frozenset({"decodable", "message", "errors", "limits"}),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},

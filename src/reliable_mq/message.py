@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import UsageError
 
 SHARDING_KEY = "__SHARDINGKEY"
@@ -33,6 +34,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
     queue_id: int
 
 
+@decodable
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What an application sends.
 

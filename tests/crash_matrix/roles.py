@@ -135,10 +135,10 @@ def drain(world: World) -> None:
     by_an_idempotent_call(mq, world, order_of(BY_CALL))  # who was killed does not know: again
     with resending(mq), mq, Books(world) as books, Client(world.broker) as client:
         wait(lambda: books.count(UNSETTLED) == 0)
-        wait(lambda: _is_read_to_the_end(client, world))
+        wait(lambda: is_read_to_the_end(client, world))
         if world.is_half:  # a half that nobody ended is asked for, and nothing must come of it
             time.sleep(CHECKED_BACK_SECONDS)
-            wait(lambda: _is_read_to_the_end(client, world))
+            wait(lambda: is_read_to_the_end(client, world))
 
 
 def drain_by_hand(world: World) -> None:
@@ -168,7 +168,7 @@ def resending(mq: ReliableMQ) -> Iterator[None]:
         thread.join(LIFE_SECONDS_MAX)
 
 
-def _is_read_to_the_end(client: Client, world: World) -> bool:
+def is_read_to_the_end(client: Client, world: World) -> bool:
     """Say whether no message waits for a group any more, not even one that comes twice."""
     read = [(world.group(name), world.topic("orders")) for name in GROUPS]
     read.append((world.group(AFTER), world.topic("paid")))

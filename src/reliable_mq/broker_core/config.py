@@ -13,6 +13,7 @@ import msgspec
 
 from reliable_mq.broker_core.names import TRACE_TOPIC
 from reliable_mq.broker_core.store.retention import RetentionRules, hours_ms, parse_hours
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import (
     COMMIT_LOG_SEGMENT_SIZE,
@@ -37,6 +38,7 @@ _Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=T
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
 
 
+@decodable
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Every property that this broker supports. Times are in milliseconds, sizes in bytes."""
 

@@ -10,6 +10,7 @@ import msgspec
 from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import group_fault, is_system_group
 from reliable_mq.broker_core.topics import READ, DataVersion
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.wire import fastjson
@@ -22,6 +23,7 @@ _SYSTEM_GROUPS = (
 )
 
 
+@decodable
 class GroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     """One consumer group's settings."""
 
@@ -150,6 +152,7 @@ class GroupTable:
         self.version = file.data_version
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     subscription_group_table: dict[str, GroupConfig] = msgspec.field(default_factory=dict)
     forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)

@@ -9,6 +9,7 @@ import msgspec
 from reliable_mq.broker_core.json_rows import plain_json
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
@@ -178,6 +179,7 @@ class OffsetTable:
         self.version = file.data_version
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -75,6 +76,7 @@ def take_order_topics(state: BrokerState, body: bytes, now_ms: int) -> None:
             state.put_topic(msgspec.structs.replace(topic, order=True), now_ms)
 
 
+@decodable
 class _NamedTopics(msgspec.Struct):
     """What a name server keeps of ordered topics (`KVTable`)."""
 

@@ -9,12 +9,14 @@ from typing import Literal
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32
 
 PATH = "config/messageRequestMode.json"
 
 
+@decodable
 class RequestMode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What was set for one group and topic; in the mode POP so many queues are shared."""
 
@@ -24,6 +26,7 @@ class RequestMode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pop_share_queue_num: I32 = 0
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     message_request_mode_map: dict[str, dict[str, RequestMode]] = msgspec.field(
         default_factory=dict

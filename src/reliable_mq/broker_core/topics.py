@@ -18,6 +18,7 @@ from reliable_mq.broker_core.names import (
     reply_topic,
 )
 from reliable_mq.broker_core.store.appender import Lane
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
 
@@ -60,6 +61,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
         )
 
 
+@decodable
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
     """Tells a name server whether a table changed."""
 
@@ -265,6 +267,7 @@ class TopicTable:
         self.version = file.data_version
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)

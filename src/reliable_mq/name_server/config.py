@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 
+
+@decodable
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Every property that this name server supports; all of them can change while it runs.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import DataVersion, decode_registration
@@ -242,6 +243,7 @@ class NameServerCore:
         return reply(command, ext={"addTopicCount": str(count)})
 
 
+@decodable
 class _Route(msgspec.Struct, rename="camel"):
     queue_datas: list[QueueData] = msgspec.field(default_factory=list)
 

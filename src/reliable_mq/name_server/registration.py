@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.wire import fastjson
 
@@ -24,6 +25,7 @@ class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
     topic_sys_flag: int = 0
 
 
+@decodable
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which state of its topics a broker speaks of. Two that are equal mean the same topics."""
 
@@ -32,6 +34,7 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: int = 0
 
 
+@decodable
 class Registration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A broker's topics by name."""
 
@@ -39,6 +42,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic_config_table: dict[str, RegisteredTopic] = msgspec.field(default_factory=dict)
 
 
+@decodable
 class _Body(msgspec.Struct, frozen=True, rename="camel"):
     topic_config_serialize_wrapper: Registration
 

@@ -6,6 +6,7 @@ topic has ("broker-a:4;broker-b:4"). Source: Apache RocketMQ `KVConfigManager`.
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
@@ -51,5 +52,6 @@ class SettingsTable:
         self._values = msgspec.convert(fastjson.loads(text), _File).config_table
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     config_table: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)

@@ -13,6 +13,7 @@ from enum import Enum, IntEnum
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import MessageRefused
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
 from reliable_mq.transitions import after
@@ -81,6 +82,7 @@ class Position(msgspec.Struct, frozen=True):
     offset: int
 
 
+@decodable
 class Stub(msgspec.Struct, frozen=True, kw_only=True):
     """A committed row of the message stub table, as far as sending it needs.
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import FrameError
 from reliable_mq.wire.frame import JSON, ROCKETMQ, Frame, encode_frame
 from reliable_mq.wire.headers import PullMessageHeader, SendMessageHeaderV2, SendResultHeader
@@ -38,6 +39,7 @@ _LANGUAGE_BYTES = {name: code for code, name in enumerate(_LANGUAGES)}
 _OTHER = _LANGUAGE_BYTES["OTHER"]
 
 
+@decodable
 class Command(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
     """One request or reply.
 
@@ -151,6 +153,7 @@ def _hidden(name: str, **default: Any) -> Any:
     return msgspec.field(name=f"({name})", **default)
 
 
+@decodable
 class _Send(Command, gc=False, kw_only=True):
     """A send whose JSON header is read in one go."""
 
@@ -162,6 +165,7 @@ class _Send(Command, gc=False, kw_only=True):
     send_result: SendResultHeader | None = _hidden("send_result", default=None)
 
 
+@decodable
 class _Pull(Command, gc=False, kw_only=True):
     """A pull whose JSON header is read in one go."""
 
@@ -173,6 +177,7 @@ class _Pull(Command, gc=False, kw_only=True):
     send_result: SendResultHeader | None = _hidden("send_result", default=None)
 
 
+@decodable
 class _SendResult(Command, gc=False, kw_only=True):
     """The reply to a send whose JSON header is read in one go."""
 

@@ -11,6 +11,7 @@ from typing import Self
 
 import msgspec
 
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.wire.java_int import I32, I64
 
@@ -330,3 +331,7 @@ class QueryMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
     begin_timestamp: I64
     end_timestamp: I64
     index_type: str | None = None
+
+
+for _header in Header.__subclasses__():
+    decodable(_header)

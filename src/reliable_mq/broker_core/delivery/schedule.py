@@ -19,6 +19,7 @@ from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken, MessageRefused
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC
@@ -173,6 +174,7 @@ class DelaySchedule:
         self.version = file.data_version
 
 
+@decodable
 class _File(msgspec.Struct, rename="camel"):
     offset_table: dict[int, int] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)

@@ -8,6 +8,7 @@ Source: Apache RocketMQ `TimerMetrics`, `TransactionMetrics`.
 import msgspec
 
 from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 
 TIMERS_PATH = "config/timermetrics"
@@ -16,6 +17,7 @@ OF_TIMERS = "timingCount"
 OF_HALVES = "transactionCount"
 
 
+@decodable
 class _Count(msgspec.Struct, rename="camel"):
     count: int = 0
     time_stamp: int = 0

@@ -16,6 +16,7 @@ from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, body_o
 from reliable_mq.broker_core.requests.subscription import check_filter
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -28,6 +29,7 @@ class _ProducerData(msgspec.Struct, rename="camel"):
     group_name: str
 
 
+@decodable
 class _Heartbeat(msgspec.Struct):
     """The body of a heartbeat, as far as it is of use here.
 
@@ -117,6 +119,7 @@ def check_client_config(state: BrokerState, request: Request) -> Command:
     return reply(request.command)
 
 
+@decodable
 class _ClientCheck(msgspec.Struct):
     subscription: SubscriptionData | None = msgspec.field(name="subscriptionData", default=None)
 
@@ -157,6 +160,7 @@ def update_and_create_subscription_group(state: BrokerState, request: Request) -
     state.reply_when_saved(request, reply(request.command))
 
 
+@decodable
 class _GroupList(msgspec.Struct):
     groups: list[Any] = msgspec.field(name="groupConfigList")
 

@@ -7,6 +7,7 @@ import msgspec
 
 from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, body_of, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.decodable import decodable
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.command import Command, reply
@@ -18,6 +19,7 @@ class _Queue(msgspec.Struct, rename="camel"):
     queue_id: int
 
 
+@decodable
 class _LockBody(msgspec.Struct, rename="camel"):
     """`until_disconnected` is ours: clients of Apache never send it."""
 

@@ -11,6 +11,7 @@ from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import TopicConfig
+from reliable_mq.decodable import decodable
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -60,6 +61,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Command | N
     return None
 
 
+@decodable
 class _TopicList(msgspec.Struct):
     topics: list[TopicConfig] = msgspec.field(name="topicConfigList")
 

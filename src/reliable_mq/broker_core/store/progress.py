@@ -12,6 +12,7 @@ import msgspec
 
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import StoreError
 from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX
 
@@ -67,6 +68,7 @@ class Extents:
         return self._of_topics.copy()
 
 
+@decodable
 class Progress(msgspec.Struct, kw_only=True, rename="camel"):
     """What was on the medium when this was written.
 
@@ -89,6 +91,7 @@ class Progress(msgspec.Struct, kw_only=True, rename="camel"):
         return checkpoint.commit_log_time_ms <= self.last_time_ms
 
 
+@decodable
 class _Format(msgspec.Struct):
     format: int = FORMAT
 

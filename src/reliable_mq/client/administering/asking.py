@@ -15,6 +15,7 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import Broker, RouteTable, decode_cluster
 from reliable_mq.client.flow import Call, Flow, call_all, succeeded
 from reliable_mq.client.settings import ClientSettings
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import (
     FoundNowhere,
     NoRoute,
@@ -241,6 +242,7 @@ def epoch_ms(moment: datetime) -> int:
     return milliseconds
 
 
+@decodable
 class _QueueKey(msgspec.Struct, rename="camel"):
     topic: str
     broker_name: str

@@ -31,6 +31,7 @@ from reliable_mq.client.consuming.subscription import (
     check_name,
 )
 from reliable_mq.client.flow import Flow
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError, NotFound, ProtocolError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.wire import fastjson
@@ -50,6 +51,7 @@ _Row = dict[
 ]  # a group's settings as a broker writes them, with all that we know nothing of
 
 
+@decodable
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A group's settings at one broker, with the values of a new one.
 
@@ -99,6 +101,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
         return {wire[name]: value for name, value in given.items() if value is not None}
 
 
+@decodable
 class _Table(msgspec.Struct):
     rows: dict[str, _Row] = msgspec.field(name="subscriptionGroupTable", default_factory=dict)
 

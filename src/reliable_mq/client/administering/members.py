@@ -22,6 +22,7 @@ from reliable_mq.client.administering.asking import (
     reply_of,
 )
 from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import FoundNowhere, ReliableMQError, RemoteError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -99,6 +100,7 @@ class _Subscription(msgspec.Struct, rename="camel"):
     expression_type: str | None = "TAG"
 
 
+@decodable
 class Consumers(msgspec.Struct, rename="camel"):
     """The members of a group as one broker tells of them (`ConsumerConnection`)."""
 
@@ -109,6 +111,7 @@ class Consumers(msgspec.Struct, rename="camel"):
     subscription_table: dict[str, _Subscription] | None = None
 
 
+@decodable
 class _Producers(msgspec.Struct, rename="camel"):
     connection_set: list[_Connection]
 
@@ -120,6 +123,7 @@ class _Producer(msgspec.Struct):
     version: int = 0
 
 
+@decodable
 class _AllProducers(msgspec.Struct):
     groups: dict[str, list[_Producer]] = msgspec.field(name="data", default_factory=dict)
 
@@ -183,6 +187,7 @@ class _Held(msgspec.Struct, rename="camel"):
     last_consume_timestamp: int = 0
 
 
+@decodable
 class _RunningInfo(msgspec.Struct, rename="camel"):
     properties: dict[str, Any] = {}
     queues: dict[Any, _Held] = msgspec.field(name="mqTable", default_factory=dict)

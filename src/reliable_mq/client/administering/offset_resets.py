@@ -29,6 +29,7 @@ from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.subscription import RETRY_PREFIX
 from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError, RemoteError, UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -114,6 +115,7 @@ def _reset(
     return Told(offsets, failures)
 
 
+@decodable
 class _ResetBody(msgspec.Struct, rename="camel"):
     offset_table: dict[Any, int]
 

@@ -22,6 +22,7 @@ from reliable_mq.client.administering.asking import (
 from reliable_mq.client.administering.groups import settings
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.flow import Call, Flow, call_all
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import NoRoute
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -81,6 +82,7 @@ class _Offsets(msgspec.Struct, rename="camel"):
     last_timestamp: int = 0
 
 
+@decodable
 class _ConsumeStats(msgspec.Struct, rename="camel"):
     offset_table: dict[Any, _Offsets]
     consume_tps: float = 0.0

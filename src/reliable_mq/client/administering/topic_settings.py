@@ -9,6 +9,7 @@ import msgspec
 
 from reliable_mq.client.administering.asking import decoded
 from reliable_mq.client.checked import check_fields
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
@@ -64,6 +65,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(before, **given, attributes=kept)
 
 
+@decodable
 class _TopicConfig(msgspec.Struct, rename="camel"):
     read_queue_nums: int
     write_queue_nums: int

@@ -28,6 +28,7 @@ from reliable_mq.client.administering.topic_settings import (
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.flow import Flow, succeeded
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import NoRoute, ProtocolError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -67,6 +68,7 @@ class TopicStatus(msgspec.Struct, frozen=True):
     per_second: float
 
 
+@decodable
 class _Names(msgspec.Struct):
     topics: list[str] | None = msgspec.field(name="topicList", default=None)
 
@@ -110,6 +112,7 @@ class _QueueData(msgspec.Struct, rename="camel"):
     perm: int
 
 
+@decodable
 class _RouteData(msgspec.Struct, rename="camel"):
     broker_datas: list[_BrokerData] | None = None
     queue_datas: list[_QueueData] | None = None
@@ -189,6 +192,7 @@ class _QueueStats(msgspec.Struct, rename="camel"):
     last_update_timestamp: int = 0
 
 
+@decodable
 class _TopicStats(msgspec.Struct, rename="camel"):
     offset_table: dict[Any, _QueueStats]
     topic_put_tps: float = 0.0
@@ -229,6 +233,7 @@ def _one_status(parts: Collection[TopicStatus]) -> TopicStatus:
     return TopicStatus(queues, sum(part.per_second for part in parts))
 
 
+@decodable
 class _Groups(msgspec.Struct):
     groups: list[str] | None = msgspec.field(name="groupList", default=None)
 

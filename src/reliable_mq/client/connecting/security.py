@@ -6,6 +6,7 @@ Receives what an application configures; `signature` and `file_tls` make use of 
 import msgspec
 
 from reliable_mq.client.checked import check_fields
+from reliable_mq.decodable import decodable
 from reliable_mq.errors import ConfigurationError
 
 
@@ -34,6 +35,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"Credentials(access_key={self.access_key!r})"
 
 
+@decodable
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
     """How connections are encrypted, to name servers and to brokers.
 
