@@ -226,24 +226,21 @@ def keeping(url: str) -> Iterator[None]:
     """Let retention work in a process of its own while the block runs."""
     spawn = multiprocessing.get_context("spawn")
     began, stopped = spawn.Event(), spawn.Event()
-    child = spawn.Process(target=keep, args=(url, began, stopped))
+    child = spawn.Process(target=keep, args=(url, began, stopped), daemon=True)
     child.start()
-    try:
-        began.wait()
-        yield
-    finally:
-        stopped.set()
-        child.join()
+    began.wait()
+    yield
+    stopped.set()
+    child.join()
 
 
 def keep(url: str, began: Event, stopped: Event) -> None:
     """Remove what is old, with the windows of the settings, until it is enough."""
     book = retention_ledgers(Database(url, prefix=KEEPING, connections=1))
-    retention = Retention(
-        book, owner="bench", stub_retention=7 * 86_400.0, log_retention=30 * 86_400.0
-    )
+    week, month = 7 * 86_400.0, 30 * 86_400.0
     began.set()
-    thread_retention.run_forever(retention, stopped)
+    keeper = Retention(book, owner="bench", stub_retention=week, log_retention=month)
+    thread_retention.run_forever(keeper, stopped)
 
 
 class Arrivals:
