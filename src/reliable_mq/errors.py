@@ -39,6 +39,14 @@
 _QUERY_NOT_FOUND = 22
 
 
+def words_of(error: BaseException) -> str:
+    """Return the type and the text of an error, also of one whose text cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - of the error's own making
+        return f"{type(error).__name__}, which does not say what it is"
+
+
 class ReliableMQError(Exception):
     """Something in reliable_mq went wrong.
 

@@ -256,10 +256,21 @@ def test_a_database_that_is_down_costs_no_attempt(
     ledger.database.close()
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ENDS = [
+    *(SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()),
+    Speechless(),
+]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_handler_that_would_end_its_thread_has_failed_once(
+def test_a_handler_that_would_end_its_thread_or_whoever_tells_of_it_has_failed_once(
     database_url: str,
     ledger: Ledger,
     redis_url: str,

@@ -69,6 +69,15 @@ def test_a_mistake_is_told_in_one_line(call: Call, words: tuple[str, ...], says:
     assert (code, says in said, "Traceback" in said) == (2, True, False)
 
 
+def test_a_note_is_shown_as_it_was_written(call: Call) -> None:
+    note = "[/var] is [bold]full[/bold] :x:"
+    assert call("orders", "--note", note)[0] == 0
+
+    # Tables are folded where they are too wide, so only the words of a line can be looked for.
+    shown = call()[1]
+    assert [word for word in note.split() if word not in shown] == []
+
+
 def test_the_same_in_code(url: str, tmp_path: Path) -> None:
     second = f"sqlite:///{tmp_path}/second.db"
     mq = ReliableMQ("shop", database=url, databases={"billing": second})

@@ -5,7 +5,7 @@ The same steps as `thread_handling`; what touches the database runs on the sessi
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -142,21 +142,29 @@ async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -
     with held, observed(attempts.hooks, group, attempt.message) as is_wanted:
         if not is_wanted:
             return
+        task = asyncio.current_task()
         try:
             answer = await plan.function(**arguments)
         except Exception:
             raise
         except BaseException as error:
-            if _is_our_end(error):
+            if _is_our_end(error, task):
                 raise
             raise HandlerExit(repr(error)) from error
         if answer is not None:
             check_answer(answer)
 
 
-def _is_our_end(error: BaseException) -> bool:
-    """Say whether this very task is cancelled, rather than something that a handler waited for."""
-    task = asyncio.current_task()
+def _is_our_end(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
+    """Say whether this very task is cancelled or taken apart, rather than what a handler awaits."""
     if isinstance(error, asyncio.CancelledError) and task is not None:
         return task.cancelling() > 0
-    return isinstance(error, GeneratorExit)
+    return isinstance(error, GeneratorExit) and not _runs(task)
+
+
+def _runs(task: "asyncio.Task[Any] | None") -> bool:
+    """Say whether a task runs here; what is thrown into one that waits comes from elsewhere."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no loop runs
+        return False

@@ -12,7 +12,7 @@ import msgspec
 from reliable_mq.app.consumer import Consumer, Reject, Retry
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import UsageError, words_of
 from reliable_mq.idempotency.lease_store import Fate
 from reliable_mq.sql_faults import (
     FaultTeller,
@@ -90,7 +90,7 @@ class Judge:
             wait = wait if error.after is None else error.after
             why = "asked for it"
         else:
-            why = f"{type(error).__name__}: {error}"
+            why = words_of(error)
         if number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
             return Settled(Dead(reason), "fail"), now

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import UsageError, words_of
 from reliable_mq.outbox.media_type import MediaType, media_type_of
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
 
@@ -152,6 +152,6 @@ def _checked(decode: FromJson) -> FromJson:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise PayloadInvalid(str(error)) from error
         except Exception as error:  # of a validator's own code, or of JSON without an end
-            raise PayloadInvalid(f"{type(error).__name__}: {error}") from error
+            raise PayloadInvalid(words_of(error)) from error
 
     return checked

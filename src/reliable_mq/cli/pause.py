@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from reliable_mq.app.application import ReliableMQ
@@ -94,4 +93,4 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
         text = "" if time is None else datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
         gate = gate_of(row, now).value
         table.add_row(name, row.topic, gate, text, str(row.failures), row.actor, row.note)
-    Console().print(table)
+    printing.plain_console().print(table)

@@ -39,7 +39,12 @@ def print_rows(
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(text_of(row[name]) for name in columns))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    plain_console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def plain_console(width: int | None = None) -> Console:
+    """Return a console that prints words as they are: "[/a]" in a note is no markup of rich's."""
+    return Console(width=width, markup=False, emoji=False)
 
 
 def print_names(names: Sequence[str], *, as_json: bool) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
 from reliable_mq.cli import reconcile_options as options
 from reliable_mq.cli.option_groups import GroupedCommand
+from reliable_mq.cli.printing import plain_console
 from reliable_mq.cli.reconcile_after import (
     check_notifiers,
     send_what_is_due,
@@ -122,7 +122,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
         return
     from reliable_mq.reconcile.report.report_text import print_report  # noqa: PLC0415 - after Spark
 
-    print_report(summary, Console())
+    print_report(summary, plain_console())
 
 
 def _after(summary: dict[str, Any], run: "Options", broker: str, metrics: Path | None) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, MEANINGS, Verdict
 from reliable_mq.reconcile.report.report_chart import spell_ms
@@ -48,7 +49,7 @@ def _verdicts(summary: Mapping[str, Any]) -> Table:
     for name, count in summary["verdicts"].items():
         verdict = Verdict(name)
         style = "bold red" if verdict in FINDINGS else "green"
-        table.add_row(f"[{style}]{name}[/]", f"{count:,}", MEANINGS[verdict])
+        table.add_row(Text(name, style), f"{count:,}", MEANINGS[verdict])
     return table
 
 
