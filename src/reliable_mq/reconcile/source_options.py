@@ -1,11 +1,27 @@
 """Options of the data sources: texts that Spark hands over, as values. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from reliable_mq.errors import ConfigurationError
 
 PUSH_FILTERS = "pushFilters"
+
+
+def check_known(options: Iterable[str], source: str, known: Sequence[str]) -> None:
+    """Refuse options that a source does not have: one that is misspelt would do nothing.
+
+    Args:
+        options: the names that are given, in any case, as Spark takes them.
+        source: its name.
+        known: the names of its options.
+
+    Raises:
+        ConfigurationError: names the first one, and all that there are.
+    """
+    lower = {each.lower() for each in known}
+    for name in sorted(each for each in options if each.lower() not in lower):
+        raise ConfigurationError(f"{source} has no option {name!r}; it has {', '.join(known)}")
 
 
 def option(options: Mapping[str, str], name: str, otherwise: str | None = None) -> str:

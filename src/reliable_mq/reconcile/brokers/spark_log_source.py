@@ -44,7 +44,15 @@ from reliable_mq.reconcile.brokers.offset_table import OFFSET_SCHEMA
 from reliable_mq.reconcile.brokers.spark_log_stream import LogStream
 from reliable_mq.reconcile.brokers.spark_queue_readers import OffsetReader, QueueReader
 from reliable_mq.reconcile.source_filters import Condition, conditions_of, filtered
-from reliable_mq.reconcile.source_options import PUSH_FILTERS, names, number, one_of, option, switch
+from reliable_mq.reconcile.source_options import (
+    PUSH_FILTERS,
+    check_known,
+    names,
+    number,
+    one_of,
+    option,
+    switch,
+)
 
 LOG_FORMAT = "reliable_mq_log"
 RECORDS, QUEUES, OFFSETS = "records", "queues", "offsets"
@@ -54,6 +62,10 @@ PARTS = {
     QUEUES: (QUEUE_SCHEMA, QUEUE_SCHEMA.names),
     OFFSETS: (OFFSET_SCHEMA, OFFSET_SCHEMA.names),
 }
+OPTIONS = (
+    *("path", "part", "columns", "checkBody", PUSH_FILTERS, "splitSize", "broker"),
+    *("startingOffsets", "failOnDataLoss"),
+)
 
 
 class LogSource(DataSource):
@@ -64,6 +76,7 @@ class LogSource(DataSource):
         return LOG_FORMAT
 
     def _part(self) -> str:
+        check_known(self.options, LOG_FORMAT, OPTIONS)
         return one_of(self.options, "part", tuple(PARTS))
 
     def schema(self) -> StructType:

@@ -50,7 +50,15 @@ from reliable_mq.reconcile.brokers.spark_log_source import OFFSETS, RECORDS, kno
 from reliable_mq.reconcile.brokers.topic_pulls import Came, Pulled
 from reliable_mq.reconcile.moments import parse_moment
 from reliable_mq.reconcile.source_filters import AMONG, EQUAL, Condition, filtered
-from reliable_mq.reconcile.source_options import names, number, one_of, option, switch
+from reliable_mq.reconcile.source_options import (
+    PUSH_FILTERS,
+    check_known,
+    names,
+    number,
+    one_of,
+    option,
+    switch,
+)
 from reliable_mq.runtime.blocking_link import BlockingLink
 
 TOPIC_FORMAT = "reliable_mq_topic"
@@ -58,6 +66,10 @@ PARTS = {
     RECORDS: (STORED_SCHEMA, [BROKER, *LOG_SCHEMA.names]),
     OFFSETS: (OFFSET_SCHEMA, OFFSET_SCHEMA.names),
 }
+OPTIONS = (
+    *("namesrv", "part", "topics", "from", "columns", "checkBody", PUSH_FILTERS),
+    *("messagesPerPartition", "timeout"),
+)
 
 _PULL_SIZE = 4 * 1024 * 1024  # brokers give less, each by its own settings
 _BATCH_SIZE = 8 * 1024 * 1024
@@ -77,6 +89,7 @@ class TopicSource(DataSource):
         return from_arrow_schema(columns_of(names(self.options, "columns", usual), known))
 
     def _part(self) -> str:
+        check_known(self.options, TOPIC_FORMAT, OPTIONS)
         return one_of(self.options, "part", tuple(PARTS))
 
     def reader(self, schema: StructType) -> DataSourceReader:

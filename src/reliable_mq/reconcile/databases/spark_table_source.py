@@ -37,6 +37,7 @@ from reliable_mq.reconcile.databases.spark_table_reader import FilteringTableRea
 from reliable_mq.reconcile.databases.spark_table_stream import TableStream
 from reliable_mq.reconcile.source_options import (
     PUSH_FILTERS,
+    check_known,
     moment,
     names,
     number,
@@ -46,6 +47,10 @@ from reliable_mq.reconcile.source_options import (
 )
 
 TABLE_FORMAT = "reliable_mq_table"
+OPTIONS = (
+    *("url", "table", "prefix", "columns", "content", "idFrom", "idTo"),
+    *("changedFrom", "changedTo", "open", "rowsPerPartition", "share", PUSH_FILTERS),
+)
 
 
 def _window(options: Mapping[str, str]) -> sql_ranges.IdWindow | sql_ranges.Changes:
@@ -65,8 +70,12 @@ class TableSource(DataSource):
     def name(cls) -> str:
         return TABLE_FORMAT
 
+    def _table(self) -> str:
+        check_known(self.options, TABLE_FORMAT, OPTIONS)
+        return option(self.options, "table")
+
     def _columns(self) -> pa.Schema:
-        table = option(self.options, "table")
+        table = self._table()
         schema = schema_of(table, names(self.options, "columns", schema_of(table).names))
         if (
             switch(self.options, "content", "false")
@@ -80,7 +89,7 @@ class TableSource(DataSource):
         return from_arrow_schema(self._columns())
 
     def reader(self, schema: StructType) -> TableReader:
-        table = option(self.options, "table")
+        table = self._table()
         pushes = switch(self.options, PUSH_FILTERS, "false")
         return (FilteringTableReader if pushes else TableReader)(
             url=option(self.options, "url"),
