@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from tests.reconcile.test_spark_reconcile import verdicts_in
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.judgement.verdict import Verdict
-from reliable_mq.reconcile.runs.run_options import check, managed_topics
+from reliable_mq.reconcile.runs.run_options import check, lack_of_stubs, managed_topics
 from reliable_mq.reconcile.runs.spark_opening import hidden_by_retention
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 
@@ -27,6 +28,25 @@ def test_managed_is_what_has_stubs_what_a_run_knew_and_what_is_declared() -> Non
         managed_topics(asked, {"trial"}, ())
     with pytest.raises(ConfigurationError, match="trial is given by --managed and by --unmanaged"):
         check(replace(asked, managed=("trial",)))
+
+
+@pytest.mark.parametrize(
+    ("change", "managed", "verdicts", "is_told"),
+    [
+        ({}, (), {"unmanaged": 2}, True),
+        ({}, ("orders",), {"unmanaged": 2}, False),
+        ({}, (), {}, False),  # an application that has sent nothing yet
+        ({"unmanaged": ("metrics",)}, (), {"unmanaged": 2}, False),
+    ],
+)
+def test_a_run_that_has_no_stub_to_hold_messages_against_is_not_clean(
+    change: dict[str, Any], managed: tuple[str, ...], verdicts: dict[str, int], is_told: bool
+) -> None:
+    """Given messages and no stub, as in another application's database, then the run says so."""
+    lack = lack_of_stubs(replace(OPTIONS, **change), managed, verdicts)
+
+    assert (lack is not None) == is_told
+    assert lack is None or "is it the right database and --table-prefix?" in lack
 
 
 def test_unsettled_stubs_that_retention_hides_are_told_of(tmp_path: Path) -> None:
@@ -84,3 +104,5 @@ def test_orphans_are_found_where_no_stub_is_left(spark: SparkSession, tmp_path: 
     assert found[orphan, ""] == Verdict.ORPHAN
     assert forgotten["verdicts"] == {"unmanaged": 2}
     assert declared["verdicts"] == {"orphan": 2}
+    assert forgotten["exit_code"] == 2
+    assert "there are none, nor has a run known any" in forgotten["whole"]["managed topics"]

@@ -16,7 +16,7 @@ SLOTS_SHOWN_MAX = 96
 _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _EPOCH = date(1970, 1, 1)
 LOG, MESSAGE_IDS, CONTENTS = "broker log", "message ids", "message contents"
-OLD_STUBS = "old stubs"
+OLD_STUBS, MANAGED = "old stubs", "managed topics"
 
 
 class Group(NamedTuple):

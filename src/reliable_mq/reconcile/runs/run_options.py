@@ -1,11 +1,12 @@
 """What a run is asked for. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.repairs.repair import ALL_THAT_IS_SAFE, UNBOUNDED, Choice, Rate
 from reliable_mq.reconcile.runs.run_folder import RUNS_KEPT
 
@@ -88,7 +89,10 @@ def check(options: Options) -> None:
     if options.ledgers is not None and (options.databases or any(from_logs)):
         raise ConfigurationError("--ledgers stands in place of --db, --store and --export")
     if options.export is not None and (options.cluster or options.partial):
-        raise ConfigurationError("--export writes whole logs: give --store, and no --partial")
+        raise ConfigurationError(
+            "--export writes whole logs, from files: give every broker's --store, without --cluster"
+            " and --partial; or judge what can be read by a run without --export"
+        )
     both = sorted(set(options.managed) & set(options.unmanaged))
     if both:
         raise ConfigurationError(f"{both[0]} is given by --managed and by --unmanaged")
@@ -100,9 +104,15 @@ def _check_increment(options: Options) -> None:
     if options.since is not None or options.until is not None:
         raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
     if options.ledgers is not None or options.export is not None:
-        raise ConfigurationError("--increment reads databases and store: no --ledgers, no --export")
+        raise ConfigurationError(
+            "--increment goes on in databases and logs, and an export is one moment of them: give"
+            " --ledgers or --export to a run of its own, without --increment"
+        )
     if options.partial:
-        raise ConfigurationError("--increment goes on in every log: no --partial")
+        raise ConfigurationError(
+            "--increment goes on in every log, so it waits for a broker that is away: judge the"
+            " others by a run of its own, with --partial and --since"
+        )
 
 
 def managed_topics(
@@ -125,6 +135,28 @@ def managed_topics(
     if held:
         raise ConfigurationError(f"--unmanaged {held[0]}: there are stubs of this topic")
     return sorted({*stubs, *remembered, *options.managed} - {*options.unmanaged})
+
+
+def lack_of_stubs(
+    options: Options, managed: Collection[str], verdicts: Mapping[str, int]
+) -> str | None:
+    """Return what is wrong when messages were held against nothing, because there are no stubs.
+
+    Nobody who reconciles expects that: it is another application's database, or one that was made
+    anew. None: there are managed topics, there is no message, or a person has said that it is so.
+
+    Args:
+        options: of the run.
+        managed: the topics that it took as managed.
+        verdicts: how many there are of each.
+    """
+    if managed or options.unmanaged or not verdicts.get(Verdict.UNMANAGED):
+        return None
+    return (
+        "there are none, nor has a run known any, so no message was held against a stub: is it the"
+        " right database and --table-prefix? --managed names a topic that should have stubs,"
+        " --unmanaged one that never has"
+    )
 
 
 def judged_since(options: Options, mark: datetime | None) -> Options:

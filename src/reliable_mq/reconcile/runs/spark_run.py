@@ -7,6 +7,7 @@ run has a folder of its own, and ends as `conclusion` says, so that no partial r
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from reliable_mq.reconcile.report.sql_digest import tell
 from reliable_mq.reconcile.report.summary import (
     CONTENTS,
     FINDINGS_SHOWN_MAX,
+    MANAGED,
     MESSAGE_IDS,
     summarize,
 )
@@ -40,7 +42,7 @@ from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_result import FileResult
 from reliable_mq.reconcile.runs.file_run_folders import LocalRunFolders
 from reliable_mq.reconcile.runs.run_folder import VERDICTS, Result, RunFolder, RunFolders
-from reliable_mq.reconcile.runs.run_options import Options, check, judged_since
+from reliable_mq.reconcile.runs.run_options import Options, check, judged_since, lack_of_stubs
 from reliable_mq.reconcile.runs.run_plan import (
     Plan,
     Previous,
@@ -228,7 +230,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
         flow=tally.flow,
         whole=whole_of(options, run.ledgers.logs)
         | (dict(going_on.lost) if going_on is not None else {})
-        | _flaws(tally)
+        | _flaws(run, tally)
         | dict(run.hidden),
     )
     summary["in_doubt"] = tally.doubts.told()
@@ -242,9 +244,16 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     return summary, result
 
 
-def _flaws(tally: Tally) -> dict[str, str]:
+def _flaws(run: _Run, tally: Tally) -> dict[str, str]:
     """Return what of the messages themselves the run could not judge."""
-    flaws = {MESSAGE_IDS: tally.twins.flaw(), CONTENTS: unchecked.flaw(tally.unchecked)}
+    verdicts = Counter[str]()
+    for group in tally.groups():
+        verdicts[group.verdict] += group.rows
+    flaws = {
+        MANAGED: lack_of_stubs(run.options, run.ledgers.managed, verdicts),
+        MESSAGE_IDS: tally.twins.flaw(),
+        CONTENTS: unchecked.flaw(tally.unchecked),
+    }
     return {name: why for name, why in flaws.items() if why}
 
 
