@@ -32,6 +32,7 @@ from reliable_mq.errors import (
     UsageError,
     closed,
 )
+from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
 from reliable_mq.runtime.link import Link, OnRequest
@@ -71,6 +72,7 @@ class AsyncEngine:
         unique = settings.instance_name or f"{os.getpid()}#{os.urandom(6).hex()}"
         self.client_id = f"{platform.node() or 'client'}@{unique}"
         self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
         #: by it age the locks and leases that this client has and gives
         self.lease_clock = lease_clock()
         self._name_servers = NameServers(parse_addresses(name_servers), settings.request_timeout)
@@ -108,6 +110,7 @@ class AsyncEngine:
         if self._links is not None:
             raise UsageError("this client was started before: make a new one")
         settings = self.settings
+        self._loop = asyncio.get_running_loop()
         self._links = Links(
             connect_timeout=settings.connect_timeout,
             on_request=self._answer_request,
@@ -150,9 +153,12 @@ class AsyncEngine:
             flow.close()
 
     def now(self) -> Instant:
-        """Return the time, on all clocks that count here."""
-        seconds = asyncio.get_running_loop().time()
-        return Instant(seconds, time.time_ns() // 1_000_000, self.lease_clock())
+        """Return the time, on all clocks that count here. For any thread, once it is started."""
+        return Instant(self.seconds(), time.time_ns() // 1_000_000, self.lease_clock())
+
+    def seconds(self) -> float:
+        """Return the time on the loop's clock. For any thread, once the client is started."""
+        return (self._loop or asyncio.get_running_loop()).time()
 
     async def heartbeat(self) -> None:
         """Tell every broker that any route names which groups this client belongs to."""
@@ -167,6 +173,22 @@ class AsyncEngine:
         if self._links is None or self.is_foreign:
             return None
         return self._links.clear(address)
+
+    @property
+    def has_direct_links(self) -> bool:
+        """Whether a thread may find a direct link. For any thread."""
+        return self._links is not None and self._links.has_direct
+
+    def direct_link(self, address: str) -> DirectLink | None:
+        """Return the direct link to `address`, taken, if there is one that is free.
+
+        For any thread, in the process that made the client.
+        """
+        return self._started().direct(address)
+
+    def alone(self, link: Link) -> None:
+        """Note that a thread sends alone on a connection."""
+        self._started().alone(link)
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply on the connection to `address`, if it is still there."""

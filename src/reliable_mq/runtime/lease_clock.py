@@ -5,6 +5,7 @@ else when it wakes up. CLOCK_MONOTONIC, the clock of event loops, stands still m
 lock would be as good as before.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -35,10 +36,12 @@ class LongerAdvance:
         self._clocks = (steady, wall)
         self._last = (steady(), wall())
         self._now = 0.0
+        self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Return the time."""
-        steady, wall = self._clocks[0](), self._clocks[1]()
-        self._now += max(steady - self._last[0], wall - self._last[1], 0.0)
-        self._last = (steady, wall)
-        return self._now
+        """Return the time; any thread may ask."""
+        with self._lock:
+            steady, wall = self._clocks[0](), self._clocks[1]()
+            self._now += max(steady - self._last[0], wall - self._last[1], 0.0)
+            self._last = (steady, wall)
+            return self._now

@@ -64,6 +64,7 @@ class Link(asyncio.Protocol):
         self._writable.set()
         self._unsent: list[bytes] = []
         self._unsent_size = 0
+        self._posted = 0  # the opaque of a request that wanted no reply, while it may be under way
         self._why_lost = "the connection is not open"
 
     @property
@@ -99,6 +100,24 @@ class Link(asyncio.Protocol):
         """Whether a request can leave at once, and as it is: the peer reads, and nobody signs."""
         return self._transport is not None and self._sign is None and self._writable.is_set()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the peer has handled the requests that want no reply, as far as can be known.
+
+        It has when it has answered something that was sent later.
+        """
+        return not self._posted
+
+    @property
+    def peer_name(self) -> tuple[str, int] | tuple[str, int, int, int] | None:
+        """Where the connection leads to, as sockets name it; None when it has ended."""
+        if self._transport is None:
+            return None
+        name: tuple[str, int] | tuple[str, int, int, int] = self._transport.get_extra_info(
+            "peername"
+        )
+        return name
+
     def ask(self, render: Render, code: int, timeout: float) -> asyncio.Future[Command]:
         """Send a request that is rendered already; the link is clear.
 
@@ -129,6 +148,7 @@ class Link(asyncio.Protocol):
         if self._sign is not None:
             self._sign(command)
         self._check_open()
+        self._posted = command.opaque
         self._write(encode_command(command))
 
     def answer(self, command: Command) -> None:
@@ -200,6 +220,8 @@ class Link(asyncio.Protocol):
 
     def _take(self, command: Command) -> None:
         if command.is_reply:
+            if self._posted and command.opaque > self._posted:
+                self._posted = 0
             self._waiters.answer(command)
             return
         answer = self._on_request(self.address, command)

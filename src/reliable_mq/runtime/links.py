@@ -9,6 +9,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.errors import ConnectionLost, Unavailable
+from reliable_mq.runtime.direct_link import DirectLink
+from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
 from reliable_mq.runtime.link import Link, OnRequest, Sign
 from reliable_mq.wire.command import Command
@@ -58,6 +60,7 @@ class Links:
         self._opening: dict[str, asyncio.Task[Link]] = {}
         self._failures: dict[str, tuple[int, float, str]] = {}
         self._closed = False
+        self._direct = DirectLinks(connect_timeout)
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request to `address` and return its reply.
@@ -88,6 +91,24 @@ class Links:
         """Return the link to `address` if it is open and clear, see `Link.is_clear`."""
         link = self._links.get(address)
         return link if link is not None and link.is_clear else None
+
+    @property
+    def has_direct(self) -> bool:
+        """Whether a thread may find a direct link here. For any thread."""
+        return self._direct.are_any
+
+    def direct(self, address: str) -> DirectLink | None:
+        """Return the direct link to `address`, taken, if it is free. For any thread.
+
+        None also while the loop's own link is not clear, or might be overtaken.
+        """
+        link = self.clear(address)
+        return self._direct.take(link) if link is not None else None
+
+    def alone(self, link: Link) -> None:
+        """Note that a thread sends alone on a link; some times later it gets a direct one."""
+        if self._tls is None:
+            self._direct.alone(link)
 
     def answer(self, address: str, command: Command) -> None:
         """Send a reply to what the peer at `address` asked, if it is still connected."""
@@ -203,5 +224,6 @@ class Links:
     def _lost(self, link: Link) -> None:
         if self._links.get(link.address) is link:
             del self._links[link.address]
+            self._direct.drop(link.address)
             if not self._closed:
                 self._on_lost(link.address)

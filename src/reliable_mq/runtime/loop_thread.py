@@ -106,6 +106,19 @@ class LoopThread:
                 coroutine.close()
             raise
 
+    def check_caller(self) -> None:
+        """Check that the calling thread may wait for something here.
+
+        Raises:
+            ForkedClient: when another process has started the thread, of which this is a fork.
+            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
+                for itself.
+        """
+        if threading.get_ident() == self._thread.ident:
+            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
+        self._refuse_foreign()
+        self._refuse_dead()
+
     def ask(self, begin: Callable[[Errand[T]], None]) -> T:
         """Have the loop call `begin` with an errand, and return what that comes to.
 
@@ -117,9 +130,7 @@ class LoopThread:
                 for itself.
             ConnectionLost: when the loop is closed meanwhile.
         """
-        if threading.get_ident() == self._thread.ident:
-            raise UsageError("a synchronous call on the event loop's own thread waits for ever")
-        self._refuse_foreign()
+        self.check_caller()
         errand: Errand[T] = Errand()
         with self._ending:
             self._refuse_dead()

@@ -23,7 +23,7 @@ from reliable_mq.client.sending.asyncio_transactions import AsyncTransactions
 from reliable_mq.client.sending.batching import Group, plan_many
 from reliable_mq.client.sending.linger import Rows
 from reliable_mq.client.sending.outgoing import size_of
-from reliable_mq.client.sending.producer import Producer
+from reliable_mq.client.sending.producer import Producer, Single
 from reliable_mq.client.sending.request_reply import reply_to
 from reliable_mq.client.sending.thread_in_flight import InFlight
 from reliable_mq.client.sending.timed import recall
@@ -31,7 +31,6 @@ from reliable_mq.client.sending.transaction import TransactionFlows
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, TooManyInFlight
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
-from reliable_mq.runtime.errand import Errand
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.recall_handle import decode_recall_handle
 
@@ -55,7 +54,8 @@ class AsyncSending(AsyncEngine):
         self.hooks = Hooks(middleware, origin)
         settings = self.settings
         self._producer = Producer(settings, self._routes, os.urandom)
-        self._singles = Singles(self, self._producer, self.namespace)
+        #: sends single messages
+        self.singles = Singles(self, self._producer, self.namespace)
         flows = TransactionFlows(settings, self._routes, self._producer)
         #: half messages: sent, ended, and answered for
         self.transactions = AsyncTransactions(
@@ -106,29 +106,27 @@ class AsyncSending(AsyncEngine):
     ) -> SendResult:
         """Send a message whose caller has a place in `in_flight`, and gives it back."""
         self._sends()
-        send = self._singles.send
+        singles = self.singles
         if not self.hooks.sends:
-            return await send(message, timeout, queue)
-        return await self.hooks.around_send(
-            "send", (message,), lambda sent: send(sent[0], timeout, queue), of_one
-        )
+            return await singles.send(singles.begin(message, timeout, queue))
 
-    def send_for(
-        self,
-        errand: Errand[SendResult],
-        message: Message,
-        timeout: float,
-        queue: MessageQueue | None,
-    ) -> None:
-        """Send a message for a thread that has a place in `in_flight`; there are no hooks.
+        async def send(sent: Sequence[Message]) -> SendResult:
+            return await singles.send(singles.begin(sent[0], timeout, queue))
+
+        return await self.hooks.around_send("send", (message,), send, of_one)
+
+    def begin_for(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+        """Begin to send a message for a thread that has a place in `in_flight`; without hooks.
+
+        `singles` sends it. May be called by that thread.
 
         Raises:
-            UsageError: when the client is closed.
+            UsageError: when the client is closed, or a value is of a wrong type.
             MessageRefused: when it cannot be sent as it is.
         """
         check_sending(timeout, queue)
         self._sends()
-        self._singles.send_for(errand, message, timeout, queue)
+        return self.singles.begin(message, timeout, queue)
 
     async def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.

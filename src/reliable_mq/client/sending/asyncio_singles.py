@@ -1,7 +1,7 @@
 """Messages that are sent alone: the first try without a flow, the rest by one.
 
-Receives messages; hands on their results, to a task that awaits them or to a thread's errand. What
-is decided is the producer's.
+Receives messages; hands on their results, to a task that awaits them or to a thread's errand, or
+straight to a thread. What is decided is the producer's.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Protocol, TypeVar
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.flow import Flow, Instant
 from reliable_mq.client.sending.producer import Producer, Single
-from reliable_mq.errors import ReliableMQError
+from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
 from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.link import Link
 from reliable_mq.wire.codes import RequestCode
@@ -34,8 +35,17 @@ class Engine(Protocol):
     def now(self) -> Instant:
         """Return the time."""
 
+    def seconds(self) -> float:
+        """Return the time on the clock of `Instant.seconds`."""
+
     def clear_link(self, address: str) -> Link | None:
         """Return the connection to `address` if a request can leave on it at once."""
+
+    def direct_link(self, address: str) -> DirectLink | None:
+        """Return the direct link to `address`, taken, if there is one that is free."""
+
+    def alone(self, link: Link) -> None:
+        """Note that a thread sends alone on a connection."""
 
 
 class Singles:
@@ -52,11 +62,19 @@ class Singles:
         self._producer = producer
         self._namespace = namespace
 
-    async def send(
-        self, message: Message, timeout: float, queue: MessageQueue | None
-    ) -> SendResult:
+    def begin(self, message: Message, timeout: float, queue: MessageQueue | None) -> Single:
+        """Begin to send a message; for any thread.
+
+        Raises:
+            MessageRefused: when it cannot be sent as it is.
+        """
+        names = self._namespace
+        message, queue = names.whole_message(message), names.whole_queue(queue)
+        return self._producer.begin(message, self._engine.now(), timeout, queue)
+
+    async def send(self, single: Single) -> SendResult:
         """Send a message and return where it is stored; see `AsyncClient.send`."""
-        single, asked = self._begin(message, timeout, queue)
+        asked = self._ask(single)
         if asked is None:
             return await self._go_on(single, None)
         outcome: Outcome
@@ -66,24 +84,47 @@ class Singles:
             outcome = error
         return self._result(single, outcome) or await self._go_on(single, outcome)
 
-    def send_for(
-        self,
-        errand: Errand[SendResult],
-        message: Message,
-        timeout: float,
-        queue: MessageQueue | None,
-    ) -> None:
-        """Send a message for a thread; nearly always without a task.
+    def send_for(self, errand: Errand[SendResult], single: Single, *, alone: bool) -> None:
+        """Send a message for a thread, nearly always without a task.
 
-        Raises:
-            MessageRefused: when it cannot be sent as it is.
+        `alone` says that no other message is on its way.
         """
-        single, asked = self._begin(message, timeout, queue)
+        asked = self._ask(single, notes=alone)
         if asked is None:
-            errand.follow(asyncio.ensure_future(self._go_on(single, None)))
+            self.go_on_for(errand, single, None)
             return
         errand.depend_on(asked)
         asked.add_done_callback(partial(self._tried_for, errand, single))
+
+    def try_directly(self, single: Single) -> SendResult | Outcome | None:
+        """Send a message in the calling thread, on a direct link.
+
+        Returns its result; or what came of the first try, for `go_on_for`; or None when nothing
+        was sent.
+
+        Raises:
+            RemoteError: when the broker refuses it.
+            ProtocolError: when the reply does not read.
+        """
+        aim = single.aim
+        direct = self._engine.direct_link(aim.address) if aim is not None else None
+        if aim is None or direct is None:
+            return None
+        render = partial(self._producer.frame, single, aim)
+        outcome: Outcome
+        try:
+            outcome = direct.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
+        except (ConnectionLost, RequestTimeout) as error:
+            return error
+        finally:
+            direct.give()
+        return self._result(single, outcome) or outcome
+
+    def go_on_for(
+        self, errand: Errand[SendResult], single: Single, outcome: Outcome | None
+    ) -> None:
+        """Send a message for a thread by a flow; `outcome` is what its first try came to."""
+        errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
 
     def _tried_for(
         self, errand: Errand[SendResult], single: Single, asked: asyncio.Future[Command]
@@ -99,30 +140,26 @@ class Singles:
             errand.set_exception(failure)
             return
         if result is None:
-            errand.follow(asyncio.ensure_future(self._go_on(single, outcome)))
+            self.go_on_for(errand, single, outcome)
         else:
             errand.set_result(result)
 
-    def _begin(
-        self, message: Message, timeout: float, queue: MessageQueue | None
-    ) -> tuple[Single, asyncio.Future[Command] | None]:
-        """Begin to send; return the future of the first try's reply, if that could be made."""
-        names, producer, engine = self._namespace, self._producer, self._engine
-        message, queue = names.whole_message(message), names.whole_queue(queue)
-        single = producer.begin(message, engine.now(), timeout, queue)
+    def _ask(self, single: Single, *, notes: bool = False) -> asyncio.Future[Command] | None:
+        """Return the future of the first try's reply, if that can be made at once."""
         aim = single.aim
-        link = engine.clear_link(aim.address) if aim is not None else None
+        link = self._engine.clear_link(aim.address) if aim is not None else None
         if aim is None or link is None:
-            return single, None
-        render = partial(producer.frame, single, aim)
-        return single, link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
+            return None
+        if notes:
+            self._engine.alone(link)
+        render = partial(self._producer.frame, single, aim)
+        return link.ask(render, RequestCode.SEND_MESSAGE_V2, aim.seconds)
 
     def _result(self, single: Single, outcome: Outcome) -> SendResult | None:
         """Return the result, or None when it is to be tried again."""
         if single.aim is None or isinstance(outcome, ReliableMQError):
             return None
-        seconds = asyncio.get_running_loop().time()
-        result = self._producer.end(single, single.aim, outcome, seconds)
+        result = self._producer.end(single, single.aim, outcome, self._engine.seconds())
         return None if result is None else self._namespace.own_result(result)
 
     async def _go_on(self, single: Single, outcome: Outcome | None) -> SendResult:

@@ -31,7 +31,8 @@ class SlowBrokers:
         """Take in how long a broker took for a send; a quick one is as good as new."""
         away = _AWAY_SECONDS[bisect_right(_TOOK_SECONDS, took_seconds)]
         if away:
-            self._until = {name: until for name, until in self._until.items() if until > now}
+            known = self._until.copy()  # in one step: threads may note something meanwhile
+            self._until = {name: until for name, until in known.items() if until > now}
             self._until[broker_name] = now + away
         elif self._until:
             self._until.pop(broker_name, None)

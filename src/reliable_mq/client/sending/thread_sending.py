@@ -9,6 +9,7 @@ from reliable_mq.client.sending.asyncio_batcher import AsyncBatcher
 from reliable_mq.client.sending.asyncio_sending import LINGER_SECONDS, AsyncSending
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.client.sending.thread_singles import send_single
 from reliable_mq.errors import UsageError, closed
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -124,7 +125,7 @@ class ThreadSending:
         if sending.hooks.sends or not sending.in_flight.take(size):
             return thread.run(sending.send(message, timeout=timeout, queue=queue))
         try:
-            return thread.ask(lambda errand: sending.send_for(errand, message, timeout, queue))
+            return send_single(sending, thread, message, timeout, queue)
         finally:
             sending.in_flight.give(size)
 

@@ -1,0 +1,48 @@
+"""Messages that a thread sends alone: by itself, if it may, or by the loop.
+
+Receives messages that have a place among those on their way; hands back their results. Two threads
+between which each message goes to and fro cost a lone sender more than the message.
+"""
+
+from reliable_mq.client.sending.asyncio_sending import AsyncSending
+from reliable_mq.client.sending.asyncio_singles import Outcome
+from reliable_mq.errors import ConnectionLost, UsageError
+from reliable_mq.message import Message, MessageQueue, SendResult
+from reliable_mq.runtime.errand import Errand
+from reliable_mq.runtime.loop_thread import LoopThread
+
+
+def send_single(
+    client: AsyncSending,
+    thread: LoopThread,
+    message: Message,
+    timeout: float,
+    queue: MessageQueue | None,
+) -> SendResult:
+    """Send a message that has a place in the client's `in_flight`, and return where it is stored.
+
+    Nothing overtakes anything: a thread sends by itself only while no other message of the client
+    is on its way.
+    """
+    alone = client.in_flight.count == 1
+    if not (alone and client.has_direct_links):
+
+        def send(errand: Errand[SendResult]) -> None:
+            single = client.begin_for(message, timeout, queue)
+            client.singles.send_for(errand, single, alone=alone)
+
+        return thread.ask(send)
+    thread.check_caller()
+    singles, single = client.singles, client.begin_for(message, timeout, queue)
+    came = singles.try_directly(single)
+    if isinstance(came, SendResult):
+        return came
+    if came is None:
+        return thread.ask(lambda errand: singles.send_for(errand, single, alone=True))
+    outcome: Outcome = came
+    try:
+        return thread.ask(lambda errand: singles.go_on_for(errand, single, outcome))
+    except UsageError:
+        raise ConnectionLost(
+            "this client was closed meanwhile: what was asked may be done all the same"
+        ) from None

@@ -1,0 +1,148 @@
+"""A connection to one broker on which a thread that is alone sends by itself, without the loop.
+
+Receives a request's frame; hands back its reply. A thread that asks the loop changes threads for
+each message: the loop wakes up to write, and the thread when the loop has read; here it waits on
+its own socket. Requests of the peer are left unanswered: it has none for a connection without
+heartbeats.
+"""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+
+from reliable_mq.errors import ConnectionLost, FrameError, RequestTimeout
+from reliable_mq.runtime.link import Render
+from reliable_mq.wire.command import Command, decode_reply
+from reliable_mq.wire.frame import FrameReader
+
+_RECEIVE_SIZE = 16 * 1024
+_OPAQUE_MASK = 0x7FFFFFFF
+
+
+class DirectLink:
+    """One open connection, for one thread at a time, with one request at a time.
+
+    C9: only who has taken it uses the socket, and nothing is on its way on a link that can be
+    taken; one that was closed, or has failed, cannot.
+
+    Args:
+        address: the peer, "host:port".
+        connection: its open socket, which is this object's from now on.
+    """
+
+    def __init__(self, address: str, connection: socket.socket) -> None:
+        self.address = address
+        connection.setblocking(False)
+        self._connection = connection
+        self._comes = select.poll()
+        self._comes.register(connection, select.POLLIN)
+        self._reader = FrameReader()
+        self._opaque = 0
+        self._gate = threading.Lock()
+        self._is_closed = False
+        #: whether it was taken since somebody set this to False
+        self.was_used = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is of no further use."""
+        return self._is_closed
+
+    def take(self) -> bool:
+        """Take it, if nobody has it and the peer has not ended it; `give` it back."""
+        if not self._gate.acquire(blocking=False):
+            return False
+        if self._is_closed or self._comes.poll(0):  # nothing but its end can come
+            self._is_closed = True
+            self.give()
+            return False
+        self.was_used = True
+        return True
+
+    def give(self) -> None:
+        """Let others take it."""
+        self._gate.release()
+        if self._is_closed:
+            self._end_if_free()
+
+    def ask(self, render: Render, code: int, timeout: float) -> Command:
+        """Send a request and return its reply; to be called by who has taken the link.
+
+        Raises:
+            RequestTimeout: when no reply comes within `timeout` seconds.
+            ConnectionLost: when the connection ends first.
+            FrameError: when the request is too long; nothing was sent.
+        """
+        self._opaque = self._opaque + 1 & _OPAQUE_MASK
+        frame = render(self._opaque)
+        deadline = time.monotonic() + timeout
+        try:
+            self._send(frame, deadline)
+            return self._reply(deadline)
+        except TimeoutError as error:
+            self._is_closed = True  # its reply may come later
+            raise RequestTimeout(
+                f"{self.address} did not answer request {code} in {timeout:.3g} s"
+            ) from error
+        except OSError as error:
+            lost = f"{self.address} closed the connection: {error}"
+            why = "this client closed it" if self._is_closed else lost
+            self._is_closed = True
+            raise ConnectionLost(why) from error
+        except FrameError as error:
+            self._is_closed = True
+            raise ConnectionLost(f"{self.address} sent what is no command: {error}") from error
+        except BaseException:  # what interrupts the thread: the reply is still to come
+            self._is_closed = True
+            raise
+
+    def close(self) -> None:
+        """End the connection; who waits for a reply is told. May be called by any thread."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # the peer was sooner
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._end_if_free()
+
+    def _end_if_free(self) -> None:
+        """Let go of the socket, unless somebody waits on it: he does that when he gives it back."""
+        if self._gate.acquire(blocking=False):
+            self._connection.close()
+            self._gate.release()
+
+    def _send(self, frame: bytes, deadline: float) -> None:
+        try:
+            sent = self._connection.send(frame)
+        except BlockingIOError:
+            sent = 0
+        rest = memoryview(frame)[sent:]
+        while rest:  # the peer reads slowly, or the frame is large
+            goes = select.poll()
+            goes.register(self._connection, select.POLLOUT)
+            _wait(goes, deadline)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[self._connection.send(rest) :]
+
+    def _reply(self, deadline: float) -> Command:
+        while True:
+            _wait(self._comes, deadline)
+            try:
+                data = self._connection.recv(_RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+            if not data:
+                raise ConnectionResetError("no reply")
+            for frame in self._reader.feed(data):
+                command = decode_reply(frame)
+                if command.is_reply and command.opaque == self._opaque:
+                    return command
+
+    def __repr__(self) -> str:
+        return f"DirectLink({self.address})"
+
+
+def _wait(for_what: select.poll, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0 or not for_what.poll(left * 1000):
+        raise TimeoutError

@@ -1,0 +1,113 @@
+"""The direct links of one client: one for each broker to which threads send alone, again and again.
+
+Opened and ended on the loop, beside the connection that the loop has; taken by threads. Whoever
+sends now and then, or with others, never gets one.
+"""
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from reliable_mq.runtime.direct_link import DirectLink
+from reliable_mq.runtime.link import Link
+
+log = logging.getLogger(__name__)
+
+ALONE_TIMES = 64
+"""So many times a thread has been alone on a link before it gets one of its own."""
+IDLE_SECONDS = 10.0
+"""One that nobody has taken for so long, or twice as long, is ended."""
+
+_IPV4_PARTS = 2  # of a socket's name: address and port
+
+
+class DirectLinks:
+    """One direct link for each address.
+
+    Args:
+        connect_timeout: seconds to wait for a connection.
+    """
+
+    def __init__(self, connect_timeout: float) -> None:
+        self._connect_timeout = connect_timeout
+        self._open: dict[str, DirectLink] = {}
+        self._alone: dict[str, int] = {}  # how often somebody was, by address
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._looks: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def are_any(self) -> bool:
+        """Whether a thread may find one. May be asked by any thread."""
+        return bool(self._open)
+
+    def take(self, link: Link) -> DirectLink | None:
+        """Take the one beside a link, if it is free and would not overtake what that has sent.
+
+        For any thread; it gives the link back.
+        """
+        direct = self._open.get(link.address)
+        if direct is None or not link.is_settled or not direct.take():
+            return None
+        return direct
+
+    def alone(self, link: Link) -> None:
+        """Note that a thread sends alone on a link; after some times it gets one of its own."""
+        address = link.address
+        count = self._alone[address] = self._alone.get(address, 0) + 1
+        if count < ALONE_TIMES or address in self._opening:
+            return
+        self._alone[address] = 0
+        direct, peer_name = self._open.get(address), link.peer_name
+        if peer_name is not None and (direct is None or direct.is_closed):
+            task = asyncio.create_task(self._connect(address, peer_name))
+            self._opening[address] = task
+            task.add_done_callback(lambda _: self._opening.pop(address, None))
+
+    def drop(self, address: str) -> None:
+        """End the one to an address, also one that is being opened."""
+        opening = self._opening.get(address)
+        if opening is not None:
+            opening.cancel()
+        self._alone.pop(address, None)
+        self._end(address)
+
+    def _end(self, address: str) -> None:
+        look = self._looks.pop(address, None)
+        if look is not None:
+            look.cancel()
+        direct = self._open.pop(address, None)
+        if direct is not None:
+            direct.close()
+
+    async def _connect(self, address: str, peer_name: tuple[Any, ...]) -> None:
+        family = socket.AF_INET if len(peer_name) == _IPV4_PARTS else socket.AF_INET6
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            async with asyncio.timeout(self._connect_timeout):
+                await asyncio.get_running_loop().sock_connect(connection, peer_name)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, TimeoutError) as error:
+            connection.close()
+            log.debug("no second connection to %s: %s", address, error)
+            return
+        except BaseException:  # the link beside it is lost meanwhile
+            connection.close()
+            raise
+        self._end(address)
+        self._open[address] = DirectLink(address, connection)
+        self._look_later(address)
+
+    def _look_later(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._looks[address] = loop.call_later(IDLE_SECONDS, self._look, address)
+
+    def _look(self, address: str) -> None:
+        """End the one to an address when nobody has used it for a while."""
+        direct = self._open[address]
+        if direct.was_used and not direct.is_closed:
+            direct.was_used = False
+            self._look_later(address)
+        else:
+            self._end(address)
