@@ -153,6 +153,31 @@ def test_concurrent_claims_share_a_round_trip(redis_url: str) -> None:
     run(redis_url, scenario)
 
 
+def test_callers_who_share_a_round_trip_get_the_answers_to_their_own_claims(
+    redis_url: str,
+) -> None:
+    async def scenario(leases: RedisLeases) -> None:
+        await claim(leases, "one", "held")
+        await claim(leases, "one", "done")
+        leases.settle("done", "one", "done")
+        await claim(leases, "gone", "doubtful", lease=SHORT)
+        while (await claim(leases, "two", "doubtful")).lease is Lease.HELD:
+            await asyncio.sleep(0.005)
+        leases.settle("doubtful", "two", "back")
+
+        mine, yours, nobodys = await asyncio.gather(
+            leases.claim([("new", "me"), ("held", "me"), ("done", "me")], LONG),
+            leases.claim([("doubtful", "you")], LONG),
+            leases.claim([], LONG),
+        )
+
+        assert [each.lease for each in mine] == [Lease.FIRST, Lease.HELD, Lease.DONE]
+        assert LONG - 1 < mine[1].wait <= LONG
+        assert (yours, nobodys) == ([Claim(Lease.AGAIN, 2, in_doubt=True)], [])
+
+    run(redis_url, scenario)
+
+
 def test_a_flush_forgets_scripts_and_leases_and_nothing_breaks(
     redis_url: str, valkey_server: LocalValkey
 ) -> None:

@@ -119,8 +119,7 @@ class RealKey:
 
     def run(self, script: str, *arguments: object) -> Any:
         text = (SCRIPTS / f"{script}.lua").read_text()
-        answers: Any = self._bytes.eval(text, 1, "k", *map(str, arguments))
-        return answers[0]
+        return self._bytes.eval(text, 1, "k", *map(str, arguments))
 
 
 @pytest.mark.parametrize("key", tuple(keys()), ids=str)

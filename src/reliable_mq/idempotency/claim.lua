@@ -11,7 +11,8 @@
 -- ARGV[2i]   token of the owner that claims KEYS[i]
 -- ARGV[2i+1] lease of that claim, milliseconds
 --
--- Returns one array per key: { word, attempt, in doubt 0/1, ms left of another's lease }.
+-- Returns one text, an answer for each key with a blank between: word,attempt,in doubt 0/1,ms left
+-- of another's lease. (A client reads an array element by element, a text at once.)
 -- A lease that has passed stays as a key, so that the attempt of a process that died is counted.
 -- The same token may ask again (its first answer was lost): it gets the same attempt.
 -- Every key is judged by itself, so a cluster may be asked for one key at a time.
@@ -25,7 +26,7 @@ for i, key in ipairs(KEYS) do
   local token, lease = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local value = redis.call('GET', key)
   if value == 'done' then
-    answers[i] = { 'done', 0, 0, 0 }
+    answers[i] = 'done,0,0,0'
   else
     local attempt, doubt, ours, wait = 0, 0, false, 0
     if value then
@@ -41,13 +42,13 @@ for i, key in ipairs(KEYS) do
       end
     end
     if wait > 0 then
-      answers[i] = { 'held', attempt, 0, wait }
+      answers[i] = string.format('held,%d,0,%.0f', attempt, wait)
     else
       if not ours then attempt = attempt + 1 end
       local till, mark = string.format('%.0f', now + lease), doubt == 1 and '?' or ''
       redis.call('SET', key, attempt .. ':' .. till .. ':' .. mark .. token, 'PX', memory)
-      answers[i] = { attempt > 1 and 'again' or 'first', attempt, doubt, 0 }
+      answers[i] = string.format('%s,%d,%d,0', attempt > 1 and 'again' or 'first', attempt, doubt)
     end
   end
 end
-return answers
+return table.concat(answers, ' ')

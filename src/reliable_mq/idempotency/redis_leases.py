@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from itertools import islice
+from typing import Literal, NamedTuple
 
 from redis.exceptions import NoScriptError
 
@@ -28,10 +30,9 @@ SETTLE_SECONDS = 0.01
 
 
 class _Asked(NamedTuple):
-    key: str
-    token: str
+    claims: Sequence[tuple[str, str]]
     lease_ms: int
-    answer: asyncio.Future[Claim]
+    answers: asyncio.Future[list[Claim]]
 
 
 class _Ended(NamedTuple):
@@ -93,11 +94,10 @@ class RedisLeases:
             claims: (key, token) of each.
             lease: seconds for which these claims hold without being renewed.
         """
-        loop, lease_ms = asyncio.get_running_loop(), _milliseconds(lease)
-        asked = [_Asked(key, token, lease_ms, loop.create_future()) for key, token in claims]
-        self._asked += asked
+        answers: asyncio.Future[list[Claim]] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(claims, _milliseconds(lease), answers))
         self._start_round()
-        return [await each.answer for each in asked]
+        return await answers
 
     def settle(self, key: str, token: str, fate: Fate) -> None:
         """Tell Redis what became of a claim, with the next claim or a little later."""
@@ -138,14 +138,16 @@ class RedisLeases:
                     answers = await self._ask(asked, ended)
                 except BaseException as error:
                     for each in asked:  # who waits for an answer gets the error
-                        if not each.answer.done():
-                            each.answer.set_exception(error)
+                        if not each.answers.done():
+                            each.answers.set_exception(error)
                     if not asked or isinstance(error, asyncio.CancelledError):
                         raise
                     continue
-                for each, answer in zip(asked, answers, strict=True):
-                    if not each.answer.done():
-                        each.answer.set_result(answer)
+                rest = iter(answers)
+                for each in asked:
+                    its_own = list(islice(rest, len(each.claims)))
+                    if not each.answers.done():
+                        each.answers.set_result(its_own)
         finally:
             self._round = None
 
@@ -153,7 +155,7 @@ class RedisLeases:
         """Make one round trip; without an answer everything is unreachable."""
         now = asyncio.get_running_loop().time()
         if not self._breaker.allows(now):
-            return [UNREACHABLE] * len(asked)
+            return [UNREACHABLE] * sum(len(each.claims) for each in asked)
         try:
             try:
                 answers = await self._call(asked, ended)
@@ -162,7 +164,7 @@ class RedisLeases:
         except FAULTS as error:
             self._breaker.failed(asyncio.get_running_loop().time())
             log.warning("Redis does not answer, the database decides alone: %s", error)
-            return [UNREACHABLE] * len(asked)
+            return [UNREACHABLE] * sum(len(each.claims) for each in asked)
         except BaseException:
             self._breaker.failed(asyncio.get_running_loop().time())
             raise
@@ -171,7 +173,7 @@ class RedisLeases:
         self._breaker.succeeded()
         return [claim_of(answer) for answer in answers]
 
-    async def _call(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[Any]:
+    async def _call(self, asked: Sequence[_Asked], ended: Sequence[_Ended]) -> list[bytes]:
         if not self._are_loaded:
             for script in (self._settling, self._claiming):
                 await self._servers.load(script)
@@ -186,22 +188,23 @@ class RedisLeases:
         claiming = ScriptCall(
             self._claiming,
             (window,),
-            [each.key for each in asked],
-            [(each.token, each.lease_ms) for each in asked],
+            [key for each in asked for key, _ in each.claims],
+            [(token, each.lease_ms) for each in asked for _, token in each.claims],
         )
         try:
             answers = await self._servers.run([each for each in (settling, claiming) if each.keys])
         except NoScriptError:  # restarted, flushed, or promoted: scripts are not replicated
             self._are_loaded = False
             raise
-        return answers[-1] if asked else []
+        return answers[-1] if claiming.keys else []
 
 
 def _milliseconds(seconds: float) -> int:
     return max(1, int(seconds * 1000))
 
 
-def claim_of(answer: Sequence[Any]) -> Claim:
-    """Return the claim in one answer of `claim.lua`."""
-    word, attempt, in_doubt, wait_ms = answer
-    return Claim(Lease(word.decode()), int(attempt), bool(in_doubt), int(wait_ms) / 1000)
+@lru_cache(maxsize=64)
+def claim_of(answer: bytes) -> Claim:
+    """Return the claim in one answer of `claim.lua`; mostly it is the same one again."""
+    word, attempt, in_doubt, wait_ms = answer.decode().split(",")
+    return Claim(Lease(word), int(attempt), in_doubt == "1", int(wait_ms) / 1000)

@@ -12,7 +12,8 @@
 --               "renew"  the handler still runs: the lease is longer, if the key is still ours
 -- ARGV[3i+2]  lease of that claim, milliseconds, for "renew"
 --
--- Returns one number per key: 1 when it was done, 0 when the key is no longer the owner's.
+-- Returns one text, a digit for each key with a blank between: 1 when it was done, 0 when the key is
+-- no longer the owner's.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -45,4 +46,4 @@ for i, key in ipairs(KEYS) do
     end
   end
 end
-return answers
+return table.concat(answers, ' ')
