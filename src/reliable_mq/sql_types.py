@@ -136,9 +136,9 @@ class _AsText(FunctionElement[str]):
 def _as_text(element: _AsText, compiler: SQLCompiler, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
     # psycopg raises at infinity, before Christ and after 9999, and with one row all others of the
-    # answer are lost.
+    # answer are lost. JSON is ISO 8601, whatever the DateStyle of the connection is.
     is_raising = family_of(compiler.dialect.name) == "postgresql"
-    return f"CAST({column} AS TEXT)" if is_raising else column
+    return f"CAST(to_json({column}) AS TEXT)" if is_raising else column
 
 
 class _SqliteText(sqlite.DATETIME):
@@ -186,6 +186,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         try:
+            if isinstance(value, str):
+                value = value.strip('"')  # of JSON, see `_as_text`
             moment = datetime.fromisoformat(value) if isinstance(value, str) else value
             if moment.tzinfo is None:
                 return cast("datetime", moment.replace(tzinfo=UTC))

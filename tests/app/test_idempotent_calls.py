@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import create_engine, event, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank, Receipt, elsewhere
@@ -27,6 +27,40 @@ def test_a_second_call_gets_what_the_first_returned_and_has_no_effect(bank: Bank
         Receipt(number=2, amount=6),
     ]
     assert bank.effects() == ["r-1", "r-2"]
+
+
+@pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres"])
+def test_a_call_runs_once_however_the_database_writes_dates(postgres_url: str, style: str) -> None:
+    name = make_url(postgres_url).database
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE \"{name}\" SET datestyle = '{style}'"))
+    engine.dispose()
+    bank = Bank(postgres_url)
+    pay = bank.pay()
+    try:
+        assert pay("r-1", 5) == pay("r-1", 5)
+        assert bank.effects() == ["r-1"]
+
+        running, over = threading.Event(), threading.Event()
+
+        def work(_call: IdempotentCall) -> str:
+            running.set()
+            over.wait(20)
+            return "done"
+
+        ask = elsewhere(bank, work)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(ask, "r-2")
+            try:
+                assert running.wait(20)
+                with pytest.raises(CallRunning):
+                    ask("r-2")
+            finally:
+                over.set()
+            assert first.result() == "done"
+    finally:
+        bank.mq.close()
 
 
 def test_an_async_function_keeps_the_same_promise(bank: Bank) -> None:

@@ -8,7 +8,7 @@ from tests.app.kill_switch import KillSwitch
 from tests.resend.worlds import KEPT, MAX, MemoryNotifier, World
 
 from reliable_mq.resend.alerts import CLOSED_LOOK_SECONDS, AlertCounts, LogNotifier
-from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Escalation, Kind, Standing
+from reliable_mq.resend.escalation import DIGEST_ITEMS_MAX, Digest, Escalation, Kind, Standing
 from reliable_mq.resend.sql_alerts import SqlAlerts
 from reliable_mq.sql_types import utc_datetime
 
@@ -62,6 +62,33 @@ def test_a_mail_server_that_is_down_loses_nothing(
 
     # Then both are told, what was gathered before as it was gathered
     assert world.notifier.told == [["a"], ["b"]]
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Speechless()])
+def test_whatever_a_notifier_raises_the_others_tell_and_it_is_tried_again(
+    world: World, error: BaseException
+) -> None:
+    class Leaves(MemoryNotifier):
+        has_left = False
+
+        def tell(self, digest: Digest) -> None:
+            if not self.has_left:
+                self.has_left = True
+                raise error
+            super().tell(digest)
+
+    escalate(world, "a")
+    leaves, mail = Leaves("leaves"), MemoryNotifier("mail")
+    alerts = world.alerts(leaves, mail)
+
+    assert alerts.run_once(100.0) == AlertCounts(told=1, failed=1)
+    assert alerts.run_once(105.0) == AlertCounts(told=1)
+    assert leaves.told == mail.told == [["a"]]
 
 
 def test_what_comes_within_the_cooldown_is_told_in_one_digest(world: World) -> None:

@@ -11,12 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from reliable_mq.errors import ConfigurationError
+from reliable_mq.errors import ConfigurationError, words_of
 from reliable_mq.resend.escalation import Digest, Kind, Look, Standing, check_notifier
 from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
 
+_WHAT_NOTIFIERS_RAISE = (Exception, SystemExit)
+"""The latter would end the thread without a word, and with it the other notifiers."""
 CLOSED_LOOK_SECONDS = 60.0
 """How often one instance looks for stubs that are stuck, and for what has settled since."""
 
@@ -198,8 +200,8 @@ class Alerts:
             test = Digest(self._new_id(), application, utc_datetime(now), 0, (), ())
             try:
                 notifier.tell(test)
-            except Exception as error:  # noqa: BLE001 - a notifier may raise what it likes
-                outcome[name] = f"{type(error).__name__}: {error}"
+            except _WHAT_NOTIFIERS_RAISE as error:
+                outcome[name] = words_of(error)
             else:
                 outcome[name] = ""
         return outcome
@@ -223,8 +225,8 @@ class Alerts:
     def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:
         try:
             notifier.tell(digest)
-        except Exception as error:  # noqa: BLE001 - a notifier may raise what it likes
-            why = f"{type(error).__name__}: {error}"
+        except _WHAT_NOTIFIERS_RAISE as error:
+            why = words_of(error)
             wait = self._book.failed(notifier.name, self._owner, why, now)
             log.warning(
                 "notifier %s: digest %s (%s) was not told, again in %g s: %s",
