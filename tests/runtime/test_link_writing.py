@@ -85,7 +85,7 @@ def test_a_request_that_is_alone_leaves_at_once() -> None:
 def test_much_does_not_wait_for_the_end_of_the_turn() -> None:
     async def scene(it: World) -> None:
         link, recorder = await recorded(it)
-        large = bytes(40_000)
+        large = bytes(20_000)
         asked = [link.ask(partial(rendered, large), 1, 5.0) for _ in range(4)]
         assert recorder.counts() == [1, 2]
         assert [(await each).body for each in asked] == [large] * 4

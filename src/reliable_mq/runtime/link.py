@@ -22,7 +22,7 @@ from reliable_mq.wire.frame import FrameReader
 log = logging.getLogger(__name__)
 
 _OPAQUE_MASK = 0x7FFFFFFF
-_UNSENT_MAX = 64 * 1024
+_UNSENT_MAX = 32 * 1024  # the peer begins with the first requests while the next ones are made
 
 OnRequest = Callable[[str, Command], Command | None]
 """Gets the peer's address and its request, returns the reply when one is wanted."""
