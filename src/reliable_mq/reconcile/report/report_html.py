@@ -30,6 +30,7 @@ def html_report(summary: Mapping[str, Any]) -> str:
         _verdicts(summary),
         _findings(summary),
         _repair(summary["repair"]),
+        _dead_letters(summary.get("dead_letters", ())),
         _topics(summary["by_topic"]),
         days_section(summary["by_day"]),
         latency_section(summary["latency_ms"], summary["stations"]),
@@ -147,13 +148,15 @@ def _finding(finding: Mapping[str, Any], *, is_open: bool) -> str:
         f"<div><dt>{_text(name.replace('_', ' '))}</dt><dd>{_value(value)}</dd></div>"
         for name, value in finding["evidence"].items()
     )
-    repair = finding["repair"] or "a person decides"
+    repair = _text(finding["repair"] or "a person decides")
+    if finding.get("command"):
+        repair += f": <code>{_text(finding['command'])}</code>"
     return (
         f"<details{' open' if is_open else ''}><summary>"
         f'<span class="mono">{_text(finding["message_id"])}</span><span class="group">'
         f"{_text(finding['topic'])} → {_text(finding['consumer_group'] or 'broker only')}</span>"
         f'<span class="says">{_text(finding["says"])}</span></summary>'
-        f"<dl>{values}<div><dt>repair</dt><dd>{_text(repair)}</dd></div></dl></details>"
+        f"<dl>{values}<div><dt>repair</dt><dd>{repair}</dd></div></dl></details>"
     )
 
 
@@ -177,6 +180,21 @@ def _repair(repair: Mapping[str, Any] | None) -> str:
     title = "Repair plan" if repair["mode"] == "plan" else f"Repaired · {repair['changed']}"
     heads = ("message", "action", "consumer groups", "because", "outcome")
     return f"<section><h2>{title}</h2>{table(heads, rows)}</section>"
+
+
+def _dead_letters(letters: Iterable[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            _text(each["consumer_group"]),
+            f"{each['count']:,}",
+            f"<code>{_text(each['command'])}</code>",
+        )
+        for each in letters
+    ]
+    if not rows:
+        return ""
+    heads = ("consumer group", "dead letters", "lets them come again")
+    return f"<section><h2>Dead letters, for a person</h2>{table(heads, rows)}</section>"
 
 
 def _topics(topics: Iterable[Mapping[str, Any]]) -> str:

@@ -24,6 +24,11 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
         console.print(f"… and {hidden} more findings; all of them are in the Parquet files")
     if summary["repair"]:
         _print_repair(summary["repair"], console)
+    for each in summary.get("dead_letters", ()):
+        letters = f"{each['count']:,} dead letter{'s' if each['count'] > 1 else ''}"
+        console.print()
+        line = f"{letters} of {each['consumer_group']}, to come again: {each['command']}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if any(summary["latency_ms"].values()):
         console.print()
         console.print(_latencies(summary["latency_ms"]))
@@ -73,7 +78,10 @@ def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
     console.print(f"  {finding['says']}", markup=False, highlight=False, soft_wrap=True)
     proof = ", ".join(f"{name}={value}" for name, value in finding["evidence"].items())
     console.print(f"  {proof}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"  repair: {finding['repair'] or 'a person decides'}", style="dim")
+    repair = finding["repair"] or "a person decides"
+    repair += f": {finding['command']}" if finding.get("command") else ""
+    line = f"  repair: {repair}"
+    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_repair(repair: Mapping[str, Any], console: Console) -> None:

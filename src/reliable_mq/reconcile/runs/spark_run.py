@@ -27,6 +27,7 @@ from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs
 from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.reconcile.judgement.evidence import evidence_of
 from reliable_mq.reconcile.judgement.tally import Tally
+from reliable_mq.reconcile.repairs.by_hand import Place, with_commands
 from reliable_mq.reconcile.repairs.repair import plan
 from reliable_mq.reconcile.repairs.repair_outcome import outcome_of
 from reliable_mq.reconcile.repairs.sql_repair import Order, repair_all
@@ -241,7 +242,8 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
     summary["findings_kept"] = min(found, options.findings_max)
     if going_on is not None:
         summary["increment"] = told_of(going_on, tally.carried)
-    return summary, result
+    place = Place(options.databases, options.prefix, options.cluster or "")
+    return with_commands(summary, place), result
 
 
 def _flaws(run: _Run, tally: Tally) -> dict[str, str]:

@@ -1,0 +1,76 @@
+"""What a person does about findings that no repair settles: commands, to be copied. Pure.
+
+Receives the summary of a run and where it read its ledgers; hands on the summary with commands of
+`reliable-mq`. A dead letter comes to its own consumer group again by `dlq retry` alone, which asks
+the broker for it: what a repair sends again comes to every group of the topic.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import make_url
+
+from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
+from reliable_mq.reconcile.judgement.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run read its ledgers: URLs of databases, prefix of tables, name servers or ""."""
+
+    urls: Sequence[str]
+    prefix: str
+    name_servers: str
+
+    def words(self, *, at_broker: bool) -> list[str]:
+        """Return the options that name it; a password is left out, as it is in every report."""
+        words = ["--app", "MODULE:OBJECT"]  # it knows all its databases
+        if len(self.urls) == 1:
+            words = ["--db", make_url(self.urls[0]).render_as_string()]
+            words += ["--prefix", self.prefix] if self.prefix != DEFAULT_PREFIX else []
+        return [*words, "--broker", self.name_servers or "HOST:PORT"] if at_broker else words
+
+
+def with_commands(summary: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Return a summary with the `command` of each finding, and with its `dead_letters`.
+
+    A finding that a repair settles has none. What was judged without a database has none at all.
+    """
+    if not place.urls:
+        return {**summary, "dead_letters": []}
+    findings = [{**each, "command": _command(each, place)} for each in summary["findings"]]
+    letters = Counter[str]()
+    for part in summary["by_topic"]:
+        letters[part["consumer_group"]] += part["verdicts"].get(Verdict.DEAD_LETTERED, 0)
+    dead_letters = [
+        {
+            "consumer_group": group,
+            "count": letters[group],
+            "command": _retry(place, "--group", group),
+        }
+        for group in sorted(+letters)
+    ]
+    return {**summary, "findings": findings, "dead_letters": dead_letters}
+
+
+def _command(finding: Mapping[str, Any], place: Place) -> str | None:
+    if finding["repair"] is not None:
+        return None
+    message_id = finding["message_id"]
+    if finding["verdict"] != Verdict.DEAD_LETTERED:
+        return _line("stub", "show", message_id, *place.words(at_broker=False))
+    if "dead_letter_commit_log_offset" in finding["evidence"]:
+        return _retry(place, message_id, "--group", finding["consumer_group"])
+    # It has left the log: only the stub has it, which comes to all its groups.
+    return _line("stub", "retry", message_id, *place.words(at_broker=False))
+
+
+def _retry(place: Place, *words: str) -> str:
+    return _line("dlq", "retry", *words, *place.words(at_broker=True))
+
+
+def _line(*words: str) -> str:
+    return shlex.join(("reliable-mq", *words))
