@@ -132,7 +132,8 @@ def _whole_indexes(table: Table) -> Iterator[Index]:
     unsent = (column.status, column.given_up, column.broker_name)
     yield Index(f"{name}_unsent", *unsent, column.topic, *when)
     yield Index(f"{name}_sent", column.status, column.given_up, column.topic, *when)
-    yield Index(f"{name}_unowned", *unsent, column.missed, column.owner, *when)
+    # By what is counted, too: of few owners is the send that was begun told from all that wait.
+    yield Index(f"{name}_unowned", *unsent, column.missed, column.owner, column.count, *when)
     yield Index(f"{name}_waiting", column.status, column.topic, column.create_date)
     yield Index(f"{name}_settled", column.update_date)
     key = (column.topic, column.ordering_key, column.status)

@@ -2,7 +2,7 @@
 
 It steps from topic to topic along the index of each kind, so it costs a few steps for each topic
 that has something waiting, and none for the stubs themselves. It is one round trip, and all that
-an idle scheduler asks.
+an idle scheduler asks. MySQL would read all that waits for it: see `sql_mysql_agenda`.
 """
 
 from collections.abc import Mapping

@@ -37,7 +37,8 @@ from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
 from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
-from reliable_mq.sql_types import ANY_TEXT, is_among, utc_datetime
+from reliable_mq.resend.sql_mysql_agenda import mysql_agenda_of
+from reliable_mq.sql_types import ANY_TEXT, MYSQL, is_among, utc_datetime
 
 LogView = tuple[bool, bool]
 """(the log says CONSUMED, an attempt is alive)"""
@@ -55,7 +56,11 @@ class SqlDue:
         table, dialect = stubs.table, stubs.engine.dialect.name
         stub = table.c
         kinds = waiting_kinds(table)
-        self._agenda = agenda_of(table, kinds, stub.resend_time)
+        self._agenda = (
+            mysql_agenda_of(table)
+            if dialect in MYSQL
+            else agenda_of(table, kinds, stub.resend_time)
+        )
         self._due = {
             (DueKind(name), newest): self._due_first(table, name, kind, newest=newest)
             for name, kind in kinds.items()

@@ -38,7 +38,8 @@ from reliable_mq.resend.escalation import Escalation, Kind, open_key
 from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_escalations import SqlEscalations
-from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
+from reliable_mq.resend.sql_mysql_agenda import mysql_topics_of
+from reliable_mq.sql_types import MYSQL, READS_ONLY, is_among, utc_datetime
 
 TOLD_ONE_BY_ONE = 50
 """Stubs of a matter that are told by themselves at once."""
@@ -124,7 +125,11 @@ class SqlStuck:
         stub, this = stubs.c, escalations.c
         waiting, old = waiting_rows(stubs), bindparam("old", type_=stub.create_date.type)
         # Times are compared there and never read here: one that does not read hides nothing.
-        agenda = agenda_of(stubs, {"waiting": waiting}, stub.create_date).subquery()
+        agenda = (
+            mysql_topics_of(stubs)
+            if dialect in MYSQL
+            else agenda_of(stubs, {"waiting": waiting}, stub.create_date)
+        ).subquery()
         self._topics = select(agenda.c.topic).where(agenda.c.first_time <= old)
         self._old = (
             waiting,

@@ -392,6 +392,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
             column.broker_name,
             column.missed,
             column.owner,
+            column.count,
             column.resend_time,
             column.seq,
         ),
