@@ -72,6 +72,11 @@ class Gate:
     def open(self) -> None:
         (self._folder / "open").touch()
 
+    def close(self) -> None:
+        """Stop the next reader again."""
+        for name in ("open", "reader"):
+            (self._folder / name).unlink(missing_ok=True)
+
 
 class Ledgers:
     """One message for every way into a verdict, and what is to come out."""

@@ -1,6 +1,7 @@
 """`reliable-mq reconcile --follow` as a process."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import MetaData, create_engine, select
+from tests.reconcile.ledgers import message_id
 from tests.reconcile.test_command import COMMAND
-from tests.reconcile.test_spark_increment import FIRST_DAY, Days
+from tests.reconcile.test_spark_deaths import Gate, begin
+from tests.reconcile.test_spark_increment import FIRST_DAY, GROUP, Days
+from tests.waiting import until
 
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message
@@ -52,6 +56,65 @@ def test_the_ledgers_are_followed_until_somebody_says_stop(tmp_path: Path) -> No
     assert before - {run["run_id"] for run in runs} == {"0" * 32}
     assert not list((tmp_path / "out").glob("run-*/owner"))
     assert len(list((tmp_path / "out").glob("run-*"))) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path) -> None:
+    """Given a process that follows, when it is told to stop while the first increment reads, or by
+    Ctrl-C while a later one does, then it ends at once, without a trace on the screen, in the table
+    and on disk of what was under way; started again it goes on, and what a person was told of it
+    repairs at no time."""
+    days, gate, scratch = Days(tmp_path), Gate(tmp_path / "gate"), tmp_path / "scratch"
+    scratch.mkdir()
+    days.settled(FIRST_DAY, 3)
+    times = {"create_date": FIRST_DAY, "update_date": FIRST_DAY}
+    days.cases.stub(message_id(900, FIRST_DAY), GROUP, count=16, **times)
+    days.write()
+    words = ("--db", days.url, "--store", days.store, "--out", f"{tmp_path}/out", "--json")
+    follows = [*COMMAND, *words, "--follow", "--every", "1s", "--repair", "apply"]
+    environment = {**os.environ, **gate.environment, "TMPDIR": str(scratch)}
+
+    first = begin(follows, environment)
+    reader = gate.reader()
+    first.send_signal(signal.SIGTERM)
+    told, wrong = first.communicate()
+
+    assert (first.returncode, told) == (0, ""), wrong
+    assert wrong == "stopped by SIGTERM before the first increment had ended\n"
+    assert runs_in(days.url) == set()
+    assert not list((tmp_path / "out").glob("run-*"))
+    assert not list(scratch.glob("reliable-mq-*"))
+    until(lambda: not Path(f"/proc/{reader}").exists())
+
+    gate.open()
+    with begin(follows, environment) as second:
+        assert second.stdout is not None
+        summary = json.loads(second.stdout.readline())
+        assert summary["verdicts"] == {"settled": 3, "not sent": 1}
+        assert summary["repair"]["outcomes"] == {"a person was told of it; left alone": 1}
+        gate.close()
+        days.sent(FIRST_DAY)
+        gate.reader()
+        second.send_signal(signal.SIGINT)
+        _, wrong = second.communicate()
+
+    assert (second.returncode, wrong) == (0, "")
+    folders = list((tmp_path / "out").glob("run-*"))
+    assert {path.name.removeprefix("run-") for path in folders} <= runs_in(days.url)
+    assert all((path / "summary.json").exists() for path in folders)
+    assert not list((tmp_path / "out").glob("run-*/owner"))
+    assert not list(scratch.glob("reliable-mq-*"))
+
+
+def runs_in(url: str) -> set[str]:
+    engine = create_engine(url)
+    table = run_table(MetaData(), "rmq_")
+    table.create(engine, checkfirst=True)
+    with engine.connect() as connection:
+        found = set(connection.scalars(select(table.c.run_id)))
+    engine.dispose()
+    return found
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """`reliable-mq reconcile --follow`: increments until the process is told to stop."""
 
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from threading import Event
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from reliable_mq.cli.reconcile_stop import SIGNALS, Stopped
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
@@ -16,6 +19,8 @@ def follow_until_stopped(
     run: "Options", every: timedelta, *, as_json: bool, after: Callable[[dict[str, Any]], None]
 ) -> None:
     """Do increments until SIGTERM or SIGINT, and print a line for each.
+
+    The one under way then leaves nothing, the first one, which may read for hours, included.
 
     Args:
         run: what each of them is asked for.
@@ -28,11 +33,12 @@ def follow_until_stopped(
     """
     from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
-    stopped = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stop = _Stop()
+    for number in SIGNALS:
+        signal.signal(number, stop)
 
     def done(summary: dict[str, Any]) -> None:
+        stop.is_first = False
         after(summary)
         print(json.dumps(summary) if as_json else line_of(summary), flush=True)
 
@@ -40,7 +46,33 @@ def follow_until_stopped(
         text = " ".join(str(getattr(error, "orig", None) or error).split())
         print(f"error: {text}", file=sys.stderr, flush=True)
 
-    follow(run, every, done=done, failed=failed, is_stopped=stopped.is_set)
+    try:
+        follow(run, every, done=done, failed=failed, is_stopped=lambda: stop.number > 0)
+    except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
+        if not stop.number:
+            raise
+    if stop.number and stop.is_first:
+        name = signal.Signals(stop.number).name
+        print(f"stopped by {name} before the first increment had ended", file=sys.stderr)
+
+
+class _Stop:
+    """What a signal does: it ends the first increment, and those behind it are ended by `follow`.
+
+    The first one runs in the main thread, which hears of signals; the others run in one of Spark's.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_first = True
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        for each in SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
+            signal.signal(each, signal.SIG_DFL)
+        logging.disable()  # the bridge to Java logs pages of what it was interrupted in
+        self.number = number
+        if self.is_first:
+            raise Stopped
 
 
 def line_of(summary: dict[str, Any]) -> str:

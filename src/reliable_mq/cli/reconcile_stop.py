@@ -13,10 +13,10 @@ from types import FrameType
 
 import typer
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Stopped(KeyboardInterrupt):
+class Stopped(KeyboardInterrupt):
     """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
 
 
@@ -27,11 +27,11 @@ class _Stop:
         self.number = 0
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
+        for each in SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
             signal.signal(each, signal.SIG_DFL)
         logging.disable()  # the bridge to Java logs pages of what it was interrupted in
         self.number = number
-        raise _Stopped
+        raise Stopped
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def stoppable() -> Iterator[None]:
         yield  # only the main thread hears of signals
         return
     stop = _Stop()
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
