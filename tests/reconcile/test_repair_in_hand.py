@@ -20,20 +20,42 @@ def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]
     made.database.close()
 
 
-def test_what_the_scheduler_will_send_is_left_to_it(world: World) -> None:
-    """Given stubs that no broker has, of which one waits for its relay and one after a send that
-    failed, when they are repaired, then nothing changes: the scheduler sends them at their time."""
+def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(world: World) -> None:
+    """Given stubs that no broker has, of which one is due and one waits after a send that failed,
+    when they are repaired while following, then nothing changes: they are sent at their time."""
     new, tried = world.write("a"), world.write("b")
     world.change(tried, count=2, missed=True, resend_time=utc_datetime(900.0))
     before = world.rows(world.database.stubs)
 
-    done = repaired(world, *(repair_of(world, stub, Action.RESEND) for stub in (new, tried)))
+    repairs = [repair_of(world, stub, Action.RESEND) for stub in (new, tried)]
+    done = repaired(world, *repairs, is_following=True)
 
     assert done == dict.fromkeys("ab", "the resend scheduler has it in hand; left alone")
     assert world.rows(world.database.stubs) == before
 
 
-def test_a_repair_tells_the_scheduler_what_is_lost_and_leaves_it_count_and_time(
+def test_a_single_run_lets_the_scheduler_send_at_once_and_leaves_it_its_count(world: World) -> None:
+    """Given stubs that no broker has, one due, one after a send that failed and one that a relay
+    has, when they are repaired, then the second is due now, too, and its send is the third."""
+    new, tried, relayed = (world.write(name) for name in "abc")
+    world.change(tried, count=2, resend_time=utc_datetime(900.0))
+    world.change(relayed, owner="one", lease_until=utc_datetime(260.0))
+    world.change(relayed, resend_time=utc_datetime(260.0))
+
+    done = repaired(
+        world, *(repair_of(world, stub, Action.RESEND) for stub in (new, tried, relayed))
+    )
+
+    assert done == {
+        "a": "the resend scheduler has it in hand; left alone",
+        "b": "done",
+        "c": "somebody is at work on it; left alone",
+    }
+    assert world.scheduler.run_once(200.0).sent == 2
+    assert world.row(tried)["count"] == 3
+
+
+def test_a_repair_while_following_says_what_is_lost_and_leaves_the_scheduler_count_and_time(
     world: World,
 ) -> None:
     """Given stubs that a broker acknowledged and lost, one of which the scheduler looks at just
@@ -44,7 +66,8 @@ def test_a_repair_tells_the_scheduler_what_is_lost_and_leaves_it_count_and_time(
         world.change(stub, resend_time=utc_datetime(260.0))
     world.change(looked_at, owner="one", lease_until=utc_datetime(260.0))
 
-    done = repaired(world, *(repair_of(world, stub, Action.RESEND) for stub in (lost, looked_at)))
+    repairs = [repair_of(world, stub, Action.RESEND) for stub in (lost, looked_at)]
+    done = repaired(world, *repairs, is_following=True)
 
     assert done == {"a": "done", "b": "somebody is at work on it; left alone"}
     row = world.row(lost)
@@ -63,7 +86,8 @@ def test_a_lost_message_that_is_not_due_yet_is_sent_before_it_is_due(world: Worl
     world.change(early, resend_time=utc_datetime(5_010.0))
     world.change(due, resend_time=utc_datetime(220.0))
 
-    repaired(world, *(repair_of(world, stub, Action.RESEND) for stub in (early, due)))
+    repairs = [repair_of(world, stub, Action.RESEND) for stub in (early, due)]
+    repaired(world, *repairs, is_following=True)
 
     times = [world.row(stub)["resend_time"] for stub in (early, due)]
     assert times == [utc_datetime(210.0), utc_datetime(220.0)]
@@ -87,11 +111,11 @@ def test_a_stub_in_the_schedulers_hand_is_told_of_in_time_with_repairs_beside_it
         world.scheduler.run_once(float(at))
         for _, each in world.open_escalations():
             told.setdefault(each, at)
-        repaired(world, repair_of(world, repaired_one, Action.RESEND), spares_escalated=True)
+        repaired(world, repair_of(world, repaired_one, Action.RESEND), is_following=True)
 
     assert told.keys() == set(pair)
     assert told[pair[0]] == told[pair[1]]
     assert sorted(world.open_escalations()) == [("sends used up", each) for each in sorted(pair)]
     assert world.row(repaired_one)["count"] == world.row(left_one)["count"] == MAX
-    done = repaired(world, repair_of(world, repaired_one, Action.RESEND), spares_escalated=True)
+    done = repaired(world, repair_of(world, repaired_one, Action.RESEND), is_following=True)
     assert set(done.values()) == {"a person was told of it; left alone"}

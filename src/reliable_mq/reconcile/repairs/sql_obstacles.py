@@ -40,7 +40,7 @@ def obstacle(
     *,
     against: Mapping[str, str],
     broker_name: str | None,
-    spares_escalated: bool,
+    is_following: bool,
 ) -> str:
     """Return what stands against a repair; "": nothing.
 
@@ -50,7 +50,8 @@ def obstacle(
         at: the time.
         against: by message id, why it is not to be given up.
         broker_name: in whose log the record lies; None: nobody knows.
-        spares_escalated: whether what a person was told of is left to that person.
+        is_following: whether the run repeats itself: it leaves the scheduler its waits, and to
+            people what they were told of.
     """
     seen = repair.seen
     if stub is None:
@@ -59,7 +60,7 @@ def obstacle(
     if there != (seen["stub_status"], seen["stub_count"], seen["stub_update_date"]):
         return _MOVED
     if repair.action in AGAIN:
-        return _against_sending(stub, at, spares_escalated=spares_escalated)
+        return _against_sending(stub, at, is_following=is_following)
     if repair.action is Action.MARK and broker_name is None:
         return _NO_BROKER
     if repair.action is Action.VOID:
@@ -67,13 +68,14 @@ def obstacle(
     return ""
 
 
-def _against_sending(stub: Any, at: datetime, *, spares_escalated: bool) -> str:
+def _against_sending(stub: Any, at: datetime, *, is_following: bool) -> str:
     if is_in_hand(stub):
-        if stub.broker_name is None:
+        is_due = stub.resend_time <= at
+        if stub.broker_name is None and (is_following or is_due):
             return _WAITS
         return LOCKED if stub.lease_until is not None and stub.lease_until > at else ""
     is_escalated = stub.status == StubStatus.UNCONFIRMED
-    return _TOLD if is_escalated and spares_escalated else ""
+    return _TOLD if is_escalated and is_following else ""
 
 
 def _against_voiding(repair: Repair, stub: Any, against: Mapping[str, str]) -> str:

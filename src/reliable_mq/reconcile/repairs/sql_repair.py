@@ -61,8 +61,9 @@ class Order:
     """What a repair works by.
 
     What ended before `past` had ended by every clock when the run judged. `broker_name` names the
-    broker of the records that do not name theirs. `spares_escalated`: what a person was told of is
-    left to that person. `clock` is this machine's, in seconds since the epoch; `ticks` are seconds
+    broker of the records that do not name theirs. `is_following`: the run repeats itself, so
+    the scheduler keeps its waits, and people what they were told of. `clock` is this machine's, in
+    seconds since the epoch; `ticks` are seconds
     that nobody sets; `sleep` takes seconds.
     """
 
@@ -72,7 +73,7 @@ class Order:
     past: datetime
     broker_name: str | None = None
     rate: Rate = UNBOUNDED
-    spares_escalated: bool = False
+    is_following: bool = False
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -233,7 +234,7 @@ class _Database:
                     utc_datetime(at),
                     against={**against, **here},
                     broker_name=self._broker_of(repair),
-                    spares_escalated=self._order.spares_escalated,
+                    is_following=self._order.is_following,
                 )
                 results.append(Repaired(repair, not trouble, trouble or "done"))
             chosen = [each.repair for each in results if each.changed]
@@ -280,8 +281,9 @@ class _Database:
     def _send_again(self, connection: Connection, stubs: Sequence[Any], at: float) -> None:
         """Have stubs sent again, or tell the scheduler that has them in hand that no broker has.
 
-        Its count and its waits stay, or a repair now and then would keep a person from ever being
-        told. A wait that begins with the time of delivery begins now: there is nothing to deliver.
+        Its count stays, or a repair now and then would keep a person from ever being told. A run
+        that repeats itself leaves it its waits, too; of those a wait that begins with the time of
+        delivery begins now, for there is nothing to deliver. Any other run lets it send at once.
         """
         moment = utc_datetime(at)
         note = f"sent again by {ACTOR}, run {self._order.run_id}"
@@ -291,13 +293,22 @@ class _Database:
             change = self._change.values(**unsent(moment), note=note)
             connection.execute(change, {"ids": sorted(known)})
         for row in in_hand:
-            if row.deliver_time is not None and moment < row.deliver_time < row.resend_time:
-                earlier = {"resend_time": moment + (row.resend_time - row.deliver_time)}
-                connection.execute(self._mark.values(**earlier), {"id": row.message_id})
+            due = self._due(row, moment)
+            if due < row.resend_time:
+                connection.execute(self._mark.values(resend_time=due), {"id": row.message_id})
         anew = [row.message_id for row in stubs if row.message_id not in known]
         if anew:
             connection.execute(self._change.values(**sent_again(moment), note=note), {"ids": anew})
             self._escalations.close(connection, anew, "retry", at)
+
+    def _due(self, stub: Any, at: datetime) -> datetime:
+        """Return when the scheduler may send a stub that it has in hand."""
+        due: datetime = stub.resend_time
+        if not self._order.is_following:
+            return at
+        if stub.deliver_time is not None and at < stub.deliver_time:
+            return at + (due - stub.deliver_time)
+        return due
 
     def _broker_of(self, repair: Repair) -> str | None:
         """Return the broker in whose log the record lies."""

@@ -24,7 +24,7 @@ class Options:
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
     `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
     `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
-    repaired, and how fast; `spares_escalated`: not what a person was told of. `tells`: people are
+    repaired, and how fast; `is_following`: not what a person was told of. `tells`: people are
     told of what is new. `export`: where the ledgers are written first, to be judged from there.
     `ledgers`: an export to judge in place of databases and store, as of its time; such a run has no
     row. `increment`: go on where the last increment ended; with `anew`, read everything, and let
@@ -48,7 +48,7 @@ class Options:
     memory_bytes: int | None = None
     choice: Choice = ALL_THAT_IS_SAFE
     rate: Rate = UNBOUNDED
-    spares_escalated: bool = False
+    is_following: bool = False
     tells: bool = False
     export: str | None = None
     ledgers: str | None = None

@@ -43,7 +43,7 @@ def follow(
         Whatever `spark_run.reconcile` raises of the first increment.
     """
     # Nobody looks at what a repair takes back, again and again: it would never be told.
-    options = replace(options, increment=True, spares_escalated=True)
+    options = replace(options, increment=True, is_following=True)
     with (
         session(is_small=False, memory_bytes=options.memory_bytes) as spark,
         tempfile.TemporaryDirectory(prefix="reliable-mq-follow-") as folder,

@@ -295,7 +295,7 @@ def _repair(run: _Run, rows: Result) -> dict[str, Any]:
         past=options.now - run.moment.slack,
         broker_name=options.broker_name,
         rate=options.rate,
-        spares_escalated=options.spares_escalated,
+        is_following=options.is_following,
     )
     done = repair_all(order, repairs)
     return outcome_of("apply", ((each.repair, each.changed, each.outcome) for each in done))
