@@ -171,6 +171,10 @@ def load_settings(**given: object) -> Settings:
         place = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).removeprefix("Value error, ")
         raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
+    except ValueError as error:  # pydantic's SettingsError: a variable that has to be JSON
+        raise ConfigurationError(
+            f'{error}: in the environment lists and databases are JSON, [1, 5] or {{"name": "URL"}}'
+        ) from error
 
 
 def _meant(name: str) -> str:

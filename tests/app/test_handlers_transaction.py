@@ -23,6 +23,8 @@ ENDS: dict[str, Callable[[Session], object]] = {
     "connection.commit": lambda session: session.connection().commit(),
     "connection.rollback": lambda session: session.connection().rollback(),
     "COMMIT as SQL": lambda session: session.execute(text(" commit")),
+    "COMMIT behind another": lambda session: session.execute(text("SELECT 1; /* so */ COMMIT")),
+    "COMMIT behind nothing": lambda session: session.connection().exec_driver_sql(" ;COMMIT"),
     "ROLLBACK as SQL": lambda session: session.connection().exec_driver_sql("ROLLBACK"),
 }
 
@@ -143,6 +145,27 @@ def test_a_handler_may_use_savepoints_of_its_own(
     asyncio.run(scenario())
 
     assert ledger.effects() == [A, B, C]
+
+
+def test_a_handler_may_mention_the_end_of_a_transaction(
+    database_url: str, ledger: Ledger, redis_url: str
+) -> None:
+    said = ["SELECT 'a; COMMIT'", "SELECT 1 -- ; COMMIT", "SELECT /*; END */ 1;"]
+    if database_url.startswith("postgresql"):
+        said += ["DO $$ BEGIN PERFORM 1; END $$", "SAVEPOINT a; ROLLBACK TO SAVEPOINT a"]
+
+    def handler(session: Session, message: ReceivedMessage) -> None:
+        write_effect(session, message)
+        for statement in said:
+            session.connection().exec_driver_sql(statement)
+
+    async def scenario() -> None:
+        async with Life(database_url, redis_url, handler=handler, lease=LONG) as life:
+            assert await life.until_settled(delivery(A)) == [CONSUMED]
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == [A]
 
 
 def test_a_handler_that_has_not_run_when_it_returns_is_not_acknowledged(

@@ -126,6 +126,19 @@ def test_a_notifier_that_cannot_work_is_refused_at_once(given: dict[str, Any], s
         ReliableMQ("shop", **given)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RELIABLE_MQ_RESEND_WAITS", "1,5"), ("RELIABLE_MQ_DATABASES", "{billing")],
+)
+def test_a_variable_that_is_no_json_is_told_with_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    name = variable.removeprefix("RELIABLE_MQ_").lower()
+    with pytest.raises(ConfigurationError, match=f'"{name}".*are JSON'):
+        ReliableMQ("shop")
+
+
 def test_a_secret_is_not_printed() -> None:
     secret = "whsec_" + "c2VjcmV0" * 4
     mq = ReliableMQ("shop", **{**HOOK, "escalation_webhook_secret": secret})

@@ -11,6 +11,12 @@ from tests.outbox.benches import Bench
 from reliable_mq.errors import MessageRefused, UsageError
 
 
+@pytest.mark.parametrize("payloads", ["order", b"order", {"id": 1}])
+def test_one_payload_is_not_taken_for_many(bench: Bench, payloads: Any) -> None:
+    with bench.transaction() as tx, pytest.raises(UsageError, match="is one payload"):
+        tx.send_many("orders", payloads)
+
+
 def test_ten_thousand_messages_are_one_commit_and_few_statements(bench: Bench) -> None:
     statements: list[str] = []
     event.listen(

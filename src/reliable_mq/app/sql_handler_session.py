@@ -23,8 +23,12 @@ from reliable_mq.sql_types import MYSQL
 _SESSION = "reliable_mq_session"
 _running: ContextVar["HandlerSession | None"] = ContextVar("reliable_mq_handler", default=None)
 _BEFORE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
-_ENDS = re.compile(
-    rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b", re.IGNORECASE | re.DOTALL
+_END = rf"{_BEFORE}(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b))\b"
+_ENDS = re.compile(_END, re.IGNORECASE | re.DOTALL)
+# psycopg sends several statements at once, when they have no parameters.
+_ENDS_LATER = re.compile(f";{_END}", re.IGNORECASE | re.DOTALL)
+_NO_STATEMENT = re.compile(
+    r"'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.IGNORECASE | re.DOTALL
 )
 # What MySQL commits by itself before it does it ("Statements That Cause an Implicit Commit").
 _ENDS_ON_MYSQL = re.compile(
@@ -150,7 +154,7 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect = engine.dialect
     commit = dialect.do_commit
     execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
-    ends = _ENDS_ON_MYSQL if dialect.name in MYSQL else _ENDS
+    ends = _ends_on_mysql if dialect.name in MYSQL else _ends
 
     def do_commit(connection: PoolProxiedConnection) -> None:
         if _is_held(connection):
@@ -161,12 +165,12 @@ def hold_transactions_of(engine: Engine) -> None:
         commit(connection)
 
     def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        if ends.match(statement) and context is not None and _is_held(context.root_connection):
+        if ends(statement) and context is not None and _is_held(context.root_connection):
             raise _not_yours()
         execute(cursor, statement, parameters, context)
 
     def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
-        if ends.match(statement) and context is not None and _is_held(context.root_connection):
+        if ends(statement) and context is not None and _is_held(context.root_connection):
             raise _not_yours()
         execute_plain(cursor, statement, context)
 
@@ -175,6 +179,18 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect.do_execute = do_execute  # type: ignore[method-assign]
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
+
+
+def _ends(statement: str) -> bool:
+    """Say whether a statement, or a later one of several, ends the transaction."""
+    if _ENDS.match(statement):
+        return True
+    several = ";" in statement and _NO_STATEMENT.sub(" ", statement)
+    return bool(several and _ENDS_LATER.search(several))
+
+
+def _ends_on_mysql(statement: str) -> bool:
+    return _ENDS_ON_MYSQL.match(statement) is not None
 
 
 def _is_held(connection: Connection | PoolProxiedConnection) -> bool:

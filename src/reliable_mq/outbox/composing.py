@@ -125,6 +125,10 @@ class Composer:
         own = {name: value for name, value in options.items() if callable(value)}
         if "message_id" in same:
             raise UsageError("send_many: message_id must be a function, or all would have one id")
+        if isinstance(payloads, str | bytes | Mapping):
+            raise UsageError(
+                f"send_many: a {type(payloads).__name__} is one payload: take send, or a list of it"
+            )
         return [
             self.stub(
                 now, topic, payload, **same, **{name: of(payload) for name, of in own.items()}
