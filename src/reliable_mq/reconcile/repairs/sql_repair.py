@@ -303,12 +303,11 @@ class _Database:
 
     def _due(self, stub: Any, at: datetime) -> datetime:
         """Return when the scheduler may send a stub that it has in hand."""
-        due: datetime = stub.resend_time
         if not self._order.is_following:
             return at
-        if stub.deliver_time is not None and at < stub.deliver_time:
-            return at + (due - stub.deliver_time)
-        return due
+        begin = stub.deliver_time
+        due: datetime = stub.resend_time
+        return at + (due - begin) if begin is not None and at < begin else due
 
     def _broker_of(self, repair: Repair) -> str | None:
         """Return the broker in whose log the record lies."""
