@@ -7,6 +7,7 @@ import inspect
 import signal
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -167,9 +168,13 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
     thread = LoopThread()
     cancelled = threading.Event()
     waiting = threading.get_ident()
+    state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
 
     async def hang() -> None:
         try:
+            # A signal that comes just before the thread begins to sleep would not wake it up.
+            while state.read_text().rpartition(")")[2].split()[0] != "S":
+                await asyncio.sleep(0)
             signal.pthread_kill(waiting, signal.SIGINT)
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
