@@ -246,6 +246,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "scale": scale_table,
     "orders": orders_table,
     "resend": figures_table,
+    "retention": figures_table,
     "duplicates": figures_table,
     "flow": flow_table,
     "rival": rival_table,

@@ -197,8 +197,7 @@ def retention(url: str, seconds: float, turns: int = 6, threads: int = 4) -> lis
     p99: dict[bool, list[float]] = {False: [], True: []}
     removed = 0
     for turn in range(turns * 2):
-        is_on = turn % 2 == 1
-        before = rows_of(database)
+        is_on, before = turn % 2 == 1, rows_of(database)
         with keeping(url) if is_on else nullcontext(), ThreadPoolExecutor(threads) as pool:
             until = time.perf_counter() + seconds
             runs = list(pool.map(place, [until] * threads))
@@ -391,7 +390,8 @@ def main() -> int:
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    results = raw_results.of_now("resend", vars(options), figures)
+    name = "retention" if options.only == ["retention"] else "resend"
+    results = raw_results.of_now(name, vars(options), figures)
     print(f"raw results: {raw_results.write(results)}\n{figures_table(results)}")
     return 0
 
