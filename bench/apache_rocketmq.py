@@ -5,15 +5,20 @@ its `runbroker.sh` with a heap of 2 GiB instead of 8, unless others are given.
 """
 
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from bench.child_process import LoggedProcess
 from bench.java_programs import SERVER_JARS, build_server, java_command
+from reliable_mq.runtime.blocking_link import BlockingLink
 from reliable_mq.testing.local_servers import free_port
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command
 
 START_SECONDS = 240
+POLL_SECONDS = 0.05
 NAME_SERVER_FLAGS = ("-server", "-Xms256m", "-Xmx256m")
 OPEN_PACKAGES = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -128,6 +133,18 @@ class ApacheRocketMQ:
             },
         )
         self.broker.wait_for(r"boot success", START_SECONDS)
+        self._wait_until_registered()
+
+    def _wait_until_registered(self) -> None:
+        """Return when a name server knows the broker: it has booted a moment before."""
+        asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        port = self.address[self.address.rindex(":") :].encode() + b'"'
+        deadline = time.monotonic() + START_SECONDS
+        with BlockingLink(self.name_server_address.partition(";")[0], 10) as link:
+            while port not in link.call(asked).body:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no name server knows {self.address}")
+                time.sleep(POLL_SECONDS)
 
     def _start(
         self, main_class: str, flags: tuple[str, ...], name: str, settings: dict[str, str]
