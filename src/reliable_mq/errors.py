@@ -61,6 +61,13 @@ class UsageError(ReliableMQError):
     """The call can never work as it is."""
 
 
+def closed_meanwhile() -> "ConnectionLost":
+    """Return what is raised when a client is closed while somebody waits for what it was asked."""
+    return ConnectionLost(
+        "this client was closed meanwhile: what was asked may be done all the same"
+    )
+
+
 def closed(what: str) -> UsageError:
     """Return what is raised when a "client" or "consumer" is used after its end."""
     return UsageError(f"this {what} is closed: make a new one")

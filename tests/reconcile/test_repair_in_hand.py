@@ -1,7 +1,5 @@
 """Repairs beside the resend scheduler, which has stubs in hand, counts sends, and tells people."""
 
-from collections.abc import Iterator
-
 import pytest
 from tests.reconcile.test_sql_repair import repair_of, repaired
 from tests.resend.worlds import MAX, QUEUE, World
@@ -9,15 +7,6 @@ from tests.resend.worlds import MAX, QUEUE, World
 from reliable_mq.reconcile.repairs.repair import Action
 from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import utc_datetime
-
-
-@pytest.fixture
-def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Give tables at 200 s: the servers' clocks are not asked."""
-    monkeypatch.setattr(DatabaseClock, "now_on", lambda *_: 200.0)
-    made = World(database_url)
-    yield made
-    made.database.close()
 
 
 def test_a_run_that_repeats_itself_leaves_to_the_scheduler_what_it_will_send(world: World) -> None:

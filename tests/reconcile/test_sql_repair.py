@@ -14,20 +14,10 @@ from tests.resend.worlds import World
 from reliable_mq.message import RESENT
 from reliable_mq.reconcile.repairs.repair import Action, Rate, Repair
 from reliable_mq.reconcile.repairs.sql_repair import Order, Repaired, repair_all
-from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.sql_types import utc_datetime
 
 AS_OF = utc_datetime(200.0)
 CHANGED_BY_TIME = ("message_id", "seq", "create_date", "update_date", "resend_time", "note")
-
-
-@pytest.fixture
-def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Give tables at 200 s: the servers' clocks are not asked."""
-    monkeypatch.setattr(DatabaseClock, "now_on", lambda *_: 200.0)
-    made = World(database_url)
-    yield made
-    made.database.close()
 
 
 def url_of(world: World) -> str:

@@ -1,15 +1,13 @@
 """`reliable-mq reconcile --follow`: increments until the process is told to stop."""
 
 import json
-import logging
 import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from reliable_mq.cli.reconcile_stop import SIGNALS, Stopped
+from reliable_mq.cli.reconcile_stop import SIGNALS, Stop
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
@@ -33,12 +31,12 @@ def follow_until_stopped(
     """
     from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
-    stop = _Stop()
+    stop = Stop()
     for number in SIGNALS:
         signal.signal(number, stop)
 
     def done(summary: dict[str, Any]) -> None:
-        stop.is_first = False
+        stop.is_interrupting = False  # the next ones run in a thread of Spark's
         after(summary)
         print(json.dumps(summary) if as_json else line_of(summary), flush=True)
 
@@ -51,28 +49,9 @@ def follow_until_stopped(
     except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
         if not stop.number:
             raise
-    if stop.number and stop.is_first:
+    if stop.number and stop.is_interrupting:
         name = signal.Signals(stop.number).name
         print(f"stopped by {name} before the first increment had ended", file=sys.stderr)
-
-
-class _Stop:
-    """What a signal does: it ends the first increment, and those behind it are ended by `follow`.
-
-    The first one runs in the main thread, which hears of signals; the others run in one of Spark's.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.is_first = True
-
-    def __call__(self, number: int, _frame: FrameType | None) -> None:
-        for each in SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
-            signal.signal(each, signal.SIG_DFL)
-        logging.disable()  # the bridge to Java logs pages of what it was interrupted in
-        self.number = number
-        if self.is_first:
-            raise Stopped
 
 
 def line_of(summary: dict[str, Any]) -> str:

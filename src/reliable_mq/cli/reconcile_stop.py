@@ -20,18 +20,21 @@ class Stopped(KeyboardInterrupt):
     """The bridge to Java closes its connection for this one, and uses another to stop Spark."""
 
 
-class _Stop:
-    """What a signal does, and which one it was."""
+class Stop:
+    """What a signal does, and which one it was; 0: none came."""
 
     def __init__(self) -> None:
         self.number = 0
+        #: whether the main thread is interrupted; else whoever works looks at `number`
+        self.is_interrupting = True
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         for each in SIGNALS:  # whoever cannot wait for the end of the cleaning says it again
             signal.signal(each, signal.SIG_DFL)
         logging.disable()  # the bridge to Java logs pages of what it was interrupted in
         self.number = number
-        raise Stopped
+        if self.is_interrupting:
+            raise Stopped
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread hears of signals
         return
-    stop = _Stop()
+    stop = Stop()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield

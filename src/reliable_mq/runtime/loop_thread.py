@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from reliable_mq.errors import ConnectionLost, ForkedClient, UsageError, closed
+from reliable_mq.errors import ForkedClient, UsageError, closed, closed_meanwhile
 from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
@@ -141,9 +141,7 @@ class LoopThread:
         except CancelledError:
             if not self._closed:
                 raise
-            raise ConnectionLost(
-                "this client was closed meanwhile: what was asked may be done all the same"
-            ) from None
+            raise closed_meanwhile() from None
         except BaseException:
             self._give_up(errand)
             raise

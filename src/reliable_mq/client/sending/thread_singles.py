@@ -6,7 +6,7 @@ between which each message goes to and fro cost a lone sender more than the mess
 
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.sending.asyncio_singles import Outcome
-from reliable_mq.errors import ConnectionLost, UsageError
+from reliable_mq.errors import UsageError, closed_meanwhile
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.loop_thread import LoopThread
@@ -43,6 +43,4 @@ def send_single(
     try:
         return thread.ask(lambda errand: singles.go_on_for(errand, single, outcome))
     except UsageError:
-        raise ConnectionLost(
-            "this client was closed meanwhile: what was asked may be done all the same"
-        ) from None
+        raise closed_meanwhile() from None

@@ -8,7 +8,6 @@ Text that is no UTF-8 is read as far as it is. A moment that no datetime can be 
 `sql_types.EARLIEST` or `LATEST`.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,7 +44,7 @@ from reliable_mq.reconcile.databases.ledger_columns import (
     table_of,
 )
 from reliable_mq.reconcile.databases.sql_conditions import EVERYTHING, KeyRange, clause, in_range
-from reliable_mq.reconcile.databases.sql_connection import connected, sync_url
+from reliable_mq.reconcile.databases.sql_connection import connected, paced, sync_url
 from reliable_mq.reconcile.source_filters import Condition
 from reliable_mq.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
 from reliable_mq.wire.record import CRC_MASK, body_checksum
@@ -90,22 +89,9 @@ def read(url: str, asked: Asked, *, by_rows: bool = False) -> Iterator[pa.Record
     schema = schema_of(asked.ledger, asked.columns)
     name = "" if by_rows else sync_url(url).get_backend_name()
     batches = _READERS.get(name, _read_rows)(url, asked)
-    for batch in _paced(batches, asked.share):
+    for batch in paced(batches, asked.share):
         if batch.num_rows:
             yield conformed(batch, schema)
-
-
-def _paced(batches: Iterator[pa.RecordBatch], share: float) -> Iterator[pa.RecordBatch]:
-    """Sleep after each batch, so that waiting for the database takes `share` of the time."""
-    while True:
-        began = time.monotonic()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        pause = (time.monotonic() - began) * (1 / share - 1)
-        yield batch
-        if pause > 0:
-            time.sleep(pause)
 
 
 def statement(asked: Asked, dialect: Dialect, *, by_rows: bool) -> Select[Any]:

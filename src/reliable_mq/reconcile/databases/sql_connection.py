@@ -1,8 +1,10 @@
 """Databases of ledgers: their URLs, and connections that are kept no longer than they are used."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -10,6 +12,8 @@ from sqlalchemy.pool import NullPool
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.sql_types import drivers_of
+
+T = TypeVar("T")
 
 # A name without a driver stands for one that need not be installed.
 _PLAIN = ("postgresql", "mysql", "mariadb")
@@ -65,3 +69,16 @@ def connected(url: str) -> Iterator[Connection]:
             yield connection
     finally:
         engine.dispose()
+
+
+def paced(answers: Iterator[T], share: float) -> Iterator[T]:
+    """Sleep after each answer, so that waiting for the database takes `share` of the time."""
+    while True:
+        began = time.monotonic()
+        answer = next(answers, None)
+        if answer is None:
+            return
+        pause = (time.monotonic() - began) * (1 / share - 1)
+        yield answer
+        if pause > 0:
+            time.sleep(pause)

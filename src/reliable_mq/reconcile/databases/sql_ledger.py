@@ -4,7 +4,6 @@ Receives a SQLAlchemy URL and reads only. Rows are read by `sql_arrow`, in the r
 `sql_ranges`.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -27,7 +26,7 @@ from reliable_mq.reconcile.databases.sql_conditions import (
     KeyRange,
     in_range,
 )
-from reliable_mq.reconcile.databases.sql_connection import connected, open_engine, sync_url
+from reliable_mq.reconcile.databases.sql_connection import connected, open_engine, paced, sync_url
 from reliable_mq.reconcile.databases.sql_ranges import (
     ROWS_PER_PARTITION,
     Changes,
@@ -204,10 +203,8 @@ def broker_names(url: str, prefix: str, window: IdWindow | Changes, share: float
         if parts == [EVERYTHING] and sync_url(url).get_backend_name() == "postgresql":
             parts = key_ranges(url, ledger, prefix, window, _ROWS_OF_A_PIECE)
         with connected(url) as connection:
-            for part in parts:
-                began = time.monotonic()
-                query = select(table.c.broker_name).where(in_range(table, part)).distinct()
-                names.update(name for name in connection.scalars(query) if name)
-                if share < 1:
-                    time.sleep((time.monotonic() - began) * (1 / share - 1))
+            name = table.c.broker_name
+            queries = (select(name).where(in_range(table, part)).distinct() for part in parts)
+            for found in paced((connection.scalars(query).all() for query in queries), share):
+                names.update(filter(None, found))
     return names

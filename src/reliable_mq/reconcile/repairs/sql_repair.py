@@ -61,10 +61,9 @@ class Order:
     """What a repair works by.
 
     What ended before `past` had ended by every clock when the run judged. `broker_name` names the
-    broker of the records that do not name theirs. `is_following`: the run repeats itself, so
-    the scheduler keeps its waits, and people what they were told of. `clock` is this machine's, in
-    seconds since the epoch; `ticks` are seconds
-    that nobody sets; `sleep` takes seconds.
+    broker of the records that do not name theirs. `is_following`: the run repeats itself, so the
+    scheduler keeps its waits, and people what they were told of. `clock` is this machine's, in
+    seconds since the epoch; `ticks` are seconds that nobody sets; `sleep` takes seconds.
     """
 
     urls: Sequence[str]

@@ -73,7 +73,7 @@ def summarize(
         "whole": told,
         "messages": sum(group.messages for group in groups),
         "rows": sum(group.rows for group in groups),
-        "verdicts": _verdicts(groups),
+        "verdicts": verdict_counts(groups),
         "by_topic": _by_topic(groups),
         "by_day": _by_day(groups),
         "suppressed_copies": sum(group.copies for group in groups),
@@ -98,7 +98,7 @@ def _damage(ledgers: Mapping[str, Any]) -> str:
     )
 
 
-def _verdicts(groups: Iterable[Group]) -> dict[str, int]:
+def verdict_counts(groups: Iterable[Group]) -> dict[str, int]:
     counts = Counter[str]()
     for group in groups:
         counts[group.verdict] += group.rows
@@ -110,7 +110,7 @@ def _by_topic(groups: Iterable[Group]) -> list[dict[str, Any]]:
     for group in groups:
         rows.setdefault((group.topic or "", group.consumer_group), []).append(group)
     return [
-        {"topic": topic, "consumer_group": name, "verdicts": _verdicts(those)}
+        {"topic": topic, "consumer_group": name, "verdicts": verdict_counts(those)}
         for (topic, name), those in sorted(rows.items())
     ]
 
@@ -125,7 +125,7 @@ def _by_day(groups: Iterable[Group]) -> list[dict[str, Any]]:
             "day": (_EPOCH + timedelta(days=day)).isoformat(),
             "topic": topic,
             "messages": sum(group.messages for group in those),
-            "verdicts": _verdicts(those),
+            "verdicts": verdict_counts(those),
         }
         for (day, topic), those in sorted(rows.items())
     ]

@@ -24,8 +24,9 @@ class Options:
     folders the newest `runs_kept` stay. `memory_bytes`: what a run on this machine may take.
     `store` and `stores` are directories, or NAME=DIR, `cluster` the name servers of a cluster; a
     `partial` run judges without the brokers that cannot be read. `choice` and `rate` say what is
-    repaired, and how fast; `is_following`: not what a person was told of. `tells`: people are
-    told of what is new. `export`: where the ledgers are written first, to be judged from there.
+    repaired, and how fast; `is_following`: the run repeats itself, which a repair takes into
+    account (`sql_obstacles`). `tells`: people are told of what is new. `export`: where the ledgers
+    are written first, to be judged from there.
     `ledgers`: an export to judge in place of databases and store, as of its time; such a run has no
     row. `increment`: go on where the last increment ended; with `anew`, read everything, and let
     increments go on from there. `managed` topics are so whether or not a stub of them is there;

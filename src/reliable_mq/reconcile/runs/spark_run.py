@@ -7,7 +7,6 @@ run has a folder of its own, and ends as `conclusion` says, so that no partial r
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +37,7 @@ from reliable_mq.reconcile.report.summary import (
     MANAGED,
     MESSAGE_IDS,
     summarize,
+    verdict_counts,
 )
 from reliable_mq.reconcile.runs import conclusion
 from reliable_mq.reconcile.runs.file_result import FileResult
@@ -248,9 +248,7 @@ def _judge(run: _Run) -> tuple[dict[str, Any], Result]:
 
 def _flaws(run: _Run, tally: Tally) -> dict[str, str]:
     """Return what of the messages themselves the run could not judge."""
-    verdicts = Counter[str]()
-    for group in tally.groups():
-        verdicts[group.verdict] += group.rows
+    verdicts = verdict_counts(tally.groups())
     flaws = {
         MANAGED: lack_of_stubs(run.options, run.ledgers.managed, verdicts),
         MESSAGE_IDS: tally.twins.flaw(),
