@@ -281,9 +281,9 @@ def test_reading_takes_its_share_of_the_time_and_sleeps_the_rest(
     url = tables.write()
     ticks, slept = iter(range(100)), list[float]()
     monkeypatch.setattr(
-        "reliable_mq.reconcile.databases.sql_arrow.time.monotonic", lambda: float(next(ticks))
+        "reliable_mq.reconcile.databases.sql_connection.time.monotonic", lambda: float(next(ticks))
     )
-    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_arrow.time.sleep", slept.append)
+    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_connection.time.sleep", slept.append)
     asked = Asked(STUB, "rmq_", ("topic",))
 
     assert len(list(read(url, replace(asked, share=0.25)))) == 1

@@ -167,9 +167,9 @@ def test_a_run_reads_with_the_share_that_it_is_given(
 ) -> None:
     slept: list[float] = []
     ticks = iter(range(1_000))
-    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_arrow.time.sleep", slept.append)
+    monkeypatch.setattr("reliable_mq.reconcile.databases.sql_connection.time.sleep", slept.append)
     monkeypatch.setattr(
-        "reliable_mq.reconcile.databases.sql_arrow.time.monotonic", lambda: next(ticks)
+        "reliable_mq.reconcile.databases.sql_connection.time.monotonic", lambda: next(ticks)
     )
     options = {"stores": "{}", "urls": json.dumps([url]), "share": "0.5"}
     ledgers = LedgersSource(options)

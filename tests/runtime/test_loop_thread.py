@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import inspect
 import signal
+import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -170,11 +171,17 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
     waiting = threading.get_ident()
     state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
 
+    def is_asleep() -> bool:
+        in_wait = sys._current_frames()[waiting].f_code is Errand.wait.__code__
+        return in_wait and state.read_text().rpartition(")")[2].split()[0] == "S"
+
     async def hang() -> None:
         try:
             # A signal that comes just before the thread begins to sleep would not wake it up.
-            while state.read_text().rpartition(")")[2].split()[0] != "S":
-                await asyncio.sleep(0)
+            looks = 0
+            while looks < 2:  # the first could find it waiting for the interpreter
+                looks = looks + 1 if is_asleep() else 0
+                await asyncio.sleep(0.01)
             signal.pthread_kill(waiting, signal.SIGINT)
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
@@ -183,6 +190,32 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         thread.run(hang())
+    assert cancelled.wait(10)
+    assert not thread._errands
+    thread.close()
+
+
+def test_an_interrupt_between_the_call_and_the_wait_cancels_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(contextlib.AbstractContextManager[None]):
+        """A lock whose holder is interrupted when it lets go."""
+
+        def __exit__(self, *_: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    thread = LoopThread()
+    cancelled = threading.Event()
+
+    def begin(errand: Errand[None]) -> None:
+        future = thread._loop.create_future()
+        future.add_done_callback(lambda _: cancelled.set())
+        errand.follow(future)
+
+    monkeypatch.setattr(thread, "_ending", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        thread.ask(begin)
     assert cancelled.wait(10)
     assert not thread._errands
     thread.close()

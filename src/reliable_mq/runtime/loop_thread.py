@@ -132,11 +132,11 @@ class LoopThread:
         """
         self.check_caller()
         errand: Errand[T] = Errand()
-        with self._ending:
-            self._refuse_dead()
-            self._errands.add(errand)
-            self._loop.call_soon_threadsafe(_run_errand, begin, errand)
-        try:
+        try:  # from here on: an interrupt can come between the call and the wait
+            with self._ending:
+                self._refuse_dead()
+                self._errands.add(errand)
+                self._loop.call_soon_threadsafe(_run_errand, begin, errand)
             return errand.wait()
         except CancelledError:
             if not self._closed:
