@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import MetaData, create_engine, select
+from tests.reconcile.decisions import decide
 
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.brokers.file_queues import read_progress
 from reliable_mq.reconcile.brokers.file_store import read_layout, read_partition
 from reliable_mq.reconcile.brokers.log_scan import LogRow
-from reliable_mq.reconcile.judgement.verdict import decide
 from reliable_mq.wire.record import body_checksum
 
 Row = Mapping[str, Any]

@@ -21,6 +21,7 @@ from reliable_mq.reconcile.runs.spark_import import open_export
 from reliable_mq.reconcile.runs.spark_opening import (
     export_if_asked,
     of_its_brokers,
+    open_exported,
     open_ledgers,
 )
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
@@ -42,6 +43,25 @@ def test_an_export_is_not_written_among_other_things(spark: SparkSession, tmp_pa
 
     with pytest.raises(ConfigurationError, match="holds something already; export to a new folder"):
         export_ledgers(spark, tmp_path.as_uri(), urls=[], **NOTHING)
+
+
+@pytest.mark.spark
+def test_an_export_from_before_the_time_that_is_asked_for_is_not_called_clean(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Given an export, when the time behind it is to be judged, then one line says so; and its last
+    day can be."""
+    store = StoreWriter(tmp_path / "store").write()
+    url = TableWriter(f"sqlite:///{tmp_path}/shop.db").write()
+    uri = (tmp_path / "export").as_uri()
+    export_ledgers(spark, uri, **NOTHING | {"urls": [url], "stores": {"b-1": store}})
+    options = Options("", "", tmp_path, NOW + timedelta(days=9), timedelta(0), ledgers=uri)
+
+    with pytest.raises(ConfigurationError, match=f"the export at {uri} ends before it"):
+        open_exported(spark, replace(options, since=NOW))
+
+    judged, _ = open_exported(spark, replace(options, since=NOW - timedelta(days=1)))
+    assert judged.now == NOW
 
 
 @pytest.mark.spark

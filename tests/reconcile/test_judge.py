@@ -15,27 +15,13 @@ from tests.reconcile.plain import PlainReconciliation
 
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows, events_of
 from reliable_mq.reconcile.judgement.events import EVENTS
-from reliable_mq.reconcile.judgement.judge import TABLE, judge, judge_traces
+from reliable_mq.reconcile.judgement.judge import judge, judge_traces
 from reliable_mq.reconcile.judgement.message_stream import whole_messages
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.traces import traces_of_rows
-from reliable_mq.reconcile.judgement.verdict import FACTS, Verdict, decide
 from reliable_mq.reconcile.judgement.world import World
 
 SEEDS = st.integers(0, 10**6)
-
-
-def test_the_looked_up_table_is_the_decision_table() -> None:
-    """Given every combination of facts, then the array holds what `decide` says."""
-    verdicts = tuple(Verdict)
-    wrong = [
-        values
-        for values in itertools.product(*FACTS.values())
-        if verdicts[TABLE[tuple(FACTS[n].index(v) for n, v in zip(FACTS, values, strict=True))]]
-        is not decide(dict(zip(FACTS, values, strict=True)))
-    ]
-
-    assert wrong == []
 
 
 def test_every_way_into_a_verdict_is_judged_so(tmp_path: Path) -> None:

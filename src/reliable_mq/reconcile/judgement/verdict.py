@@ -2,9 +2,9 @@
 
 `FACTS` names what is known and every value it can have. `RULES` is the decision table: the first
 rule all of whose conditions hold gives the verdict, and the last rule holds always, so that every
-combination of facts has exactly one verdict. `decide` reads the table in Python; `sql_case` writes
-the same table as a SQL expression for Spark. Everything that influences a verdict is in this table;
-how the facts are found in the ledgers is not known here.
+combination of facts has exactly one verdict. `judge` looks it up for whole columns at a time; there
+is no other source of a verdict. Everything that influences one is in this table; how the facts are
+found in the ledgers is not known here.
 
 Theory. A message's effect is what counts, so the consume log speaks before the broker's log, and
 the broker's log before the stub. Whatever changed a moment ago is in flight: the ledgers are not
@@ -15,8 +15,6 @@ that will not.
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
-
-from reliable_mq.errors import UsageError
 
 
 class Verdict(StrEnum):
@@ -163,38 +161,3 @@ RULES: tuple[Rule, ...] = (
     Rule({"group": ("required",), "position": ("unknown",)}, Verdict.SENT_NOT_MARKED),
     Rule({}, Verdict.WAITING),
 )
-
-
-def decide(facts: Mapping[str, str]) -> Verdict:
-    """Return the verdict on one message and consumer group.
-
-    Args:
-        facts: one value of `FACTS` for each of its names.
-
-    Raises:
-        UsageError: when a fact is missing, unknown, or has a value that it cannot have.
-    """
-    for name in facts.keys() | FACTS.keys():
-        if facts.get(name) not in FACTS.get(name, ()):
-            raise UsageError(f"the fact {name!r} cannot be {facts.get(name)!r}")
-    return next(
-        rule.verdict
-        for rule in RULES
-        if all(facts[name] in values for name, values in rule.when.items())
-    )
-
-
-def sql_case() -> str:
-    """Return the table as one SQL CASE expression over columns named `fact_` + the fact's name."""
-    lines = []
-    for rule in RULES[:-1]:
-        conditions = [
-            f"fact_{name} IN ({', '.join(map(_quoted, values))})"
-            for name, values in rule.when.items()
-        ]
-        lines.append(f"WHEN {' AND '.join(conditions)} THEN {_quoted(rule.verdict)}")
-    return "CASE " + "\n".join(lines) + f"\nELSE {_quoted(RULES[-1].verdict)} END"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

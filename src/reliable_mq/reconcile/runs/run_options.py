@@ -106,8 +106,9 @@ def _check_increment(options: Options) -> None:
         raise ConfigurationError("--increment finds its time by itself: no --since and no --until")
     if options.ledgers is not None or options.export is not None:
         raise ConfigurationError(
-            "--increment goes on in databases and logs, and an export is one moment of them: give"
-            " --ledgers or --export to a run of its own, without --increment"
+            "--increment reads what changed since the run before it, which an export, all ledgers"
+            " at one moment, does not tell: give --ledgers or --export to a run of its own, with"
+            " --since where only its last days are to be judged"
         )
     if options.partial:
         raise ConfigurationError(

@@ -10,6 +10,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.spark_brokers import (
     UNNAMED,
     BrokerLogs,
@@ -85,9 +86,18 @@ def export_if_asked(spark: SparkSession, options: Options, ledgers: Ledgers) -> 
 
 
 def open_exported(spark: SparkSession, options: Options) -> tuple[Options, Ledgers]:
-    """Return what is to be judged of an export, as of its time."""
+    """Return what is to be judged of an export, as of its time.
+
+    Raises:
+        ConfigurationError: it is no whole export, or it has nothing of the time that is asked for.
+    """
     uri = options.ledgers or ""
     export = open_export(spark, uri)
+    if options.since is not None and options.since >= export.exported:
+        raise ConfigurationError(
+            f"--since {options.since.isoformat()}: the export at {uri} ends before it, at"
+            f" {export.exported.isoformat()}"
+        )
     options = replace(options, now=export.exported, store=uri)
     ledgers = exported_ledgers(spark, uri)
     managed = managed_topics(options, ledgers.managed, export.managed)
