@@ -11,6 +11,7 @@ from random import Random
 from tests.broker_core.broker_world import BrokerWorld, connection
 from tests.fuzz.mutations import mutated, mutated_json, odd_text
 from tests.fuzz.requests import _HEARTBEAT, START_MS, request_bytes
+from tests.reconcile.plain_scan import scan
 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.errors import (
@@ -22,7 +23,6 @@ from reliable_mq.errors import (
 )
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.reconcile.brokers.log_columns import columns
-from reliable_mq.reconcile.brokers.log_scan import scan
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.testing.memory_disk import MemoryDisk
 from reliable_mq.wire import fastjson

@@ -11,7 +11,7 @@ VERDICTS = tuple(Verdict)
 def decide(facts: Mapping[str, str]) -> Verdict:
     """Return the verdict that the judgement looks up for these facts."""
     place = tuple(values.index(facts[name]) for name, values in FACTS.items())
-    return VERDICTS[TABLE[place]]
+    return VERDICTS[int(TABLE[place])]
 
 
 def sql_case() -> str:

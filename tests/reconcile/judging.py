@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tests.reconcile.ledgers import GRACE, LONG_AGO, NOW
 
 from reliable_mq.reconcile.brokers import file_queues, file_store
-from reliable_mq.reconcile.brokers.log_schema import log_batch
+from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
 from reliable_mq.reconcile.brokers.spark_begins import begins_of, oldest_of
 from reliable_mq.reconcile.databases import sql_ledger
 from reliable_mq.reconcile.databases.ledger_columns import CONSUME_LOG, STUB
@@ -39,9 +39,9 @@ def events_in(url: str, store: str) -> pa.Table:
         for batch in read(url, Asked(name, "rmq_", columns, part))
     ]
     batches += [
-        record_events(log_batch(rows), "")
+        record_events(batch, "")
         for partition in file_store.read_layout(store).partitions
-        for rows in file_store.read_partition(partition, check_body=True)
+        for batch in file_store.read_batches(partition, LOG_SCHEMA)
     ]
     events = pa.Table.from_batches(batches, EVENTS)
     return events.filter(pc.is_valid(events["id"]))

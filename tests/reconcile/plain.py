@@ -11,11 +11,12 @@ from typing import Any
 
 from sqlalchemy import MetaData, create_engine, select
 from tests.reconcile.decisions import decide
+from tests.reconcile.plain_scan import rows_of
 
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.brokers.file_queues import read_progress
-from reliable_mq.reconcile.brokers.file_store import read_layout, read_partition
+from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.wire.record import body_checksum
 
@@ -40,10 +41,9 @@ class PlainReconciliation:
         layout = read_layout(store)
         self.records: dict[str, list[LogRow]] = {}
         for partition in layout.partitions:
-            for rows in read_partition(partition, check_body=True):
-                for row in rows:
-                    if row.role not in ("system", "damaged"):
-                        self.records.setdefault(row.message_id or "", []).append(row)
+            for row in rows_of(partition, check_body=True):
+                if row.role not in ("system", "damaged"):
+                    self.records.setdefault(row.message_id or "", []).append(row)
         self.oldest = datetime.fromtimestamp((layout.oldest_ms or 0) / 1000, UTC)
         self.begins = layout.queue_begins
         self.progress = read_progress(store)

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 from sqlalchemy import MetaData, Table, create_engine, select
+from tests.reconcile.plain_scan import scan
 
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
-from reliable_mq.reconcile.brokers.log_scan import scan
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import message_id
+from tests.reconcile.plain_scan import scan
 from tests.reconcile.test_log_scan import placed
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.reconcile.brokers.log_columns import columns
 from reliable_mq.reconcile.brokers.log_roles import Customs
-from reliable_mq.reconcile.brokers.log_scan import End, scan
+from reliable_mq.reconcile.brokers.log_scan import End
 from reliable_mq.reconcile.brokers.log_schema import (
     LOG_SCHEMA,
     RECORD_SCHEMA,

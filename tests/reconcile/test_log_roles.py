@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.reconcile import plain_scan
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.reconcile.brokers.file_store import read_layout, read_partition
+from reliable_mq.reconcile.brokers.file_store import read_layout
 from reliable_mq.reconcile.brokers.log_roles import (
     USUAL,
     Customs,
@@ -27,8 +28,7 @@ def rows_of(path: str) -> list[LogRow]:
     return [
         row
         for partition in read_layout(path).partitions
-        for rows in read_partition(partition, check_body=False)
-        for row in rows
+        for row in plain_scan.rows_of(partition, check_body=False)
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.reconcile.ledgers import LONG_AGO, StoreWriter, message_id, milliseconds
+from tests.reconcile.plain_scan import rows_of, scan
 
 from reliable_mq.client.consuming.received import received
 from reliable_mq.errors import StoreError
@@ -18,9 +19,8 @@ from reliable_mq.reconcile.brokers.file_store import (
     LogPartition,
     StoreLayout,
     read_layout,
-    read_partition,
 )
-from reliable_mq.reconcile.brokers.log_scan import End, LogRow, scan
+from reliable_mq.reconcile.brokers.log_scan import End, LogRow
 from reliable_mq.reconcile.judgement import unchecked
 from reliable_mq.wire import compression
 from reliable_mq.wire.compression import KINDS, compress, flags_of
@@ -198,12 +198,7 @@ def test_copies_in_topics_of_the_system_are_told_from_first_deliveries(tmp_path:
 
 
 def all_rows(layout: StoreLayout) -> list[LogRow]:
-    return [
-        row
-        for partition in layout.partitions
-        for rows in read_partition(partition, check_body=True)
-        for row in rows
-    ]
+    return [row for partition in layout.partitions for row in rows_of(partition, check_body=True)]
 
 
 def filled(tmp_path: Path, count: int = 1500) -> StoreWriter:
@@ -317,8 +312,8 @@ def test_a_partition_is_read_alike_after_its_segment_grew(tmp_path: Path) -> Non
     layout = read_layout(filled(tmp_path).write())
     first: LogPartition = layout.partitions[0]
 
-    assert list(read_partition(first, check_body=False)) == list(
-        read_partition(replace(first, sure_end=0), check_body=False)
+    assert list(rows_of(first, check_body=False)) == list(
+        rows_of(replace(first, sure_end=0), check_body=False)
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import QUICK, play
+from tests.reconcile import plain_scan
 from tests.waiting import eventually
 from tests.with_java import started
 
@@ -21,7 +22,7 @@ from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Decision, Message, ReceivedMessage, SendResult
 from reliable_mq.reconcile.brokers.file_queues import read_progress
-from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout, read_partition
+from reliable_mq.reconcile.brokers.file_store import read_batches, read_layout
 from reliable_mq.reconcile.brokers.log_roles import DELAY_TOPICS
 from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.reconcile.brokers.log_schema import BROKER, RECORD_SCHEMA, STORED_SCHEMA
@@ -53,8 +54,7 @@ def rows_of(store: Path) -> list[LogRow]:
     return [
         row
         for partition in read_layout(str(store), split_size=16 * 1024 * 1024).partitions
-        for rows in read_partition(partition, check_body=True)
-        for row in rows
+        for row in plain_scan.rows_of(partition, check_body=True)
     ]
 
 

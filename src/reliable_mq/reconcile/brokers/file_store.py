@@ -8,11 +8,11 @@ only and takes no lock, so it disturbs no broker. Consume queues are `file_queue
 Source: Apache RocketMQ `MappedFileQueue`.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pyarrow as pa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
@@ -33,15 +33,11 @@ from reliable_mq.reconcile.brokers.log_roles import RETRY_PREFIX, Customs, pop_r
 from reliable_mq.reconcile.brokers.log_scan import (
     HEAD_SIZE_MAX,
     End,
-    LogRow,
     damaged,
     find_record,
-    scan,
     store_time_in,
 )
 from reliable_mq.reconcile.brokers.log_schema import BODY, PROPERTIES, columns_of, log_batch
-
-_Found = TypeVar("_Found", bound=Sized)
 
 _MARKS_OF_A_STORE = ("commitlog", "lock", "abort", "checkpoint", "config")
 _CHUNK_SIZE = 8 * 1024 * 1024
@@ -208,12 +204,6 @@ def _borders(queue: QueueFiles | None, begin: int, end: int, split_size: int) ->
     return borders
 
 
-def read_partition(partition: LogPartition, *, check_body: bool) -> Iterator[list[LogRow]]:
-    """Yield the rows of a partition, some thousands at a time, as the plain scan reads them."""
-    read = partial(scan, check_body=check_body, customs=_customs(partition))
-    return _read_through(partition, read, lambda at, size: [damaged(at, size)])
-
-
 def read_batches(
     partition: LogPartition, schema: pa.Schema, *, check_body: bool = True
 ) -> Iterator[pa.RecordBatch]:
@@ -225,7 +215,7 @@ def read_batches(
         check_body: whether a wanted `content_crc` is computed; else it is null.
     """
     read = partial(columns, schema=schema, customs=_customs(partition), check_body=check_body)
-    return _read_through(partition, read, partial(_damage_batch, schema))
+    return _read_through(partition, schema, read)
 
 
 def _customs(partition: LogPartition) -> Customs:
@@ -246,12 +236,12 @@ def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:
 
 def _read_through(
     partition: LogPartition,
-    read: Callable[[bytes, int], tuple[_Found, int, End]],
-    damage: Callable[[int, int], _Found],
-) -> Iterator[_Found]:
+    schema: pa.Schema,
+    read: Callable[[bytes, int], tuple[pa.RecordBatch, int, End]],
+) -> Iterator[pa.RecordBatch]:
     """Yield what `read` finds from the partition's beginning to its end, and what is damaged."""
     if not partition.path:
-        yield damage(partition.start, partition.stop - partition.start)
+        yield _damage_batch(schema, partition.start, partition.stop - partition.start)
         return
     try:
         segment = Path(partition.path).open("rb")  # noqa: SIM115 - closed two lines below
@@ -264,7 +254,7 @@ def _read_through(
         while at < partition.stop:
             chunk = _read(file, at - partition.segment, min(_CHUNK_SIZE, partition.stop - at))
             found, used, end = read(chunk, at)
-            if len(found):
+            if found.num_rows:
                 yield found
             at += used
             if end is End.BLANK:
@@ -273,7 +263,7 @@ def _read_through(
                 good = _next_record(file, partition, at)
                 damage_end = min(good or partition.stop, partition.sure_end)
                 if at < damage_end:
-                    yield damage(at, damage_end - at)
+                    yield _damage_batch(schema, at, damage_end - at)
                 if good is None:
                     return
                 at = good

@@ -1,11 +1,11 @@
-"""A scan of commit-log bytes that reads of each record only what reconciliation asks for.
+"""The plain reading of records in commit-log bytes: of each only what reconciliation asks for.
 
-Receives bytes and the log offset at which they begin; hands on one tuple per record (`LogRow`).
+Receives bytes and where records begin; hands on one tuple per record (`LogRow`).
 Refuses to know files and Spark. It is written against the format alone (`wire/record.py`), not
 against the broker's own reader: reconciliation must not inherit a mistake of what it audits.
 
-What the roles mean is told in `log_roles`. This is the plain reading, record by record:
-`log_columns` reads many at once, comes here for what is rare, and must agree in everything.
+What the roles mean is told in `log_roles`. `log_columns` reads many records at once, and comes here
+for what is rare; of every other record it must say the same.
 
 Source of the format: Apache RocketMQ `MessageDecoder`, `CommitLog`.
 """
@@ -20,7 +20,6 @@ from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.reconcile.brokers.log_roles import (
     DAMAGED,
     FIRST,
-    USUAL,
     Customs,
     Place,
     Role,
@@ -109,30 +108,6 @@ INVISIBLE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 def damaged(log_offset: int, size: int) -> LogRow:
     """Return the row of a stretch of the log that is no record."""
     return LogRow(DAMAGED, log_offset, size)
-
-
-def scan(
-    buffer: bytes, log_offset: int, *, check_body: bool, customs: Customs = USUAL
-) -> tuple[list[LogRow], int, End]:
-    """Read the records that lie one after another from the beginning of `buffer`.
-
-    Args:
-        buffer: bytes of one segment; the first is where a record begins.
-        log_offset: the log offset of the first byte; every record must say the same of itself.
-        check_body: whether to compute `content_crc`.
-        customs: of the broker whose log it is.
-
-    Returns:
-        The rows, how many bytes they took, and why the scan ended.
-    """
-    rows: list[LogRow] = []
-    starts, used, end = record_starts(buffer)
-    for at in starts:
-        row = read_row(buffer, at, log_offset + at, check_body=check_body, customs=customs)
-        if row is None:
-            return rows, at, End.INVALID
-        rows.append(row)
-    return rows, used, end
 
 
 def record_starts(buffer: bytes) -> tuple[list[int], int, End]:
