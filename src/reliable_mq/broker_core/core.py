@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from reliable_mq.broker_core.answers import Answer
 from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.delivery import schedule, topic_counts
@@ -174,10 +175,25 @@ class BrokerCore:
             statistics.turned(turn.batch.end if turn.batch else None, began_ms, now_ms)
         return turn
 
-    def stored(self, end: int, *, durable: bool, now_ms: int = 0) -> None:
+    def stored(
+        self,
+        end: int,
+        *,
+        durable: bool,
+        now_ms: int = 0,
+        answer: Callable[[list[Answer]], None] | None = None,
+    ) -> None:
         """Note that the log was written (and synced, if `durable`) up to `end`.
 
-        Dispatches what became visible and answers who waited for it.
+        Answers who waited for it, then dispatches what became visible: no other command comes in
+        between, so whoever has an answer finds the message.
+
+        Args:
+            end: the log offset.
+            durable: whether everything before it survives a crash.
+            now_ms: the time.
+            answer: sends what may leave at once, so that nobody waits for the rest; by default it
+                leaves with what is taken next.
 
         Raises:
             OSError, StoreError: when a queue cannot be written, other than for want of room. What
@@ -189,8 +205,10 @@ class BrokerCore:
             store.log.mark_durable(end)
         else:
             store.log.mark_written(end)
-        store.dispatch_up_to(end)
         self.state.release(end, now_ms)
+        if answer is not None:
+            answer(self.state.answers.take_ready())
+        store.dispatch_up_to(end)
         if durable:
             self.state.schedule.stored(end)
             self.state.halves.stored(end, self.state.offsets)

@@ -233,6 +233,10 @@ class BrokerServer:
             self._on_broken(error)
 
     def _send(self, replies: list[tuple[int, bytes]]) -> None:
+        if len(replies) <= 1:
+            for connection_id, frame in replies:
+                self._listener.send(connection_id, [frame])
+            return
         by_connection: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection_id, frame in replies:
             by_connection[connection_id].append(frame)
@@ -241,7 +245,7 @@ class BrokerServer:
 
     def _stored(self, end: int, is_durable: bool) -> None:
         try:
-            self._core.stored(end, durable=is_durable, now_ms=now_ms())
+            self._core.stored(end, durable=is_durable, now_ms=now_ms(), answer=self._send)
             self._send(self._core.state.answers.take_ready())
             if self._core.state.is_turn_due:
                 self._schedule_turn(now_ms())
