@@ -1,6 +1,7 @@
 """Every check of the doctor is silent on what is sound, and speaks when its fault is planted."""
 
 import json
+import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +20,7 @@ from reliable_mq.doctor.finding import Level, Told, worst
 from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.doctor.redis_examination import CHECKS
 from reliable_mq.settings import Settings
-from reliable_mq.testing.local_servers import free_port
+from reliable_mq.testing.local_servers import LocalPostgres, free_port
 
 
 def test_a_sound_application_is_found_sound(
@@ -38,6 +39,69 @@ def test_a_sound_application_is_found_sound(
         skipped = {each.check for each in findings if each.level is Level.SKIPPED}
         wanted = {"storage"} if world.dialect != MYSQL else set()
         assert skipped == wanted | ({"limits"} if world.dialect == SQLITE else set())
+
+
+def test_an_account_that_may_only_read_is_told(postgres_url: str) -> None:
+    with closing(World(postgres_url)) as world:
+        world.sql(
+            "CREATE ROLE reader LOGIN",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+        )
+        try:
+            with closing(
+                World(postgres_url.replace("postgres@", "reader@"), makes_tables=False)
+            ) as seen:
+                (told,) = seen.findings("writes")
+        finally:
+            world.sql("DROP OWNED BY reader", "DROP ROLE reader")
+
+    assert told.level is Level.ERROR
+    assert "the database takes no writes: permission denied for table" in told.text
+
+
+def test_an_sqlite_file_that_is_opened_to_be_read_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "application.db"
+    World(f"sqlite:///{file}").close()
+
+    with closing(World(f"sqlite:///file:{file}?mode=ro&uri=true", makes_tables=False)) as seen:
+        (told,) = seen.findings("writes")
+
+    assert told.level is Level.ERROR
+    assert "attempt to write a readonly database" in told.text
+
+
+def test_a_standby_is_told(server_directory: Path) -> None:
+    server = LocalPostgres(server_directory / "standby")
+    server.start()
+    try:
+        World(server.url).close()
+        server.stop()
+        # Without an address it waits for ever for a primary, as one that lost its own does.
+        (server.directory / "data" / "standby.signal").touch()
+        server.start()
+        with closing(World(server.url, makes_tables=False)) as seen:
+            (told,) = seen.findings("writes")
+    finally:
+        server.stop()
+
+    assert told.level is Level.ERROR
+    assert "this is a standby" in told.text
+
+
+def test_a_writer_of_an_sqlite_file_does_not_wait_for_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(World(f"sqlite:///{tmp_path / 'application.db'}")) as world:
+        examined = CHECKS["broker"]
+
+        def write_meanwhile(patient: Patient, told: Told) -> None:
+            with sqlite3.connect(tmp_path / "application.db", timeout=0) as other:
+                other.execute("UPDATE rmq_identity SET number = number")
+            examined(patient, told)
+
+        monkeypatch.setitem(CHECKS, "broker", write_meanwhile)
+
+        assert world.findings("broker")
 
 
 def test_more_connections_than_the_server_has_are_told(postgres_url: str) -> None:

@@ -102,6 +102,32 @@ FAULTS = [
         "rmq_consume_log.message_id compares by utf8mb4_general_ci",
     ),
     Fault(
+        "writes",
+        (POSTGRES,),
+        database_default("default_transaction_read_only = on"),
+        "the database takes no writes: cannot execute INSERT in a read-only transaction",
+    ),
+    Fault(
+        "writes",
+        (MYSQL,),
+        lambda w: w.on_connect("SET SESSION TRANSACTION READ ONLY"),
+        "the database takes no writes",
+    ),
+    Fault(
+        "writes",
+        (MYSQL,),
+        globally("read_only = ON"),
+        "read_only is ON, and this account may write all the same",
+        Level.WARNING,
+        undo="SET GLOBAL read_only = OFF",
+    ),
+    Fault(
+        "writes",
+        (SQLITE,),
+        lambda w: w.on_connect("PRAGMA query_only = ON"),
+        "the database takes no writes: attempt to write a readonly database",
+    ),
+    Fault(
         "isolation",
         (POSTGRES,),
         database_default("default_transaction_isolation = 'repeatable read'"),

@@ -39,7 +39,7 @@ def running_broker(directory: Path, **properties: str) -> Iterator[str]:
 class World:
     """An application with its tables, to plant faults in."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, url: str, *, makes_tables: bool = True, **settings: Any) -> None:
         settings = {"broker": f"127.0.0.1:{free_port()}", **settings}
         self.mq = ReliableMQ("shop", database=url, **settings)
 
@@ -48,7 +48,8 @@ class World:
 
         self.database = self.mq.database
         self.dialect = self.database.dialect
-        self.database.create_tables()
+        if makes_tables:
+            self.database.create_tables()
 
     def sql(self, *statements: str) -> None:
         with self.database.engine.begin() as connection:

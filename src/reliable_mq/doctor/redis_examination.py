@@ -24,14 +24,14 @@ from reliable_mq.doctor.finding import Finding, Told
 from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
-from reliable_mq.doctor.sql_server_checks import durability, isolation, limits
+from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
 from reliable_mq.errors import ConfigurationError, ReliableMQError
 from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.settings import Settings
 from reliable_mq.sql_clock import measure
 from reliable_mq.sql_faults import fault_line
-from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_types import READS_ONLY, utc_datetime
 
 Check = Callable[[Patient, Told], None]
 
@@ -39,6 +39,7 @@ CHECKS: dict[str, Check] = {
     "tables": tables,
     "indexes": indexes,
     "storage": storage,
+    "writes": writes,
     "isolation": isolation,
     "durability": durability,
     "limits": limits,
@@ -122,7 +123,7 @@ def _patient(
     database: Database, settings: Settings, leases: Mapping[str, float], cluster: Cluster | None
 ) -> Iterator[Patient]:
     database.check_file()
-    with database.engine.connect() as connection:
+    with database.engine.connect().execution_options(**READS_ONLY) as connection:
         ahead, error = measure(connection, time.time)
         now = time.time() + ahead
         processes = _rows(connection, database, now)

@@ -1,14 +1,69 @@
-"""The database server: does it isolate, keep what it committed, and let us have what we need?"""
+"""The database server: does it take writes, isolate and keep them, and let us have what we need?"""
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Table, false, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
+from reliable_mq.sql_faults import fault_line, is_database_busy
+from reliable_mq.sql_types import is_missing_table
 
 _PACKET_SIZE_MIN = 3 * MESSAGE_BODY_SIZE_MAX
 """A body of which every byte is escaped, and the rest of its row."""
 _SYNCHRONOUS_FULL = 2  # of SQLite
+_LET_US_WRITE = {
+    "postgresql": "default_transaction_read_only = off for this database and role, and let the "
+    "role INSERT and UPDATE in our tables",
+    "mysql": "give the address of the primary, or SET GLOBAL read_only = OFF; let the account "
+    "INSERT and UPDATE in our tables",
+    "sqlite": "let this account write the file and its folder, and open it without mode=ro",
+}
+
+
+def writes(patient: Patient, told: Told) -> None:
+    """The database takes what every commit of an application writes: a stub, a log.
+
+    A statement that concerns no row is refused like any other, and changes nothing.
+    """
+    database = patient.database
+    # A connection of its own: a snapshot that others have written past could not begin to write.
+    with database.engine.connect() as connection:
+        if database.dialect == "postgresql" and connection.scalar(select(func.pg_is_in_recovery())):
+            told.error(
+                "this is a standby, which takes no writes",
+                "give the address of the primary; of several hosts in the URL "
+                "target_session_attrs=read-write finds it",
+            )
+            return
+        try:
+            for table in (database.stubs, database.logs):
+                _write_nothing(connection, table)
+        except DBAPIError as error:
+            if is_missing_table(error) or is_database_busy(error):
+                raise
+            told.error(
+                f"the database takes no writes: {fault_line(error)}",
+                _LET_US_WRITE[database.dialect],
+            )
+            return
+        if database.dialect == "mysql" and _variables(connection, "read_only") == {
+            "read_only": "ON"
+        }:
+            told.warn(
+                "read_only is ON, and this account may write all the same: this may be a replica",
+                "give the address of the primary, and an account without SUPER",
+            )
+    if not told.findings:
+        told.ok("stubs and logs can be written")
+
+
+def _write_nothing(connection: Connection, table: Table) -> None:
+    """Put statements to a table that write no row; raises what one that does would raise."""
+    own = [each for each in table.c if each is not table.autoincrement_column]
+    nothing = select(*own).where(false())
+    connection.execute(insert(table).from_select(own, nothing, include_defaults=False))
+    connection.execute(update(table).where(false()).values({own[0]: own[0]}))
 
 
 def isolation(patient: Patient, told: Told) -> None:
