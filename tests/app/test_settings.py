@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doctor.worlds import call
 
 from reliable_mq import ReliableMQ
 from reliable_mq.errors import ConfigurationError
@@ -43,6 +44,53 @@ def test_a_misspelt_variable_is_told_of_and_other_peoples_variables_are_not(
 def test_an_address_that_cannot_be_a_broker_is_refused_before_it_is_needed(broker: str) -> None:
     with pytest.raises(ConfigurationError, match="host:port"):
         ReliableMQ("shop", broker=broker)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"redis": "there:6379"}, "redis='there:6379' is no Redis URL: one begins with redis://"),
+        ({"broker": "embedded:"}, "broker='embedded:DIR' needs a directory for the store"),
+        ({"leases": 5}, "leases=5 is no function without arguments that opens a LeaseStore: 5 is"),
+        ({"leases": lambda url: url}, "a missing argument: 'url'|argument: 'url'"),
+    ],
+)
+def test_what_an_application_could_not_start_with_is_refused_when_it_is_made(
+    given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        ReliableMQ("shop", **given)
+
+
+def test_leases_that_opened_something_else_are_told_at_the_start(tmp_path: Path) -> None:
+    mq = ReliableMQ(
+        "shop",
+        broker=f"embedded:{tmp_path}/store",
+        database=f"sqlite:///{tmp_path}/x.db",
+        leases=lambda: 5,  # type: ignore[arg-type, return-value]
+    )
+
+    @mq.consumer("orders", group="payments")
+    def pay(order: dict[str, int]) -> None: ...
+
+    mq.create_tables()
+    with pytest.raises(ConfigurationError, match="leases= opened 5, which is no LeaseStore"):
+        mq.start()
+    mq.close()
+
+
+def test_a_variable_and_a_commands_option_are_refused_like_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says = "redis='redis://@there/x' is no Redis URL: /x is no number of a database"
+    url = "redis://:secret@there/x"
+    assert call("doctor", "--db", f"sqlite:///{tmp_path}/x.db", "--redis", url) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error: {says}"]
+
+    monkeypatch.setenv("RELIABLE_MQ_REDIS", url)
+
+    with pytest.raises(ConfigurationError, match=says):
+        ReliableMQ("shop")
 
 
 def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:

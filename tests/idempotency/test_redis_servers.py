@@ -163,11 +163,24 @@ def test_a_cluster_url_names_its_hosts() -> None:
     ("url", "why"),
     [
         ("redis+sentinel://a:26379", "names no primary"),
-        ("redis+sentinel://a/main/three", "invalid literal"),
+        ("redis+sentinel://a/main/three", "/three is no number of a database"),
+        ("redis+sentinel://a/main/0/1", "/0/1 is no number of a database"),
+        ("redis+sentinel://a/main?db_number=3", "that redis-py does not take: 'db_number'"),
         ("redis+sentinel:///main", "names no host"),
         ("redis+cluster://a/1", "database 0 only"),
         ("redis+cluster://a:x", "Port could not be cast"),
-        ("http+cluster://a", "http\\+cluster:// is not known"),
+        ("redis+cluster://a?db_number=3", "that redis-py does not take: 'db_number'"),
+        ("http+cluster://a", "one begins with redis://, .*, redis\\+cluster://"),
+        ("valkey://a", "one begins with redis://"),
+        ("a:6379", "one begins with redis://"),
+        ("redis://a:99999", "out of range"),
+        ("redis://a:0", "is no host:port"),
+        ("redis://a/three", "/three is no number of a database"),
+        ("redis://a/0/1", "/0/1 is no number of a database"),
+        ("redis://a,b", "several hosts are"),
+        ("redis://a?db_number=3", "that redis-py does not take: 'db_number'"),
+        ("redis://a?password=secret&socket_timeout=x", "Invalid value for 'socket_timeout'"),
+        ("rediss://a?ssl_cert_reqs=maybe", "SSL Certificate Requirements Flag: maybe"),
         ("redis+cluster://:secret@a/1", "redis\\+cluster://@a/1"),
     ],
 )
@@ -180,3 +193,4 @@ def test_a_url_that_cannot_be_is_refused_without_showing_its_password(url: str, 
 def test_only_the_password_is_hidden() -> None:
     assert hidden("redis://shop:secret@a:1/0") == "redis://shop@a:1/0"
     assert hidden("redis://a:1/0") == "redis://a:1/0"
+    assert hidden("redis://a:1/0?password=secret") == "redis://a:1/0?…"

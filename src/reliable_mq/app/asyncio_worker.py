@@ -14,6 +14,7 @@ from reliable_mq.app.sql_telling import NoticeInbox
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.settings import Settings
 
@@ -55,9 +56,16 @@ class Worker:
         self._threads = ThreadPoolExecutor(max(1, threads), "reliable-mq-handler")
 
     async def start(self) -> None:
-        """Subscribe all consumers."""
+        """Subscribe all consumers.
+
+        Raises:
+            ConfigurationError: when what was opened is no store of leases.
+        """
         settings = self._settings
-        self._leases = self._open_leases()
+        leases = self._open_leases()
+        if leases is not None and not isinstance(leases, LeaseStore):
+            raise ConfigurationError(f"leases= opened {leases!r}, which is no LeaseStore")
+        self._leases = leases
         for consumer in self._consumers:
             database = self._databases[consumer.database]
             attempts = Attempts(

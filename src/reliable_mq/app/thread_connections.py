@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
+from reliable_mq.idempotency.redis_servers import servers_of
 from reliable_mq.idempotency.sql_notices import SqlNotices
 from reliable_mq.message import Message, MessageQueue, SendResult
 from reliable_mq.outbox.half_sender import HalfSender
@@ -58,7 +60,8 @@ class Connections:
         middleware: sees what is sent and what handlers do.
 
     Raises:
-        ConfigurationError: when the name servers' addresses do not read.
+        ConfigurationError: when the name servers' addresses do not read, or Redis's, when the
+            broker inside has no folder, or `leases` cannot be called.
     """
 
     #: whether relays of this process may send what others committed
@@ -73,12 +76,18 @@ class Connections:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self._middleware = middleware
+        if settings.redis:
+            servers_of(settings.redis, timeout=settings.redis_timeout)  # only to read it
+        if leases is not None:
+            _check_opens(leases)
         self._open_leases = leases or (lambda: redis_leases(settings))
         self._name = name
         self._settings = settings
         self._policy = policy
         if not self.is_embedded:
             parse_addresses(settings.broker)
+        elif settings.broker == EMBEDDED:
+            raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
         self._begin()
         call_in_child(self._forget_parent)
 
@@ -155,8 +164,6 @@ class Connections:
         if not self.is_embedded:
             return broker
         directory = broker.removeprefix(EMBEDDED)
-        if not directory:
-            raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
         # Imported late: who talks to a broker elsewhere needs none of it.
         from reliable_mq.runtime.broker_server import (  # noqa: PLC0415
             BrokerOptions,
@@ -316,6 +323,20 @@ class Connections:
         if broker is not None:
             thread.run(broker.close())  # type: ignore[attr-defined]
         thread.close()
+
+
+def _check_opens(leases: object) -> None:
+    """Raise when no store of leases can be had from a call without arguments.
+
+    Raises:
+        ConfigurationError: says what was given.
+    """
+    try:
+        signature(leases).bind()  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"leases={leases!r} is no function without arguments that opens a LeaseStore: {error}"
+        ) from error
 
 
 class SharedHandover(NamedTuple):

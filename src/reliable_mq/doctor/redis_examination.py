@@ -25,7 +25,7 @@ from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
-from reliable_mq.errors import ConfigurationError, ReliableMQError
+from reliable_mq.errors import ReliableMQError
 from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.settings import Settings
@@ -196,7 +196,7 @@ def _redis_facts(settings: Settings) -> tuple[RedisFacts, ...]:
     with ThreadPoolExecutor(1) as thread:
         try:
             standings = thread.submit(asyncio.run, _standings(settings)).result()
-        except (*FAULTS, ConfigurationError) as error:
+        except FAULTS as error:
             return (RedisFacts(failure=str(error)),)
     return tuple(
         RedisFacts(

@@ -5,7 +5,7 @@ wrongly, though: `reliable_mq.testing.contracts.LeaseStoreContract` holds what t
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from reliable_mq.idempotency.claim import Claim
 
@@ -14,6 +14,7 @@ Fate = Literal["done", "fail", "back"]
 attempt at all."""
 
 
+@runtime_checkable
 class LeaseStore(Protocol):
     """Leases on keys, one per (consumer group, message). Belongs to one event loop."""
 

@@ -200,21 +200,55 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
         "protocol": 2,
     }
     try:
-        scheme = urlsplit(url).scheme
-        if scheme.endswith("+sentinel"):
-            return _sentinel(url, known)
-        if scheme.endswith("+cluster"):
-            return _cluster(url, known)
-        return _OneServer(Redis.from_url(url, retry=None, **known))
-    except (ValueError, RedisClusterException) as error:
+        return _opened(url, known)
+    except (ValueError, RedisError, RedisClusterException) as error:
         raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {error}") from error
+    except TypeError as error:  # "Connection.__init__() got an unexpected keyword argument 'x'"
+        _, _, what = str(error).rpartition("keyword argument ")
+        raise ConfigurationError(
+            f"redis={hidden(url)!r} has an option that redis-py does not take: {what}"
+        ) from error
 
 
 def hidden(url: str) -> str:
-    """Return a URL without its password, to be shown."""
+    """Return a URL without its password and options, to be shown."""
+    url, question, _ = url.partition("?")
     before, at, after = url.rpartition("@")
     scheme, slashes, login = before.partition("://")
-    return f"{scheme}{slashes}{login.partition(':')[0]}@{after}" if at and slashes else url
+    shown = f"{scheme}{slashes}{login.partition(':')[0]}@{after}" if at and slashes else url
+    return f"{shown}{question and '?…'}"
+
+
+def _opened(url: str, known: dict[str, Any]) -> RedisServers:
+    scheme = urlsplit(url).scheme
+    if scheme not in _OPENED:
+        raise ValueError(f"one begins with {', '.join(f'{each}://' for each in _OPENED)}")
+    return _OPENED[scheme](url, known)
+
+
+def _one(url: str, known: dict[str, Any]) -> RedisServers:
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        host, _ = _host(parts.netloc.rpartition("@")[2] or "localhost", _PORT)
+        if "," in host:
+            raise ValueError("several hosts are redis+sentinel:// or redis+cluster://")
+        _database([each for each in parts.path.split("/") if each])
+    redis: Redis = Redis.from_url(url, retry=None, **known)
+    _check_options(redis)
+    return _OneServer(redis)
+
+
+def _database(path: list[str]) -> int:
+    """Return the number that a path names; redis-py takes what is none for 0."""
+    if len(path) > 1 or not all(each.isdecimal() for each in path):
+        raise ValueError(f"/{'/'.join(path)} is no number of a database")
+    return int(path[0]) if path else 0
+
+
+def _check_options(redis: Redis) -> None:
+    """Raise what redis-py raises at its first connection for options that it does not have."""
+    pool: Any = redis.connection_pool
+    pool.connection_class(**pool.connection_kwargs)
 
 
 def _sentinel(url: str, known: dict[str, Any]) -> RedisServers:
@@ -224,7 +258,7 @@ def _sentinel(url: str, known: dict[str, Any]) -> RedisServers:
     name, *database = place.path
     options = place.options | known
     if database:
-        options["db"] = int(database[0])
+        options["db"] = _database(database)
     own = {
         each: options.pop(f"sentinel_{each}")
         for each in ("username", "password")
@@ -236,7 +270,10 @@ def _sentinel(url: str, known: dict[str, Any]) -> RedisServers:
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
         place.hosts, sentinel_kwargs=own | known | {"retry": None}
     )
-    return _OneServer(sentinel.master_for(unquote(name), retry=None, **options), sentinel)
+    primary: Redis = sentinel.master_for(unquote(name), retry=None, **options)
+    for each in (primary, *sentinel.sentinels):
+        _check_options(each)
+    return _OneServer(primary, sentinel)
 
 
 def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
@@ -259,8 +296,6 @@ def _place(url: str, port: int) -> _Place:
     """Take a URL with several hosts apart; redis-py reads what they share."""
     parts = urlsplit(url)
     scheme = parts.scheme.partition("+")[0]
-    if scheme not in ("redis", "rediss"):
-        raise ValueError(f"{parts.scheme}:// is not known")
     login, at, hosts = parts.netloc.rpartition("@")
     found = [_host(each, port) for each in hosts.split(",") if each]
     if not found:
@@ -273,6 +308,16 @@ def _place(url: str, port: int) -> _Place:
 
 def _host(text: str, port: int) -> tuple[str, int]:
     one = urlsplit(f"//{text}")
-    if not one.hostname:
-        raise ValueError(f"{text!r} is no host")
+    if not one.hostname or one.port == 0:
+        raise ValueError(f"{text!r} is no host:port")
     return one.hostname, one.port or port
+
+
+_OPENED = {
+    "redis": _one,
+    "rediss": _one,
+    "unix": _one,
+    **{f"{scheme}+sentinel": _sentinel for scheme in ("redis", "rediss")},
+    **{f"{scheme}+cluster": _cluster for scheme in ("redis", "rediss")},
+}
+"""How the servers of a URL are opened, by its scheme."""
