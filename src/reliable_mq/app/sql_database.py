@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 
 _OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
+_SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
 _BAD_PORT = "the port of database is no number from 1 to 65535"  # the URL may hold a password
 
 
@@ -153,7 +154,8 @@ class Database:
         try:
             engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
-            raise ConfigurationError(f"database={self.url}: {error}") from error
+            what = str(error).partition("\n")[0]  # what follows is a lesson in URLs
+            raise ConfigurationError(f"database={self.url}: {what}") from error
         self._prepare(engine)
         return engine
 
@@ -325,11 +327,24 @@ def checked_url(url: str) -> URL:
     _known_drivers(name)
     if family_of(name) == "mysql" and not parsed.database:
         raise ConfigurationError(f"database={url!r} names a server of MySQL, but no database")
-    if name == "sqlite" and parsed.database in (None, "", ":memory:"):
+    if name == "sqlite":
+        _check_file_can_be(parsed)
+    return parsed
+
+
+def _check_file_can_be(url: URL) -> None:
+    """Raise when a URL of SQLite names no plain file."""
+    if url.drivername not in _SQLITE_DRIVERS:
+        raise ConfigurationError(
+            f"{url.drivername}:// is not supported: SQLite's own library is used, which reads no "
+            "encrypted file and asks no server; use sqlite:///file.db"
+        )
+    file = (url.database or "").removeprefix("file:")
+    is_virtual = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
+    if file in ("", ":memory:") or is_virtual:
         raise ConfigurationError(
             "an SQLite database in memory is gone with its connection; give a file"
         )
-    return parsed
 
 
 def _known_drivers(name: str) -> Drivers:
