@@ -7,7 +7,8 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from reliable_mq.app.keyed_function import KeyedFunction
+from reliable_mq.app.held_keys import holding
+from reliable_mq.app.keyed_function import Asked, KeyedFunction
 from reliable_mq.app.thread_calls import (
     CallBook,
     ThreadCalls,
@@ -16,8 +17,7 @@ from reliable_mq.app.thread_calls import (
     tell_overtaken,
 )
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.business_key import BusinessKey
-from reliable_mq.idempotency.sql_calls import Answer, Call
+from reliable_mq.idempotency.sql_calls import Answer
 
 R = TypeVar("R")
 
@@ -52,35 +52,30 @@ class AsyncioCalls:
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, or return what it returned when it ran with this key."""
-        function = self._function
-        given = kwargs.pop(function.session, None) if function.session is not None else None
-        call, key = function.call_of(args, kwargs, self._book.token())
-        if given is None:  # else another connection would wait for what the caller's has locked
-            await asyncio.to_thread(self._book.database.clock.measured_now)
-        if function.session is None:
-            return await self._call_and_note(call, key, args, kwargs)
+        asked = self._function.asked(args, kwargs, self._book.token())
+        with holding(self._book, asked.call):
+            return await self._call(asked)
+
+    async def _call(self, asked: Asked) -> Any:
+        given, database = asked.session, self._book.database
         if given is not None:
             async with given.begin_nested():
-                return await self._call_inside(given, call, key, args, kwargs)
-        async with self._book.database.async_handler_session() as session, session.begin():
-            return await self._call_inside(session, call, key, args, kwargs)
+                return await self._call_inside(given, asked)
+        # Not beside a caller's transaction: another connection would wait for what it has locked.
+        await asyncio.to_thread(database.clock.measured_now)
+        if self._function.session is None:
+            return await self._call_and_note(asked)
+        async with database.async_handler_session() as session, session.begin():
+            return await self._call_inside(session, asked)
 
-    async def _call_inside(
-        self,
-        session: AsyncSession,
-        call: Call,
-        key: BusinessKey,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        book, function = self._book, self._function
+    async def _call_inside(self, session: AsyncSession, asked: Asked) -> Any:
+        book, function, call = self._book, self._function, asked.call
         found = await session.run_sync(lambda inner: book.begin(inner.connection(), call))
         function.refuse(found, call)
         if found.answer is Answer.REPLAY:
             return function.decode(found.result)
-        more = function.filled(kwargs, session, key, found)
         with held(session.sync_session):
-            result = await function.function(*args, **more)
+            result = await function.run(asked, session, found)
         stored = function.encode(result)
         await session.flush()
         is_ours = await session.run_sync(
@@ -90,10 +85,8 @@ class AsyncioCalls:
             raise UsageError(f"{function.name}: it ended the transaction of its key")
         return function.decode(stored)
 
-    async def _call_and_note(
-        self, call: Call, key: BusinessKey, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        book, function = self._book, self._function
+    async def _call_and_note(self, asked: Asked) -> Any:
+        book, function, call = self._book, self._function, asked.call
         engine = book.database.async_engine
         async with engine.begin() as connection:
             found = await connection.run_sync(book.begin, call)
@@ -103,8 +96,7 @@ class AsyncioCalls:
         book.started(call)
         try:
             try:
-                more = function.filled(kwargs, None, key, found)
-                result = await function.function(*args, **more)
+                result = await function.run(asked, None, found)
             except Exception:
                 async with engine.begin() as connection:
                     await connection.run_sync(book.release, call)

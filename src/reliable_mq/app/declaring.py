@@ -169,7 +169,8 @@ class Declaring:
             window: how long a result is remembered.
 
         The decorated function raises `KeyInvalid` when there is no key, `KeyReused` when `compare`
-        differs, `CallRunning` when a call with this key runs.
+        differs, `CallRunning` when a call with this key runs, `UsageError` when it is made inside
+        of that call.
 
         Raises:
             UsageError: when a parameter is not what it should be, or the result cannot be stored.

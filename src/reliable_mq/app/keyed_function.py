@@ -7,13 +7,13 @@ knows it, and the result as bytes and back. Refuses to know the database.
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.app.key_reading import field_of
 from reliable_mq.errors import CallRunning, KeyReused, UsageError
@@ -38,6 +38,19 @@ class IdempotentCall(msgspec.Struct, frozen=True):
     key: str
     attempt: int = 1
     in_doubt: bool = False
+
+
+class Asked(NamedTuple):
+    """One call as its caller makes it.
+
+    `call`: as the table knows it; `key`: as people read it; `arguments`: by the names of
+    parameters, without what is filled here; `session`: the caller's own, if one was given.
+    """
+
+    call: Call
+    key: BusinessKey
+    arguments: dict[str, Any]
+    session: Any
 
 
 class KeyedFunction:
@@ -78,9 +91,10 @@ class KeyedFunction:
             hints = get_type_hints(function)
         except NameError as error:
             raise UsageError(f"{self.name}: {error}; import it at module level") from error
-        given = inspect.signature(function)
+        given = self._whole = inspect.signature(function)
         self.session = self._filled(given, hints, Session | AsyncSession)
         self.told = self._filled(given, hints, IdempotentCall)
+        self._place = self._place_of_session(given)
         self._refuse_wrong_session(hints)
         filled = {self.session, self.told}
         #: what callers see: without the parameters that are filled here
@@ -92,16 +106,23 @@ class KeyedFunction:
         self._compared = [self._source(each, "compare") for each in sources]
         self._result = self._adapter(hints.get("return", Any))
 
-    def call_of(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str
-    ) -> tuple[Call, BusinessKey]:
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], token: str) -> Asked:
         """Return the call that these arguments make.
 
         Raises:
             KeyInvalid: when there is no key among them.
             TypeError: when they do not fit the function.
+            UsageError: when what is given as its session is none.
         """
-        bound = self.signature.bind(*args, **kwargs)
+        session, args, kwargs = self._taken_out(args, kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            if self.session is not None and any(map(_is_session, args)):
+                raise UsageError(
+                    f"{self.name}: {error}; give the session by its name, {self.session}=…"
+                ) from error
+            raise
         bound.apply_defaults()
         key = business_key(self._key(bound))
         fingerprint = None
@@ -110,18 +131,40 @@ class KeyedFunction:
             text = msgspec.json.encode(values, order="deterministic")
             fingerprint = hashlib.sha256(text).hexdigest()
         call = Call(self.scope, key.digest, key.shown, fingerprint, token, self.window)
-        return call, key
+        return Asked(call, key, bound.arguments, session)
 
-    def filled(
-        self, kwargs: dict[str, Any], session: Any, key: BusinessKey, found: CallFound
-    ) -> dict[str, Any]:
-        """Return the keyword arguments with those that are filled here."""
-        more = dict(kwargs)
+    def _taken_out(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Return the session that a caller gave, by name or place, and the other arguments."""
+        if self.session is None:
+            return None, args, kwargs
+        place = self._place
+        if self.session in kwargs:
+            others = {name: value for name, value in kwargs.items() if name != self.session}
+            session, kwargs = kwargs[self.session], others
+        elif place is not None and len(args) > place and _is_session(args[place]):
+            session, args = args[place], args[:place] + args[place + 1 :]
+        else:
+            return None, args, kwargs
+        if isinstance(session, scoped_session | async_scoped_session):
+            session = session()  # the one of this thread or task
+        wanted = AsyncSession if self.is_async else Session
+        if session is not None and not isinstance(session, wanted):
+            raise UsageError(
+                f"{self.name}: {self.session}={session!r:.100} is no {wanted.__name__}"
+            )
+        return session, args, kwargs
+
+    def run(self, asked: Asked, session: Any, found: CallFound) -> Any:
+        """Call the function with what was asked and what is filled here; return what it returns."""
+        arguments = dict(asked.arguments)
         if self.session is not None:
-            more[self.session] = session
+            arguments[self.session] = session
         if self.told is not None:
-            more[self.told] = IdempotentCall(key.shown, found.attempt, found.in_doubt)
-        return more
+            arguments[self.told] = IdempotentCall(asked.key.shown, found.attempt, found.in_doubt)
+        bound = inspect.BoundArguments(self._whole, arguments)
+        return self.function(*bound.args, **bound.kwargs)
 
     def encode(self, result: Any) -> bytes:
         """Return a result as it is stored.
@@ -178,6 +221,14 @@ class KeyedFunction:
             raise UsageError(f"{self.name}: {names[0]!r} must not be positional-only")
         return names[0] if names else None
 
+    def _place_of_session(self, given: inspect.Signature) -> int | None:
+        """Return at which place callers may give the session; None: by its name only."""
+        if self.session is None:
+            return None
+        if given.parameters[self.session].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            return None
+        return [name for name in given.parameters if name != self.told].index(self.session)
+
     def _refuse_wrong_session(self, hints: Mapping[str, Any]) -> None:
         if self.session is None:
             return
@@ -217,3 +268,7 @@ class KeyedFunction:
                 f"{self.name}: no result of type {wanted!r} can be stored; annotate what it "
                 "returns with a pydantic model, a dataclass, or what JSON knows"
             ) from error
+
+
+def _is_session(value: object) -> bool:
+    return isinstance(value, Session | AsyncSession | scoped_session | async_scoped_session)

@@ -16,11 +16,11 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.keyed_function import KeyedFunction
+from reliable_mq.app.held_keys import holding
+from reliable_mq.app.keyed_function import Asked, KeyedFunction
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.errors import UsageError
-from reliable_mq.idempotency.business_key import BusinessKey
 from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound, SqlCalls
 from reliable_mq.runtime.forks import call_in_child
 from reliable_mq.sql_faults import FaultTeller
@@ -123,47 +123,40 @@ class ThreadCalls:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, or return what it returned when it ran with this key."""
-        function = self._function
-        given = kwargs.pop(function.session, None) if function.session is not None else None
-        call, key = function.call_of(args, kwargs, self._book.token())
-        if given is None:  # else another connection would wait for what the caller's has locked
-            self._book.database.clock.measured_now()
-        if function.session is None:
-            return self._call_and_note(call, key, args, kwargs)
+        asked = self._function.asked(args, kwargs, self._book.token())
+        with holding(self._book, asked.call):
+            return self._call(asked)
+
+    def _call(self, asked: Asked) -> Any:
+        given, database = asked.session, self._book.database
         if given is not None:
             with given.begin_nested():  # what its owner commits without it, if it raises
-                return self._call_inside(given, call, key, args, kwargs)
-        with self._book.database.handler_session() as session, session.begin():
-            return self._call_inside(session, call, key, args, kwargs)
+                return self._call_inside(given, asked)
+        # Not beside a caller's transaction: another connection would wait for what it has locked.
+        database.clock.measured_now()
+        if self._function.session is None:
+            return self._call_and_note(asked)
+        with database.handler_session() as session, session.begin():
+            return self._call_inside(session, asked)
 
-    def _call_inside(
-        self,
-        session: Session,
-        call: Call,
-        key: BusinessKey,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call_inside(self, session: Session, asked: Asked) -> Any:
         """Run the function in a transaction that commits the key, the effect and the result."""
-        function = self._function
+        function, call = self._function, asked.call
         found = self._book.begin(session.connection(), call)
         function.refuse(found, call)
         if found.answer is Answer.REPLAY:
             return function.decode(found.result)
-        more = function.filled(kwargs, session, key, found)
         with held(session):
-            result = function.function(*args, **more)
+            result = function.run(asked, session, found)
         stored = function.encode(result)
         session.flush()
         if not self._book.finish(session.connection(), call, stored):
             raise UsageError(f"{function.name}: it ended the transaction of its key")
         return function.decode(stored)
 
-    def _call_and_note(
-        self, call: Call, key: BusinessKey, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _call_and_note(self, asked: Asked) -> Any:
         """Commit the key, run the function, commit its result."""
-        book, function = self._book, self._function
+        book, function, call = self._book, self._function, asked.call
         engine = book.database.engine
         with engine.begin() as connection:
             found = book.begin(connection, call)
@@ -173,7 +166,7 @@ class ThreadCalls:
         book.started(call)
         try:
             try:
-                result = function.function(*args, **function.filled(kwargs, None, key, found))
+                result = function.run(asked, None, found)
             except Exception:
                 with engine.begin() as connection:
                     book.release(connection, call)

@@ -1,0 +1,197 @@
+"""An idempotent function that calls another one, or itself, and whose session it then gets."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from tests.app.banks import Bank
+
+from reliable_mq.errors import KeyInvalid, UsageError
+
+ITSELF = "calls .* with the same key, and would wait for its own end"
+# Where it is not refused it waits for ever: PostgreSQL sees no deadlock in it.
+pytestmark = pytest.mark.timeout(120)
+
+
+def run(bank: Bank, scenario: Callable[[], Any]) -> Any:
+    async def whole() -> Any:
+        try:
+            return await scenario()
+        finally:
+            await bank.mq.database.close_async()
+
+    return asyncio.run(whole())
+
+
+def insert(session: Session, what: str) -> None:
+    session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": what})
+
+
+def test_a_call_with_the_key_of_the_call_it_is_made_in_is_refused_at_once(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def place(request: str, session: Session) -> str:
+        insert(session, request)
+        return place(request)
+
+    with pytest.raises(UsageError, match=ITSELF):
+        place("r-1")
+
+    assert (bank.effects(), bank.rows()) == ([], [])
+
+
+def test_so_it_is_through_another_function_and_without_a_session(
+    bank: Bank,
+) -> None:
+    again: dict[str, Callable[..., Any]] = {}
+
+    @bank.mq.idempotent(key="request")
+    def through(request: str) -> str:
+        return str(again["inner"](request))
+
+    @bank.mq.idempotent(key="request")
+    def between(request: str, session: Session) -> str:
+        return through(request)
+
+    @bank.mq.idempotent(key="request")
+    def joined(request: str, session: Session) -> str:
+        return joined(request, session)
+
+    again["inner"] = between
+    for function in (through, joined):
+        with pytest.raises(UsageError, match=ITSELF):
+            function("r-1")
+
+
+def test_so_it_is_in_an_async_function_and_in_the_tasks_that_it_waits_for(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    async def directly(request: str, session: AsyncSession) -> str:
+        return await directly(request)
+
+    @bank.mq.idempotent(key="request")
+    async def in_a_task(request: str, session: AsyncSession) -> str:
+        return (await asyncio.gather(in_a_task(request)))[0]
+
+    async def scenario() -> None:
+        for function in (directly, in_a_task):
+            with pytest.raises(UsageError, match=ITSELF):
+                await function("r-1")
+
+    run(bank, scenario)
+    assert bank.rows() == []
+
+
+def test_other_functions_and_other_keys_may_be_called_within_a_call(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def other(request: str, session: Session) -> str:
+        insert(session, f"other {request}")
+        return request
+
+    @bank.mq.idempotent(key="request")
+    def place(request: str, session: Session, depth: int = 0) -> str:
+        insert(session, request)
+        if depth < 2:
+            place(f"{request}.", depth=depth + 1, session=session)
+        return other(request, session=session)
+
+    assert [place("r-1"), place("r-1")] == ["r-1"] * 2
+    assert len(bank.effects()) == 6
+
+
+def test_a_task_that_outlives_its_call_may_call_with_its_key(bank: Bank) -> None:
+    later: list[asyncio.Task[str]] = []
+    is_over: list[asyncio.Event] = []
+
+    @bank.mq.idempotent(key="request")
+    async def place(request: str, session: AsyncSession) -> str:
+        async def again() -> str:
+            await is_over[0].wait()
+            return await place(request)
+
+        later.append(asyncio.create_task(again()))
+        return "placed"
+
+    async def scenario() -> None:
+        is_over.append(asyncio.Event())
+        assert await place("r-1") == "placed"
+        is_over[0].set()
+        assert await later[0] == "placed"
+        assert len(later) == 1
+
+    run(bank, scenario)
+
+
+def test_a_call_that_failed_inside_another_one_may_be_repeated_there(bank: Bank) -> None:
+    tries: list[str] = []
+
+    @bank.mq.idempotent(key="request")
+    def inner(request: str, session: Session) -> str:
+        tries.append(request)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return request
+
+    @bank.mq.idempotent(key="request")
+    def outer(request: str, session: Session) -> str:
+        with pytest.raises(ValueError, match="not yet"):
+            inner(request, session)
+        return inner(request, session)
+
+    assert outer("r-1") == "r-1"
+
+
+def test_a_session_is_taken_by_its_place_in_the_function(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def place(request: str, session: Session, amount: int) -> int:
+        insert(session, request)
+        return amount
+
+    scoped = scoped_session(sessionmaker(bank.mq.database.engine))
+    with Session(bank.mq.database.engine) as session:
+        assert place("r-0", session, 5) == 5
+        session.rollback()  # it is the caller's transaction
+        assert place("r-1", session, 5) == 5
+        session.commit()
+    with Session(bank.mq.database.engine) as session, session.begin():
+        assert place("r-2", session=session, amount=6) == 6
+    assert place("r-3", scoped, 7) == 7
+    scoped.commit()
+    scoped.remove()
+    assert place("r-4", 8) == 8  # without one: its place is the next argument's
+
+    assert bank.effects() == ["r-1", "r-2", "r-3", "r-4"]
+
+
+def test_an_async_session_is_taken_by_its_place_too(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    async def place(request: str, session: AsyncSession, amount: int) -> int:
+        await session.execute(text("INSERT INTO effects VALUES (:id)"), {"id": request})
+        return amount
+
+    async def scenario() -> None:
+        async with AsyncSession(bank.mq.database.async_engine) as session:
+            assert await place("r-1", session, 5) == 5
+            await session.commit()
+        assert await place("r-1", 5) == 5
+
+    run(bank, scenario)
+    assert bank.effects() == ["r-1"]
+
+
+def test_a_session_that_is_none_says_what_to_write(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def by_name(request: str, *, session: Session) -> None: ...
+
+    with Session(bank.mq.database.engine) as session:
+        with pytest.raises(UsageError, match=r"give the session by its name, session=…"):
+            by_name("r-1", session)
+        by_name("r-1", session=session)
+    with pytest.raises(UsageError, match=r"session='x' is no Session"):
+        by_name("r-1", session="x")
+    with pytest.raises(TypeError, match="too many positional"):
+        by_name("r-1", 5)
+    with pytest.raises(KeyInvalid):
+        by_name("")
