@@ -13,7 +13,14 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
 from tests.outbox.benches import Bench
 
 from reliable_mq.app.sql_database import Database
@@ -322,6 +329,30 @@ def test_a_connection_in_autocommit_is_refused(bench: Bench, autocommit: Engine)
         tx.send("orders", {"id": 1})
 
     assert (bench.ids(), bench.handed) == ([], [])
+
+
+class _Tables(DeclarativeBase): ...
+
+
+class Order(_Tables):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_what_a_refused_session_has_pending_is_not_written(
+    bench: Bench, autocommit: Engine
+) -> None:
+    """In AUTOCOMMIT a flush is a commit: the order would be there without its message."""
+
+    def block(session: Session) -> None:
+        with bench.transaction(session) as tx:
+            session.add(Order(id=1))
+            tx.send("orders", {"id": 1})
+
+    with Session(autocommit) as session, pytest.raises(UsageError, match="AUTOCOMMIT"):
+        block(session)
+
+    assert (bench.orders(), bench.ids()) == (0, [])
 
 
 def test_an_asynchronous_connection_in_autocommit_is_refused(bench: Bench) -> None:

@@ -120,16 +120,18 @@ class SqlOutbox:
         key have the order of the business.
 
         Raises:
-            UsageError: when it leads to another database, or to no transaction.
+            UsageError: when it leads to another database, or to no transaction; none of the
+                caller's changes was written then.
         """
-        connection = source if isinstance(source, Connection) else self._flushed(source)
+        connection = source if isinstance(source, Connection) else self._below(source)
         if self._same_database.check(connection):
             watch(connection.engine)
         _check_transaction(connection)
+        if isinstance(source, Session):
+            source.flush()
         return connection
 
-    def _flushed(self, source: Session) -> Connection:
-        source.flush()
+    def _below(self, source: Session) -> Connection:
         try:
             return source.connection(bind_arguments={"clause": self._stubs.table})
         except UnboundExecutionError as error:
