@@ -103,10 +103,8 @@ def test_an_applications_notifiers_tell_beside_the_log(tmp_path: Path) -> None:
     assert sorted(mq.alerts()._notifiers) == ["log", "pager"]
     mq.close()
 
-    twice = ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", notifiers=[Pager(), Pager()])
-    with pytest.raises(ConfigurationError, match="two notifiers share a name: log, pager, pager"):
-        twice.alerts()
-    twice.close()
+    with pytest.raises(ConfigurationError, match="two notifiers share a name: pager, pager"):
+        ReliableMQ("shop", database=f"sqlite:///{tmp_path}/x.db", notifiers=[Pager(), Pager()])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from reliable_mq.app.thread_calls import CallBook
 from reliable_mq.app.thread_connections import Connections, OpenLeases
 from reliable_mq.app.thread_signals import run_until_signal
 from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
+from reliable_mq.client.checked import check_value
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
 from reliable_mq.errors import UsageError
@@ -81,6 +82,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
         self.name = name
+        check_value("settings", settings, Settings | None)
         given = {} if settings is None else settings.model_dump()
         chosen = {"broker": broker, "database": database, "redis": redis, **more}
         chosen["databases"] = databases
@@ -215,9 +217,6 @@ class ReliableMQ(Declaring, TablesAndHealth):
 
         Args:
             database: the name of the database.
-
-        Raises:
-            ConfigurationError: when two notifiers share a name.
         """
         return self._upkeep.alerts(database)
 

@@ -125,7 +125,10 @@ class Producer:
             message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
             ordering_key=key_text(ordering_key),
             delay_level=delay_level_of(seconds_of(delay)),
-            properties={**with_trace(properties or {}), CONTENT_TYPE: content_type},
+            properties={
+                **with_trace({} if properties is None else properties),
+                CONTENT_TYPE: content_type,
+            },
         )
 
     def _check_policy(self, topic: str) -> None:

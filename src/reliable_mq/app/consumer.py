@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.payload import Decoder, decoder_of
+from reliable_mq.client.checked import check_fields, check_value
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
@@ -31,21 +32,30 @@ class Retry(Exception):
         after: seconds until then, two hours at most, as with `delay`; None: the usual wait.
 
     Raises:
-        UsageError: when it is negative, or longer than the broker keeps a message back.
+        UsageError: when it is no number, negative, or longer than the broker keeps a message back.
     """
 
     def __init__(self, after: float | None = None) -> None:
         super().__init__("again" if after is None else f"again after {after} s")
+        check_value("after of Retry", after, float | None)
         if after is not None and not 0 <= after <= RETRY_SECONDS_MAX:
             raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
         self.after = after
 
 
 class Reject(Exception):
-    """Raise it in a handler: undo this attempt; the message goes to the dead letters at once."""
+    """Raise it in a handler: undo this attempt; the message goes to the dead letters at once.
+
+    Args:
+        reason: what people are told.
+
+    Raises:
+        UsageError: when it is no text.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+        check_value("the reason of Reject", reason, str)
         self.reason = reason
 
 
@@ -83,6 +93,8 @@ def plan_of(function: Callable[..., Any]) -> CallPlan:
     Raises:
         UsageError: when a parameter cannot be filled or an annotation cannot be read.
     """
+    if not callable(function):
+        raise UsageError(f"a handler is a def or an async def, not {function!r:.100}")
     name = getattr(function, "__qualname__", repr(function))
     try:
         hints = get_type_hints(function)
@@ -162,10 +174,13 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     read_key: KeyReader | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.lease > 0:
             raise UsageError(f"lease={self.lease}: it must be positive seconds")
         if self.max_attempts < 1:
             raise UsageError(f"max_attempts={self.max_attempts}: it must be 1 or more")
+        if "|" in self.tag.replace("||", ""):
+            raise ConfigurationError(f"tag={self.tag!r}: tags are separated by ||, as 'a || b'")
         self.subscription()
 
     def subscription(self) -> Subscription:

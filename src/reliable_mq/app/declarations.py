@@ -1,7 +1,7 @@
 """What an application declares: its managed topics and its consumers. Values only."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from reliable_mq.app.consumer import Consumer, plan_of
@@ -44,6 +44,8 @@ class Declarations:
         check_name("topic", name, TOPIC_LENGTH_MAX)
         if isinstance(groups, str):
             raise ConfigurationError(f"groups={groups!r}: a list of names is needed, [{groups!r}]")
+        if groups is not None and not isinstance(groups, Collection):
+            raise ConfigurationError(f"groups={groups!r}: a list of names is needed")
         for group in groups or ():
             check_name("consumer group", group, GROUP_LENGTH_MAX)
         if groups is not None:
@@ -105,13 +107,13 @@ class Declarations:
         **options: Any,
     ) -> None:
         """Take a handler; see `ReliableMQ.consumer`."""
+        check_name("consumer group", group, GROUP_LENGTH_MAX)
         if group in self._consumers:
             raise UsageError(f"consumer group {group} has a handler already")
         seconds = self._settings.claim_lease if lease is None else lease
-        if not seconds < (window := self._settings.duplicate_window):
-            raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
         if idempotent_by is not None:
             options["read_key"] = key_reader_of(idempotent_by, f"consumer group {group}")
-        self._consumers[group] = Consumer(
-            plan=plan_of(function), group=group, lease=seconds, **options
-        )
+        made = Consumer(plan=plan_of(function), group=group, lease=seconds, **options)
+        if not seconds < (window := self._settings.duplicate_window):
+            raise UsageError(f"lease={seconds}: it must be below duplicate_window={window}")
+        self._consumers[group] = made

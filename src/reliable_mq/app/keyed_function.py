@@ -16,10 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from reliable_mq.app.key_reading import field_of
+from reliable_mq.client.checked import check_value
 from reliable_mq.errors import CallRunning, KeyReused, UsageError
 from reliable_mq.idempotency.business_key import BusinessKey, business_key
 from reliable_mq.idempotency.sql_calls import Answer, Call, CallFound
 from reliable_mq.idempotency.sql_key_tables import RESULT_SIZE_MAX
+from reliable_mq.settings import SECONDS_MAX
 
 SCOPE_LENGTH_MAX = 127
 AGAIN_SECONDS = 0.05
@@ -76,15 +78,20 @@ class KeyedFunction:
         compare: Source | Sequence[str] | None,
         window: float,
     ) -> None:
+        if not callable(function):
+            raise UsageError(f"a def or an async def is decorated, not {function!r:.100}")
         self.name = getattr(function, "__qualname__", repr(function))
+        check_value(f"{self.name}: scope", scope, str)
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.scope = scope or f"{function.__module__}.{self.name}"
         self.window = window
         if len(self.scope) > SCOPE_LENGTH_MAX or not self.scope.isprintable():
             raise UsageError(f"{self.name}: scope {self.scope!r} is no name of 1..127 characters")
-        if not window > 0:
-            raise UsageError(f"{self.name}: window={window}: it must be positive seconds")
+        if not 0 < window <= SECONDS_MAX:
+            raise UsageError(
+                f"{self.name}: window={window}: it must be positive, a hundred years at most"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UsageError(f"{self.name}: it yields; what it returns cannot be stored")
         try:
@@ -102,7 +109,8 @@ class KeyedFunction:
             parameters=[each for each in given.parameters.values() if each.name not in filled]
         )
         self._key = self._source(key, "key")
-        sources = [compare] if isinstance(compare, str) or callable(compare) else compare or ()
+        several = isinstance(compare, Sequence) and not isinstance(compare, str)
+        sources: Any = compare or () if several or compare is None else [compare]
         self._compared = [self._source(each, "compare") for each in sources]
         self._result = self._adapter(hints.get("return", Any))
 

@@ -20,7 +20,7 @@ from reliable_mq.app.thread_resending import NoticeReading, Resending, resend_al
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
-from reliable_mq.resend.alerts import Alerts, Notifier
+from reliable_mq.resend.alerts import Alerts, Notifier, check_notifiers
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
@@ -52,7 +52,8 @@ class Upkeep:
         notifiers: who tells people, beside the log and what the settings name.
 
     Raises:
-        ConfigurationError: when a setting of a notifier is wrong.
+        ConfigurationError: when a setting of a notifier is wrong, a notifier is none, or two share
+            a name.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Upkeep:
         notifiers: Sequence[Notifier],
     ) -> None:
         self._name = name
-        self._notifiers = (*notifiers_of(settings), *notifiers)
+        self._notifiers = check_notifiers((*notifiers_of(settings), *check_notifiers(notifiers)))
         self._connections = connections
         self._databases = databases
         self._settings = settings
@@ -83,11 +84,7 @@ class Upkeep:
         )
 
     def alerts(self, name: str) -> Alerts:
-        """Return what tells people of what is in a database, under a name of its own.
-
-        Raises:
-            ConfigurationError: when two notifiers share a name.
-        """
+        """Return what tells people of what is in a database, under a name of its own."""
         database = self._databases[name]
         book = SqlAlerts(
             database.engine, database.escalations, database.alerts, database.notifiers, self._name

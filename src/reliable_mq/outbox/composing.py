@@ -4,7 +4,7 @@ Refuses what could not be sent, found or stored later, while the caller can stil
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -108,7 +108,7 @@ class Composer:
             message_key=key_text(key),
             ordering_key=key_text(ordering_key),
             content_type=content_type,
-            properties=with_trace(properties or {}),
+            properties=with_trace({} if properties is None else properties),
             required_groups=groups,
             deliver_time=deliver_time,
         )
@@ -129,6 +129,8 @@ class Composer:
             raise UsageError(
                 f"send_many: a {type(payloads).__name__} is one payload: take send, or a list of it"
             )
+        if not isinstance(payloads, Iterable):
+            raise UsageError(f"send_many: {payloads!r:.100} is no list of payloads")
         return [
             self.stub(
                 now, topic, payload, **same, **{name: of(payload) for name, of in own.items()}
@@ -138,7 +140,13 @@ class Composer:
 
 
 def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with the trace context, unless theirs take the room."""
+    """Return properties with the trace context, unless theirs take the room.
+
+    Raises:
+        UsageError: when they are no mapping.
+    """
+    if not isinstance(properties, Mapping):
+        raise UsageError(f"properties={properties!r:.100}: a dict of names and texts is needed")
     return with_context(properties, trace_properties())
 
 
@@ -153,7 +161,7 @@ def checked_groups(groups: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         UsageError: when it is one name instead of several, or one is no legal name.
     """
-    if isinstance(groups, str):
+    if isinstance(groups, str) or not isinstance(groups, Collection):
         raise UsageError(f"required_groups={groups!r}: a tuple of names is needed")
     for group in groups:
         check_name("consumer group", group, GROUP_LENGTH_MAX)
@@ -171,7 +179,7 @@ def checked_id(message_id: str) -> str:
     Raises:
         UsageError: when it is not empty and not 32 characters long, or holds others than those.
     """
-    if message_id and not _LEGAL_ID.fullmatch(message_id):
+    if message_id and not (isinstance(message_id, str) and _LEGAL_ID.fullmatch(message_id)):
         raise UsageError(
             f"message_id {message_id!r} must have {_ID_LENGTH} characters of a-z A-Z 0-9 _ -"
         )

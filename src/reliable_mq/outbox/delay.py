@@ -38,7 +38,7 @@ def delay_level_of(delay: float) -> int:
         return 0
     if delay > DELAY_LEVEL_SECONDS[-1]:
         raise UsageError(
-            f"a delay of {timedelta(seconds=delay)} is longer than the broker's longest delay "
+            f"a delay of {delay:g} s is longer than the broker's longest delay "
             f"level, {timedelta(seconds=DELAY_LEVEL_SECONDS[-1])}"
         )
     return bisect_left(DELAY_LEVEL_SECONDS, delay) + 1

@@ -40,6 +40,8 @@ def media_type_of(text: str) -> MediaType:
     Raises:
         UsageError: when it is none, or longer than its column.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"content type {text!r:.100} is no text")
     kind = _KIND.match(text)
     if kind is None or len(text) > CONTENT_TYPE_LENGTH_MAX or not text.isprintable():
         raise UsageError(

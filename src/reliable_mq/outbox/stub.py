@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 import msgspec
 
 from reliable_mq.decodable import decodable
-from reliable_mq.errors import MessageRefused
+from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.message import CONFIRM_TO, CONSUMED_BY, CONTENT_TYPE, RESENT, Message
 from reliable_mq.transitions import after
 
@@ -154,8 +154,11 @@ def check_texts(tag: str, message_key: str, ordering_key: str) -> None:
 
     Raises:
         MessageRefused: when one is too long, is not printable, or is a tag that nobody can ask for.
+        UsageError: when one is no text.
     """
     for name, text in (("tag", tag), ("key", message_key), ("ordering_key", ordering_key)):
+        if not isinstance(text, str):
+            raise UsageError(f"{name}={text!r:.100}: it must be text")
         if len(text) > TEXT_LENGTH_MAX:
             raise MessageRefused(
                 f"the {name} has {len(text)} characters, {TEXT_LENGTH_MAX} are allowed"

@@ -75,6 +75,26 @@ class LogNotifier:
             log.error("%s; see `reliable-mq stub list --escalated`", digest.headline)
 
 
+def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
+    """Return notifiers that an application gave.
+
+    Raises:
+        ConfigurationError: when one is none, two share a name, or one says something impossible.
+    """
+    if isinstance(notifiers, str) or not isinstance(notifiers, Sequence):
+        raise ConfigurationError(f"notifiers is {notifiers!r:.200}: give a list of them")
+    for each in notifiers:
+        if isinstance(each, type) or not callable(getattr(each, "tell", None)):
+            raise ConfigurationError(
+                f"notifier {each!r:.200} is no object with `name`, `cooldown` and `tell(digest)`"
+            )
+        check_notifier(getattr(each, "name", None), getattr(each, "cooldown", None))
+    names = [each.name for each in notifiers]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"two notifiers share a name: {', '.join(sorted(names))}")
+    return tuple(notifiers)
+
+
 class AlertBook(Protocol):
     """What telling needs of the database; see `sql_alerts`."""
 
@@ -146,14 +166,9 @@ class Alerts:
         kept: float | None,
         new_id: Callable[[], str],
     ) -> None:
-        for each in notifiers:
-            check_notifier(each.name, each.cooldown)
-        names = [each.name for each in notifiers]
-        if len(set(names)) != len(names):
-            raise ConfigurationError(f"two notifiers share a name: {', '.join(sorted(names))}")
         self._book = book
         self._stuck = stuck
-        self._notifiers = {each.name: each for each in notifiers}
+        self._notifiers = {each.name: each for each in check_notifiers(notifiers)}
         self._owner = owner
         self._lease = lease
         self._stuck_after = stuck_after

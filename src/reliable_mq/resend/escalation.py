@@ -193,16 +193,22 @@ def next_digest_time(now: float, digest_time: float, cooldown: float) -> float:
     return max(now, digest_time + cooldown)
 
 
-def check_notifier(name: str, cooldown: float) -> None:
+def check_notifier(name: object, cooldown: object) -> None:
     """Check what a notifier says of itself.
 
     Raises:
         ConfigurationError: when its name is empty, too long or not printable, or its cooldown is
             negative.
     """
-    if not name or len(name) > NOTIFIER_LENGTH_MAX or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= NOTIFIER_LENGTH_MAX
+        or not name.isprintable()
+    ):
         raise ConfigurationError(
             f"notifier {name!r}: a name has 1..{NOTIFIER_LENGTH_MAX} printable characters"
         )
-    if not cooldown >= 0:
-        raise ConfigurationError(f"notifier {name}: cooldown={cooldown} must be 0 or more seconds")
+    if not (isinstance(cooldown, int | float) and cooldown >= 0):
+        raise ConfigurationError(
+            f"notifier {name}: cooldown={cooldown!r} must be 0 or more seconds"
+        )
