@@ -34,8 +34,8 @@ demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three
 test: check ## all checks and tests but the long ones of interop (thirteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
-interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind
-	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py
+interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
+	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py
 
 wheel: $(READY) ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging

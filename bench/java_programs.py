@@ -19,6 +19,7 @@ CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
 CLIENT_JARS = JAVA_DIRECTORY / "target" / "lib"
 SERVER_JARS = JAVA_DIRECTORY / "target" / "server"
 PROXY_JARS = JAVA_DIRECTORY / "target" / "proxy"
+S3A_JARS = JAVA_DIRECTORY / "target" / "s3a"
 PACKAGE = "io.github.reliablemq.bench"
 BUILD_SECONDS = 900
 
@@ -49,6 +50,13 @@ def build_proxy() -> None:
     """Fetch Apache's gRPC proxy, unless that is done."""
     project = JAVA_DIRECTORY / "proxy"
     _build(project, PROXY_JARS.parent / "proxy.built", [project / "pom.xml"])
+
+
+def build_s3a() -> Path:
+    """Fetch Hadoop's connector for object stores, unless that is done; return its jars' folder."""
+    project = JAVA_DIRECTORY / "s3a"
+    _build(project, S3A_JARS.parent / "s3a.built", [project / "pom.xml"])
+    return S3A_JARS
 
 
 def _build(project: Path, stamp: Path, sources: list[Path]) -> None:

@@ -1,8 +1,11 @@
 """The page on running it daily: every command on it is one that the command line takes."""
 
 import configparser
+import fcntl
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ from reliable_mq.reconcile.moments import parse_moment
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reconciliation_daily.md").read_text()
 WORDS = ("reliable-mq", "reconcile")
+PATH_OF_CRON = "/usr/bin:/bin"
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -77,6 +81,67 @@ def test_the_line_for_cron_is_one() -> None:
         "cron looks into /usr/bin and /bin"
     )
     subprocess.run(["sh", "-n", "-c", shell], check=True)
+
+
+@pytest.mark.skipif(shutil.which("flock", path=PATH_OF_CRON) is None, reason="no flock")
+def test_the_line_for_cron_runs_as_cron_runs_it(tmp_path: Path) -> None:
+    """Given the line with its paths below a folder, when the shell runs it with next to no
+    environment, then the command has the settings of the file, lowered priority and all options,
+    and its exit code is the line's; while a run holds the lock, there is no second one."""
+    shell = re.sub(r"(?<=\s)/(?=\w)", f"{tmp_path}/", blocks("cron")[0].split(" mq ", 1)[1])
+    settings, lock, command = (
+        tmp_path / name
+        for name in (
+            *("etc/reliable-mq/reconcile.env", "run/lock/reconcile"),
+            "usr/local/bin/reliable-mq",
+        )
+    )
+    for path in (settings, lock, command):
+        path.parent.mkdir(parents=True)
+    settings.write_text(blocks("sh")[0])
+    command.write_text('#!/bin/sh\necho "$(nice) $RELIABLE_MQ_ESCALATION_MAIL_FROM $*"\nexit 2\n')
+    command.chmod(0o755)
+
+    def run() -> tuple[int, str]:
+        words = ["env", "-i", f"PATH={PATH_OF_CRON}", "sh", "-c", shell]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert ended.stderr == ""
+        return ended.returncode, ended.stdout
+
+    code, said = run()
+    niceness, _, told = said.partition(" ")
+    sender, _, words = told.partition(" reconcile ")
+    assert (code, sender) == (2, "Shop MQ <mq@shop.example>")
+    assert int(niceness) == min(19, os.nice(0) + 10)
+    assert options_of(shlex.split(words))["increment"]
+
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run() == (1, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    """Given the units of the page, their command and the unit that tells of failures."""
+    command = "/usr/local/bin/reliable-mq"
+    service, timer = blocks("ini")
+    units = {
+        "reliable-mq-reconcile.service": service.replace(command, sys.executable),
+        "reliable-mq-reconcile.timer": timer,
+        "notify-operators@.service": f"[Service]\nType=oneshot\nExecStart={sys.executable}\n",
+    }
+    for name, text in units.items():
+        (tmp_path / name).write_text(text)
+
+    found = subprocess.run(
+        ["systemd-analyze", "verify", *(str(tmp_path / name) for name in list(units)[:2])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert command in service
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_the_units_of_systemd_are_units() -> None:
