@@ -5,6 +5,7 @@ a bundled broker beside it. What is measured is processor time, so it says the s
 that has other things to do, within a tenth.
 
     python -m bench.send_cost [--messages 20000] [--rounds 3] [--flush ASYNC_FLUSH] [--profile]
+                              [--busy-wait 0]
 """
 
 import argparse
@@ -24,6 +25,7 @@ import uvloop
 
 from bench.reliable_mq_broker import ReliableMQBroker
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message
 
@@ -105,20 +107,28 @@ class Bench:
         messages: how many in a round.
         rounds: how many rounds; the median of them counts.
         profile: whether to print where the client's time goes.
+        settings: of the clients.
     """
 
     def __init__(
-        self, broker: ReliableMQBroker, messages: int, rounds: int, *, profile: bool
+        self,
+        broker: ReliableMQBroker,
+        messages: int,
+        rounds: int,
+        *,
+        profile: bool,
+        settings: ClientSettings,
     ) -> None:
         (self._pid,) = broker.pids
         self._name_servers = broker.name_server_address
         self._messages = messages
         self._rounds = rounds
         self._profile = profile
+        self._settings = settings
 
     async def tasks(self) -> None:
         """Measure the asyncio face."""
-        async with AsyncClient(self._name_servers) as client:
+        async with AsyncClient(self._name_servers, settings=self._settings) as client:
             await client.create_topic(TOPIC, QUEUES)
             for at_once in AT_ONCE:
                 await by_tasks(client, at_once, self._messages // 10)
@@ -137,7 +147,7 @@ class Bench:
 
     def threads(self) -> None:
         """Measure the synchronous face."""
-        with Client(self._name_servers) as client:
+        with Client(self._name_servers, settings=self._settings) as client:
             ways = [
                 (f"{at_once} thread{'s' * (at_once > 1)}", by_threads, at_once)
                 for at_once in AT_ONCE
@@ -167,12 +177,20 @@ def main() -> int:
     parser.add_argument("--flush", choices=["SYNC_FLUSH", "ASYNC_FLUSH"], default="ASYNC_FLUSH")
     parser.add_argument("--faces", nargs="+", choices=["tasks", "threads"])
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    busy_wait = ClientSettings().busy_wait_seconds
+    parser.add_argument("--busy-wait", type=float, default=busy_wait, help="seconds")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="reliable-mq-send-") as directory,
         ReliableMQBroker(Path(directory), options.flush) as broker,
     ):
-        bench = Bench(broker, options.messages, options.rounds, profile=options.profile)
+        bench = Bench(
+            broker,
+            options.messages,
+            options.rounds,
+            profile=options.profile,
+            settings=ClientSettings(busy_wait_seconds=options.busy_wait),
+        )
         faces = options.faces or ["tasks", "threads"]
         if "tasks" in faces:
             uvloop.run(bench.tasks())

@@ -12,6 +12,7 @@ import pytest
 from tests.waiting import until
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
+from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
 from reliable_mq.wire.frame import FrameReader
@@ -33,9 +34,9 @@ def echo(command: Command) -> bytes:
 class Served:
     """A direct link, and the other end of its connection."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, busy_wait: BusyWait | None) -> None:
         ours, self.peer = socket.socketpair()
-        self.link = DirectLink("b:1", ours)
+        self.link = DirectLink("b:1", ours, busy_wait)
         self.heard: list[Command] = []
         self._answer = answer
         self.thread = threading.Thread(target=self._serve)
@@ -58,8 +59,8 @@ class Served:
 
 
 @contextmanager
-def served(answer: Answer) -> Iterator[Served]:
-    it = Served(answer)
+def served(answer: Answer, busy_wait: BusyWait | None = None) -> Iterator[Served]:
+    it = Served(answer, busy_wait)
     try:
         yield it
     finally:
@@ -71,6 +72,37 @@ def served(answer: Answer) -> Iterator[Served]:
 def test_each_request_gets_its_own_reply() -> None:
     with served(echo) as it:
         assert [it.ask(b"%d" % at) for at in range(5)] == [b"%d" % at for at in range(5)]
+
+
+class Seen(BusyWait):
+    """A busy wait that looks for every reply until it has come, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, lambda: 0.0)
+        self.count = 0
+
+    def begin(self) -> bool:
+        return True
+
+    def came(self) -> None:
+        self.count += 1
+
+
+def test_a_reply_that_is_looked_for_is_the_same_in_one_piece_or_many() -> None:
+    def in_pieces(command: Command) -> bytes:
+        return encode_command(request(40)) + echo(command)
+
+    seen = Seen()
+    with served(in_pieces, seen) as it:
+        bodies = [b"x" * size for size in (1, 40_000, 2_000_000)]
+        assert [it.ask(body) for body in bodies] == bodies
+    assert seen.count == len(bodies)
+
+
+def test_a_reply_that_is_looked_for_in_vain_is_waited_for() -> None:
+    clock = iter(range(1_000_000))
+    with served(echo, BusyWait(1.0, lambda: next(clock) * 0.001)) as it:
+        assert [it.ask(b"%d" % at) for at in range(20)] == [b"%d" % at for at in range(20)]
 
 
 def test_what_else_the_peer_says_is_passed_over() -> None:
@@ -105,9 +137,10 @@ def test_a_peer_that_reads_nothing_is_a_time_out_too() -> None:
     link.give()
 
 
-def test_what_a_peer_trickles_does_not_prolong_the_time_out() -> None:
+@pytest.mark.parametrize("busy_wait", [None, Seen()], ids=["asleep", "looking"])
+def test_what_a_peer_trickles_does_not_prolong_the_time_out(busy_wait: BusyWait | None) -> None:
     ours, peer = socket.socketpair()
-    link = DirectLink("b:1", ours)
+    link = DirectLink("b:1", ours, busy_wait)
     ended = threading.Event()
 
     def trickle() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.link_world import Peer, World, play
 
 from reliable_mq.errors import ConnectionLost
+from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.link import Link
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply, request
 from reliable_mq.wire.frame import FrameReader
@@ -89,6 +90,67 @@ def test_much_does_not_wait_for_the_end_of_the_turn() -> None:
         asked = [link.ask(partial(rendered, large), 1, 5.0) for _ in range(4)]
         assert recorder.counts() == [1, 2]
         assert [(await each).body for each in asked] == [large] * 4
+
+    play(echo_for_ever, scene)
+
+
+class Seen(BusyWait):
+    """A busy wait that always looks, and counts what it is asked and told."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.begun = self.looks = self.answers = 0
+
+    def begin(self) -> bool:
+        self.begun += 1
+        return True
+
+    def goes_on(self) -> bool:
+        self.looks += 1
+        return True
+
+    def came(self) -> None:
+        self.answers += 1
+
+
+def test_the_loop_looks_for_the_answer_to_a_lone_request_and_then_no_more() -> None:
+    async def scene(it: World) -> None:
+        link, _ = await recorded(it)
+        seen = link._busy_wait = Seen()
+        for at in range(3):
+            answer = await link.ask(partial(rendered, bytes([at])), 1, 2.0)
+            assert answer.body == bytes([at])
+        await asyncio.sleep(0)
+        assert (seen.begun, seen.answers) == (3, 3)
+        looks = seen.looks
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert seen.looks == looks
+
+    play(echo_for_ever, scene)
+
+
+def test_nobody_looks_for_the_answers_to_many_requests() -> None:
+    async def scene(it: World) -> None:
+        link, _ = await recorded(it)
+        waits = asyncio.create_task(link.call(request(1, body=b"first"), 2.0))
+        await asyncio.sleep(0)
+        seen = link._busy_wait = Seen()
+        asked = [link.ask(partial(rendered, b"x"), 1, 2.0) for _ in range(3)]
+        await asyncio.gather(waits, *asked)
+        assert seen.begun == 0
+
+    play(echo_for_ever, scene)
+
+
+def test_a_look_that_is_in_vain_ends_and_the_answer_comes_all_the_same() -> None:
+    async def scene(it: World) -> None:
+        link, _ = await recorded(it)
+        clock = iter(range(1_000_000))
+        link._busy_wait = BusyWait(1.0, lambda: next(clock) * 0.001)
+        for at in range(20):
+            answer = await link.ask(partial(rendered, bytes([at])), 1, 2.0)
+            assert answer.body == bytes([at])
 
     play(echo_for_ever, scene)
 

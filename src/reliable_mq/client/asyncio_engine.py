@@ -119,6 +119,7 @@ class AsyncEngine:
             sign=partial(sign, credentials=settings.credentials) if settings.credentials else None,
             tls=self._tls,
             tls_hostname=settings.tls.hostname if settings.tls else "",
+            busy_wait_seconds=settings.busy_wait_seconds,
         )
         self._daemons = [
             asyncio.create_task(

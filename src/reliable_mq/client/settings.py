@@ -21,6 +21,7 @@ BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
 INSTANCE_NAME_LENGTH_MAX = 100
 NO_COMPRESSION = "none"
 
+_MAY_BE_ZERO = ("retries", "busy_wait_seconds")
 _NAMESPACE = re.compile(r"[0-9A-Za-z_-]*")
 _INSTANCE_NAME = re.compile(rf"([\w#-][\w.#-]{{0,{INSTANCE_NAME_LENGTH_MAX - 1}}})?", re.ASCII)
 
@@ -50,6 +51,10 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     request_timeout: float = 3.0
     connect_timeout: float = 3.0
+    #: how long who sends one message at a time, again and again, looks for its answer before it
+    #: sleeps: being woken takes longer than that. It stops where others want the processor, or
+    #: answers take longer; 0 saves what processors would otherwise sleep
+    busy_wait_seconds: float = 0.0003
     #: tries of a send after the first one
     retries: int = 2
     #: a try that another broker could make as well is given up after so long, when more are left;
@@ -160,7 +165,7 @@ def _check_value(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = getattr(kind, "__name__", kind)
         raise ConfigurationError(f"{name} is of type {type(value).__name__}, it must be {wanted}")
-    if kind in {int, float} and not (value > 0 or (value == 0 and name == "retries")):
+    if kind in {int, float} and not (value > 0 or (value == 0 and name in _MAY_BE_ZERO)):
         raise ConfigurationError(f"{name} is {value}: it must be positive")
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 
 from reliable_mq.errors import ConnectionLost, FrameError, RequestTimeout
+from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.link import Render
 from reliable_mq.wire.command import Command, decode_reply
 from reliable_mq.wire.frame import FrameReader
@@ -30,12 +31,16 @@ class DirectLink:
     Args:
         address: the peer, "host:port".
         connection: its open socket, which is this object's from now on.
+        busy_wait: whether to look for a reply before sleeping; by default never.
     """
 
-    def __init__(self, address: str, connection: socket.socket) -> None:
+    def __init__(
+        self, address: str, connection: socket.socket, busy_wait: BusyWait | None = None
+    ) -> None:
         self.address = address
         connection.setblocking(False)
         self._connection = connection
+        self._busy_wait = busy_wait or BusyWait(0.0)
         self._comes = select.poll()
         self._comes.register(connection, select.POLLIN)
         self._reader = FrameReader()
@@ -125,8 +130,11 @@ class DirectLink:
                 rest = rest[self._connection.send(rest) :]
 
     def _reply(self, deadline: float) -> Command:
+        has_come = self._look()
         while True:
-            _wait(self._comes, deadline)
+            if not has_come:
+                _wait(self._comes, deadline)
+            has_come = False
             try:
                 data = self._connection.recv(_RECEIVE_SIZE)
             except BlockingIOError:
@@ -137,6 +145,17 @@ class DirectLink:
                 command = decode_reply(frame)
                 if command.is_reply and command.opaque == self._opaque:
                     return command
+
+    def _look(self) -> bool:
+        """Look for a reply as long as that is worth it; return whether something has come."""
+        busy_wait = self._busy_wait
+        is_to_look = busy_wait.begin()
+        while is_to_look:
+            if self._comes.poll(0):
+                busy_wait.came()
+                return True
+            is_to_look = busy_wait.goes_on()
+        return False
 
     def __repr__(self) -> str:
         return f"DirectLink({self.address})"

@@ -9,6 +9,7 @@ import logging
 import socket
 from typing import Any
 
+from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.link import Link
 
@@ -27,10 +28,12 @@ class DirectLinks:
 
     Args:
         connect_timeout: seconds to wait for a connection.
+        busy_wait_seconds: how long a thread looks for a reply before it sleeps; 0: not at all.
     """
 
-    def __init__(self, connect_timeout: float) -> None:
+    def __init__(self, connect_timeout: float, busy_wait_seconds: float = 0.0) -> None:
         self._connect_timeout = connect_timeout
+        self._busy_wait_seconds = busy_wait_seconds
         self._open: dict[str, DirectLink] = {}
         self._alone: dict[str, int] = {}  # how often somebody was, by address
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -96,7 +99,7 @@ class DirectLinks:
             connection.close()
             raise
         self._end(address)
-        self._open[address] = DirectLink(address, connection)
+        self._open[address] = DirectLink(address, connection, BusyWait(self._busy_wait_seconds))
         self._look_later(address)
 
     def _look_later(self, address: str) -> None:

@@ -15,6 +15,7 @@ from reliable_mq.errors import (
     InvariantBroken,
     RequestTimeout,
 )
+from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.waiters import Waiters
 from reliable_mq.wire.command import Command, decode_reply, encode_command
 from reliable_mq.wire.frame import FrameReader
@@ -42,6 +43,7 @@ class Link(asyncio.Protocol):
         on_request: called for each request of the peer.
         on_lost: called once, when the connection has ended for whatever reason.
         sign: changes each request before it leaves.
+        busy_wait: whether the loop looks for a reply before it sleeps; by default never.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class Link(asyncio.Protocol):
         on_request: OnRequest,
         on_lost: Callable[["Link"], None],
         sign: Sign | None = None,
+        busy_wait: BusyWait | None = None,
     ) -> None:
         self.address = address
         self._sign = sign
+        self._busy_wait = busy_wait or BusyWait(0.0)
         self._on_request = on_request
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -133,7 +137,16 @@ class Link(asyncio.Protocol):
         frame = render(opaque)
         future = self._waiters.add(opaque, code, timeout)
         self._write(frame)
+        if self._waiters.count == 1 and self._busy_wait.begin():
+            self._loop.call_soon(self._look, future)
         return future
+
+    def _look(self, future: asyncio.Future[Command]) -> None:
+        """Keep the loop from sleeping until a reply has come, as long as that is worth it."""
+        if future.done():
+            self._busy_wait.came()
+        elif self._busy_wait.goes_on():
+            self._loop.call_soon(self._look, future)
 
     async def post(self, command: Command, timeout: float) -> None:
         """Send a request that wants no reply.

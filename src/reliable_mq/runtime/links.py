@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from reliable_mq.errors import ConnectionLost, Unavailable
+from reliable_mq.runtime.busy_wait import BusyWait, worth_it
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.direct_links import DirectLinks
 from reliable_mq.runtime.host_names import addresses_of
@@ -33,6 +34,8 @@ class Links:
         sign: changes each request before it leaves.
         tls: encrypts connections; None: they are plain.
         tls_hostname: the name that certificates must bear; "" for the host of each address.
+        busy_wait_seconds: how long who asks alone, again and again, looks for a reply before it
+            sleeps; 0: not at all.
     """
 
     BACKOFF_SECONDS = 0.05
@@ -48,6 +51,7 @@ class Links:
         sign: Sign | None = None,
         tls: ssl.SSLContext | None = None,
         tls_hostname: str = "",
+        busy_wait_seconds: float = 0.0,
     ) -> None:
         self._sign = sign
         self._tls = tls
@@ -60,7 +64,8 @@ class Links:
         self._opening: dict[str, asyncio.Task[Link]] = {}
         self._failures: dict[str, tuple[int, float, str]] = {}
         self._closed = False
-        self._direct = DirectLinks(connect_timeout)
+        self._busy_wait_seconds = worth_it(busy_wait_seconds)
+        self._direct = DirectLinks(connect_timeout, self._busy_wait_seconds)
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request to `address` and return its reply.
@@ -195,7 +200,13 @@ class Links:
         for ip in await addresses_of(host, int(port)):
             try:
                 _, link = await loop.create_connection(
-                    lambda: Link(address, self._on_request, self._lost, self._sign),
+                    lambda: Link(
+                        address,
+                        self._on_request,
+                        self._lost,
+                        self._sign,
+                        BusyWait(self._busy_wait_seconds),
+                    ),
                     ip,
                     int(port),
                     ssl=self._tls,
