@@ -175,7 +175,9 @@ def test_all_silent_name_servers_are_named_in_the_error() -> None:
         world.play(RouteTable(servers, 4, 30.0).look_up("t"))
 
 
-@pytest.mark.parametrize("text", ["", ";", "host", "host:", "host:0", "host:99999", ":9876", "h:x"])
+@pytest.mark.parametrize(
+    "text", ["", ";", "host", "host:", "host:0", "host:99999", ":9876", "h:x", "h:²"]
+)
 def test_what_is_no_address_is_refused_at_once(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_addresses(text)

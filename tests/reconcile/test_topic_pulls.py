@@ -128,12 +128,6 @@ def test_refusals_and_nonsense_are_told() -> None:
         topic_pulls.messages_in(answer(code=1), 0)
 
 
-@pytest.mark.parametrize("text", ["", ";", "host", "host:port", ":9876", "h:70000"])
-def test_addresses_that_are_none_are_named(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"host:port"):
-        topic_pulls.addresses(text)
-
-
 @contextmanager
 def server(*answers: bytes | int) -> Iterator[str]:
     """Answer each request on one connection with the next of some bytes, then close it.

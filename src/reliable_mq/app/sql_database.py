@@ -24,6 +24,7 @@ from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.idempotency.sql_tables import consume_log_table
+from reliable_mq.limits import PORT_MAX
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 _OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
-_BAD_PORT = "the port of database is no number from 1 to 65535"  # the URL may hold a password
+_BAD_PORT = f"the port of database is no number from 1 to {PORT_MAX}"  # the URL may hold a password
 
 
 class Database:
@@ -321,7 +322,7 @@ def checked_url(url: str) -> URL:
         raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
     except ValueError as error:  # only ports are read as numbers
         raise ConfigurationError(_BAD_PORT) from error
-    if parsed.port is not None and not 0 < parsed.port <= 65535:
+    if parsed.port is not None and not 0 < parsed.port <= PORT_MAX:
         raise ConfigurationError(_BAD_PORT)
     name = parsed.get_backend_name()
     _known_drivers(name)

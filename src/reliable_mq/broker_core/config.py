@@ -20,6 +20,7 @@ from reliable_mq.limits import (
     CONSUME_QUEUE_FILE_SIZE,
     DELAY_LEVELS_TEXT,
     MESSAGE_BODY_SIZE_MAX,
+    PORT_MAX,
     TOPIC_LENGTH_MAX,
 )
 from reliable_mq.wire.java_properties import as_property
@@ -33,7 +34,7 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=TOPIC_LENGTH_MAX)]
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
 

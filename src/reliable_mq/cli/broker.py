@@ -10,9 +10,11 @@ import typer
 import uvloop
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.garbage import keep_collections_short
+from reliable_mq.wire.addresses import port_of, split_addresses
 from reliable_mq.wire.java_properties import parse_properties
 
 _HOST = "127.0.0.1"
@@ -34,14 +36,14 @@ def command(
         typer.Option(
             help="Port of the broker; 0 for a free one.",
             min=0,
-            max=65535,
+            max=PORT_MAX,
             show_default=str(_PORT),
         ),
     ] = None,
     namesrv_port: Annotated[
         int,
         typer.Option(
-            help="Port of the name server in this process; 0 for a free one.", min=0, max=65535
+            help="Port of the name server in this process; 0 for a free one.", min=0, max=PORT_MAX
         ),
     ] = _NAME_SERVER_PORT,
     namesrv: Annotated[
@@ -101,26 +103,17 @@ def _options(
         host=listen_on,
         port=configured_port if port is None else port,
         name_server_port=name_server_port,
-        name_servers=_addresses(listed),
+        name_servers=";".join(split_addresses(listed)) if listed.strip(" ;,") else "",
         properties=properties,
     )
 
 
 def _port(properties: dict[str, str]) -> int:
-    port = properties.get("listenPort", str(_PORT))
-    if not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"listenPort={port}: a port is 0..65535")
-    return int(port)
-
-
-def _addresses(text: str) -> str:
-    """Return "host:port;host:port" without spaces and empty parts."""
-    addresses = [address.strip() for address in text.split(";") if address.strip()]
-    for address in addresses:
-        name, _, port = address.rpartition(":")
-        if not name or not port.isdigit() or not 0 < int(port) <= 65535:
-            raise ConfigurationError(f"name server {address}: write HOST:PORT")
-    return ";".join(addresses)
+    text = properties.get("listenPort", str(_PORT))
+    port = port_of(text)
+    if port is None:
+        raise ConfigurationError(f"listenPort={text}: a port is 0..{PORT_MAX}")
+    return port
 
 
 def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:

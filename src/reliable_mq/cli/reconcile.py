@@ -25,13 +25,13 @@ from reliable_mq.cli.reconcile_after import (
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.cli.reconcile_stop import stoppable
 from reliable_mq.errors import ConfigurationError, UsageError
-from reliable_mq.reconcile.brokers.topic_pulls import addresses
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
 from reliable_mq.reconcile.report.file_replaced import check_replaceable, replace_file
 from reliable_mq.reconcile.report.prometheus_text import prometheus_text
 from reliable_mq.reconcile.runs.machine_share import parse_memory
 from reliable_mq.runtime.java_home import use_java
+from reliable_mq.wire.addresses import split_addresses
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
@@ -169,7 +169,7 @@ def _check_broker(broker: str, repair: str) -> None:
         return
     if repair != "apply":
         raise ConfigurationError("--broker goes with --repair apply: it sends what that makes due")
-    addresses(broker)
+    split_addresses(broker)
 
 
 def _check_out(out: str) -> None:

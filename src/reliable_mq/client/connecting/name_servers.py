@@ -2,6 +2,7 @@
 
 from reliable_mq.client.flow import Flow, call
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable
+from reliable_mq.wire.addresses import split_addresses
 from reliable_mq.wire.command import Command
 
 
@@ -15,14 +16,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
         raise ConfigurationError(
             f'name servers are given as one text, "host:port;host:port", not {type(text).__name__}'
         )
-    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
-    if not addresses:
-        raise ConfigurationError("no name server is given: use host:port, several joined by ;")
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigurationError(f"name server {address!r} is no host:port")
-    return addresses
+    return split_addresses(text)
 
 
 class NameServers:

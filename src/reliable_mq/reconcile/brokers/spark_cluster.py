@@ -25,6 +25,7 @@ from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
 from reliable_mq.reconcile.clocks import Clock
 from reliable_mq.runtime.blocking_link import BlockingLink
+from reliable_mq.wire.addresses import split_addresses
 
 TIMEOUT_SECONDS = 10.0
 MESSAGES_PER_PARTITION = 250_000
@@ -108,7 +109,7 @@ def read_cluster(
         RemoteError, ProtocolError: an answer is a refusal or nonsense.
     """
     ledgers = []
-    for broker in _brokers(topic_pulls.addresses(name_servers), timeout):
+    for broker in _brokers(split_addresses(name_servers), timeout):
         if brokers is not None and broker.name not in brokers:
             continue
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from reliable_mq.errors import ConfigurationError, ProtocolError, RemoteError
+from reliable_mq.errors import ProtocolError, RemoteError
 from reliable_mq.reconcile.brokers.log_roles import (
     DEAD_PREFIX,
     RETRY_PREFIX,
@@ -55,22 +55,6 @@ class QueueRange(NamedTuple):
     queue_id: int
     begin: int
     end: int
-
-
-def addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses of name servers in "host:port;host:port".
-
-    Raises:
-        ConfigurationError: when there is none, or one is no host:port.
-    """
-    found = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
-    for address in found:
-        host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigurationError(f"name server {address!r} is no host:port")
-    if not found:
-        raise ConfigurationError("no name server is given: use host:port, several joined by ;")
-    return found
 
 
 def ask_brokers() -> Command:
