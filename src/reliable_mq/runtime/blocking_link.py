@@ -8,11 +8,10 @@ import socket
 from typing import Self
 
 from reliable_mq.errors import ConnectionLost, FrameError, ProtocolError, RequestTimeout
-from reliable_mq.wire.command import Command, decode_command, encode_command
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.runtime.reply_reader import ReplyReader
+from reliable_mq.wire.command import Command, encode_command
 
 _RECEIVE_SIZE = 256 * 1024
-_OPAQUE_MASK = 0x7FFFFFFF
 
 
 class BlockingLink:
@@ -27,8 +26,7 @@ class BlockingLink:
         self.address = address
         self._timeout = timeout
         self._socket: socket.socket | None = None
-        self._reader = FrameReader()
-        self._opaque = 0
+        self._replies = ReplyReader()
 
     def call(self, command: Command) -> Command:
         """Send a request and return its reply. After an error the next call connects anew.
@@ -38,10 +36,9 @@ class BlockingLink:
             RequestTimeout: when it is silent for too long.
             ProtocolError: when what it sends is no command.
         """
-        self._opaque = self._opaque + 1 & _OPAQUE_MASK
-        command.opaque = self._opaque
         try:
             connection = self._open()
+            command.opaque = self._replies.next_opaque()
             connection.sendall(encode_command(command))
             return self._reply(connection)
         except TimeoutError as error:
@@ -65,18 +62,14 @@ class BlockingLink:
             host, _, port = self.address.rpartition(":")
             self._socket = socket.create_connection((host.strip("[]"), int(port)), self._timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._reader = FrameReader()
+            self._replies = ReplyReader()
         return self._socket
 
     def _reply(self, connection: socket.socket) -> Command:
         while True:
-            data = connection.recv(_RECEIVE_SIZE)
-            if not data:
-                raise ConnectionResetError("it closed the connection")
-            for frame in self._reader.feed(data):
-                command = decode_command(frame)
-                if command.is_reply and command.opaque == self._opaque:
-                    return command
+            reply = self._replies.feed(connection.recv(_RECEIVE_SIZE))
+            if reply is not None:
+                return reply
 
     def __enter__(self) -> Self:
         return self

@@ -15,11 +15,10 @@ import time
 from reliable_mq.errors import ConnectionLost, FrameError, RequestTimeout
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.link import Render
-from reliable_mq.wire.command import Command, decode_reply
-from reliable_mq.wire.frame import FrameReader
+from reliable_mq.runtime.reply_reader import ReplyReader
+from reliable_mq.wire.command import Command
 
 _RECEIVE_SIZE = 16 * 1024
-_OPAQUE_MASK = 0x7FFFFFFF
 
 
 class DirectLink:
@@ -43,8 +42,7 @@ class DirectLink:
         self._busy_wait = busy_wait or BusyWait(0.0)
         self._comes = select.poll()
         self._comes.register(connection, select.POLLIN)
-        self._reader = FrameReader()
-        self._opaque = 0
+        self._replies = ReplyReader()
         self._gate = threading.Lock()
         self._is_closed = False
         #: whether it was taken since somebody set this to False
@@ -80,8 +78,7 @@ class DirectLink:
             ConnectionLost: when the connection ends first.
             FrameError: when the request is too long; nothing was sent.
         """
-        self._opaque = self._opaque + 1 & _OPAQUE_MASK
-        frame = render(self._opaque)
+        frame = render(self._replies.next_opaque())
         deadline = time.monotonic() + timeout
         try:
             self._send(frame, deadline)
@@ -139,12 +136,9 @@ class DirectLink:
                 data = self._connection.recv(_RECEIVE_SIZE)
             except BlockingIOError:
                 continue
-            if not data:
-                raise ConnectionResetError("no reply")
-            for frame in self._reader.feed(data):
-                command = decode_reply(frame)
-                if command.is_reply and command.opaque == self._opaque:
-                    return command
+            reply = self._replies.feed(data)
+            if reply is not None:
+                return reply
 
     def _look(self) -> bool:
         """Look for a reply as long as that is worth it; return whether something has come."""
