@@ -176,6 +176,22 @@ def test_dead_letters_are_listed_shown_and_sent_again_without_a_database(
     assert retried == {f"{group} {message_id}": True}
 
 
+def test_a_dead_letter_that_is_not_there_fails_and_the_others_are_done(
+    broker: str, topic: str, call: Call
+) -> None:
+    group, unknown = f"group-of-{topic}", "F" * 32
+    with Client(broker) as client:
+        letter = Message(topic=f"%DLQ%{group}", body=b"poison", properties={"RETRY_TOPIC": topic})
+        message_id = client.send(letter).message_id
+
+    words = ("dlq", "retry", unknown, message_id, "--group", group, "--yes", "--broker", broker)
+    code, out, err = call(*words)
+
+    assert code == 1
+    assert out == f"{group} {message_id} retried\n1 of 2 dead letter(s) retried\n"
+    assert err == f"{group} {unknown} is not retried: there is no such dead letter\n"
+
+
 def test_a_group_without_dead_letters_has_an_empty_list_of_them(at: Callable[..., str]) -> None:
     assert json.loads(at("dlq", "list", "--group", "healthy", "--json")) == []
     assert at("dlq", "retry", "--group", "healthy", "--yes").startswith("0 of 0 ")

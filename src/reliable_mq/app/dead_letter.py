@@ -13,6 +13,9 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.resend.sql_dead_letters import LetterState
 from reliable_mq.wire.properties import RETRY_TOPIC
 
+CONSUMED_SINCE = "consumed since"
+"""Where a letter stands that nobody needs to retry."""
+
 
 class Letter(msgspec.Struct, frozen=True):
     """A dead letter: the newest of a message and group. `state` None: no database was asked."""
@@ -43,7 +46,7 @@ class Letter(msgspec.Struct, frozen=True):
         if state is None:
             return "unknown"
         if state.consumed is not None:
-            return "consumed since"
+            return CONSUMED_SINCE
         if state.is_voided:
             return "voided"
         if state.retried is not None and state.retried > self.time:

@@ -25,7 +25,7 @@ AT_ONCE = 200
 _OPEN = ("waiting", "unknown")
 
 Outcome = dict[tuple[str, str], str]
-"""Why the broker did not hand a letter over, by (consumer group, message id); "": it did."""
+"""Why a letter was not handed over, by (consumer group, message id); "": it was."""
 
 
 class DeadLetters:
@@ -117,6 +117,13 @@ class DeadLetters:
                         )
                 outcome |= {(group, each): refusals[each] for each in ids}
         return outcome
+
+    def note_refused(self, refused: Outcome, *, actor: str, why: str) -> None:
+        """Write down who asked for letters that were not retried, and why they were not."""
+        for name, each in self._databases.items():
+            now = each.clock.measured_now()
+            with each.forgiving_engine.begin() as connection:
+                self._books[name].refuse(connection, refused, actor=actor, why=why, now=now)
 
     def _with_states(self, letters: Sequence[Letter]) -> list[Letter]:
         """Return letters with what is known of them; in one database at most is their log."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reliable_mq.app.dead_letter import Letter, LetterFilter
+from reliable_mq.app.dead_letter import CONSUMED_SINCE, Letter, LetterFilter
 from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
@@ -25,6 +25,8 @@ from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
 
+NO_LETTER = "there is no such dead letter"
+CONSUMED = "its group has consumed it since"
 COLUMNS = ("message_id", "consumer_group", "topic", "key", "time", "state", "reason")
 
 app = typer.Typer(no_args_is_help=True, help="List, show or retry dead letters.")
@@ -134,7 +136,8 @@ def retry(
 ) -> None:
     """Let dead letters come to their consumer group again, and to no other, with new attempts.
 
-    Given a filter, those that still wait are meant; with --all also those retried since.
+    Given a filter, those that still wait are meant; with --all also those retried since. Exits with
+    1 when one of the ids was not retried.
     """
     is_filtered = everything or wanted != LetterFilter(group=wanted.group)
     if (message_ids and is_filtered) or not (message_ids or is_filtered or wanted.group):
@@ -142,21 +145,37 @@ def retry(
     if (note or by) and not (application or db):
         raise UsageError("--note and --by are kept in an audit: give --app or --db, too")
     with _known(application, db, prefix, broker) as known:
+        refused: Outcome = {}
         if message_ids:
             letters = known.of_ids(message_ids, wanted.group)
-            missing = set(message_ids) - {each.message.message_id for each in letters}
-            if missing:
-                raise UsageError(f"no dead letter: {', '.join(sorted(missing))}")
+            refused = _refused(message_ids, wanted.group, letters)
         else:
             letters = known.that_fit(wanted, everything=everything)
-        letters = [each for each in letters if each.standing != "consumed since"]
+        letters = [each for each in letters if each.standing != CONSUMED_SINCE]
         if dry_run:
             _preview(letters, as_json=as_json)
+            _tell_refused(refused)
             return
         done: Outcome = {}
         if letters and printing.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
             done = known.retry(letters, actor=by or actor(), why=note)
-    _tell(done, as_json=as_json)
+        known.note_refused(refused, actor=by or actor(), why=note)
+    _tell(done | refused, as_json=as_json)
+
+
+def _refused(message_ids: Sequence[str], group: str, letters: Sequence[Letter]) -> Outcome:
+    """Return why what somebody named is not retried; the group is empty where none has a letter."""
+    found = {each.message.message_id for each in letters}
+    missing = {(group, each): NO_LETTER for each in message_ids if each not in found}
+    consumed = [each for each in letters if each.standing == CONSUMED_SINCE]
+    return missing | {(each.group, each.message.message_id): CONSUMED for each in consumed}
+
+
+def _tell_refused(refused: Outcome) -> None:
+    for (group, message_id), why in refused.items():
+        typer.echo(f"{group} {message_id} is not retried: {why}".lstrip(), err=True)
+    if refused:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -202,15 +221,15 @@ def _row(letter: Letter) -> dict[str, Any]:
 
 
 def _tell(done: Outcome, *, as_json: bool) -> None:
-    handed = {f"{group} {message_id}": not why for (group, message_id), why in done.items()}
-    for (group, message_id), why in done.items():
-        if why:
-            typer.echo(f"{group} {message_id}: {why}", err=True)
     if as_json:
-        typer.echo(json.dumps(handed))
+        said = {
+            f"{group} {message_id}".lstrip(): not why for (group, message_id), why in done.items()
+        }
+        typer.echo(json.dumps(said))
     else:
-        for name, is_handed in handed.items():
-            typer.echo(f"{name} {'retried' if is_handed else 'was not handed over'}")
-        typer.echo(f"{sum(handed.values())} of {len(handed)} dead letter(s) retried")
-    if not all(handed.values()):
-        raise typer.Exit(1)
+        for (group, message_id), why in done.items():
+            if not why:
+                typer.echo(f"{group} {message_id} retried")
+        retried = sum(not why for why in done.values())
+        typer.echo(f"{retried} of {len(done)} dead letter(s) retried")
+    _tell_refused({each: why for each, why in done.items() if why})

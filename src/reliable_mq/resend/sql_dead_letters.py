@@ -8,7 +8,7 @@ idempotent.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -161,6 +161,28 @@ class SqlDeadLetters:
                 run_id=retry_id,
             )
             for message_id in message_ids
+        ]
+        self._audit.write(connection, acts, now)
+
+    def refuse(
+        self,
+        connection: Connection,
+        refused: Mapping[tuple[str, str], str],
+        *,
+        actor: str,
+        why: str,
+        now: float,
+    ) -> None:
+        """Write down that somebody asked for letters, and why nothing was done, by group and id."""
+        acts = [
+            Act(
+                actor=actor,
+                action=ACTION,
+                message_id=message_id,
+                changed=False,
+                detail={"group": group, "why": why, "outcome": outcome},
+            )
+            for (group, message_id), outcome in refused.items()
         ]
         self._audit.write(connection, acts, now)
 

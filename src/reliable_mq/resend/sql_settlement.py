@@ -184,7 +184,7 @@ class SqlHands:
                 action=f"stub {verb}",
                 message_id=message_id,
                 changed=changed,
-                detail=_detail(seen.get(message_id), why),
+                detail=_detail(seen.get(message_id), why, changed=changed),
             )
             for message_id, changed in done.items()
         ]
@@ -192,8 +192,9 @@ class SqlHands:
         return done, legal
 
 
-def _detail(seen: Any, why: str) -> dict[str, Any]:
+def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
     if seen is None:
         return {"why": why, "outcome": "there is no such stub"}
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
-    return {"why": why, "before": before | {"status": status_text(seen["status"])}}
+    detail = {"why": why, "before": before | {"status": status_text(seen["status"])}}
+    return detail if changed else detail | {"outcome": "it is settled"}

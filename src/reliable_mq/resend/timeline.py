@@ -167,7 +167,8 @@ def _of_alert(alert: Row) -> Iterator[Moment]:
 def _of_audit(audit: Row) -> Moment:
     changed = "" if audit["changed"] else " (nothing was changed)"
     detail = audit["detail"]
-    why = detail.get("why") or detail.get("outcome") or ""
+    said = (detail.get("outcome"), detail.get("why"))
+    why = "; ".join(str(each) for each in said if each)
     what = f"{audit['action']} by {audit['actor']}{changed}{': ' if why else ''}{why}"
     return Moment(audit["create_date"], "audit", what)
 
