@@ -230,7 +230,7 @@ def test_a_real_broker_and_redis_tell_their_settings_clocks_topics_and_consumers
         alone = "no consumer of it is connected"
         assert f"1 stub(s) wait for group payments, and {alone}" in texts
         assert "1 stub(s) are for topic orders, which no broker has" in texts
-        world.stub("B" * 32, resend_time=None)  # a person's: it waits for the group all the time
+        world.give_up("B" * 32)  # a person's: it waits for the group all the time
         world.mq.start()
         # No broker has the topic before the relay sends a stub there, and hears of the group.
         until(lambda: not any(alone in each.text for each in world.findings("orphans")))
@@ -241,7 +241,7 @@ def test_the_command_says_what_is_wrong_and_what_to_do(
     database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(World(database_url)) as world:
-        world.stub(resend_time=None)
+        world.give_up()
     nobody = ("--broker", f"127.0.0.1:{free_port()}", "--redis", "redis://127.0.0.1:1")
 
     assert call("doctor", "--db", database_url, *nobody) == 1
@@ -261,7 +261,8 @@ def test_warnings_fail_only_when_asked_to(
     database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(World(database_url)) as world:
-        world.stub(resend_time=None, topic="orders", required_groups="")
+        world.give_up()
+        world.sql("UPDATE rmq_message_stub SET required_groups = ''")
     with running_broker(tmp_path / "store") as address:
         words = ("doctor", "--db", database_url, "--broker", address)
 

@@ -46,6 +46,11 @@ def globally(setting: str) -> Callable[[World], None]:
     return plant
 
 
+def date_of_no_time(world: World) -> None:
+    world.stub()
+    world.sql("UPDATE rmq_message_stub SET create_date = 'infinity'")
+
+
 def url_of(world: World) -> str:
     return world.database.engine.url.render_as_string(hide_password=False)
 
@@ -198,7 +203,34 @@ FAULTS = [
         "days, and retention waits for it",
         Level.WARNING,
     ),
-    Fault("orphans", EVERY, lambda w: w.stub(resend_time=None), "wait for a person", Level.WARNING),
+    Fault("orphans", EVERY, lambda w: w.give_up(), "wait for a person", Level.WARNING),
+    Fault(
+        "orphans",
+        EVERY,
+        lambda w: w.stub(resend_time=None),
+        "1 stub(s) have no time of a next send, and nobody was told",
+    ),
+    *(
+        Fault(
+            "orphans",
+            EVERY,
+            lambda w, value=value: w.stub(status=value),  # type: ignore[misc]
+            f"1 stub(s) have the status {value}, which nothing of ours writes",
+        )
+        for value in (-1, 3, 300)
+    ),
+    Fault(
+        "orphans",
+        EVERY,
+        lambda w: w.stub(status=1, create_date=utc_datetime(time.time() + 600)),
+        "written in the future",
+    ),
+    Fault(
+        "orphans",
+        (POSTGRES,),
+        date_of_no_time,
+        "written in the future",
+    ),
     Fault(
         "orphans",
         EVERY,

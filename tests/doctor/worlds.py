@@ -86,6 +86,14 @@ class World:
                 it = table.c.message_id == message_id
                 connection.execute(table.update().where(it).values(**values))
 
+    def give_up(self, message_id: str = "A" * 32) -> None:
+        """Let its only group give a message up, so that a person is told."""
+        self.stub(message_id)
+        with self.database.engine.begin() as connection:
+            self.database.settlement().exhaust(
+                connection, message_id, group="payments", reason="no", now=time.time()
+            )
+
     def log(self, **values: Any) -> None:
         row = {
             "consumer_group": "payments",

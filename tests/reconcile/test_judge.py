@@ -1,6 +1,7 @@
 """The judgement without Spark: every way into a verdict, a rival, and any order of the events."""
 
 import itertools
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +9,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.reconcile.cases import every_case, random_cases
+from tests.reconcile.cases import Cases, every_case, random_cases
 from tests.reconcile.judging import events_in, verdicts_of, world_of
 from tests.reconcile.ledgers import GRACE, NOW
 from tests.reconcile.plain import PlainReconciliation
 
 from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, event_rows, events_of
 from reliable_mq.reconcile.judgement.events import EVENTS
+from reliable_mq.reconcile.judgement.evidence import sentence
 from reliable_mq.reconcile.judgement.judge import judge, judge_traces
 from reliable_mq.reconcile.judgement.message_stream import whole_messages
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.traces import traces_of_rows
+from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.judgement.world import World
+from reliable_mq.reconcile.repairs.repair import ALL_THAT_IS_SAFE
 
 SEEDS = st.integers(0, 10**6)
 
@@ -31,6 +35,28 @@ def test_every_way_into_a_verdict_is_judged_so(tmp_path: Path) -> None:
     judged = judge(events_in(url, store), world_of(url, store))
 
     assert verdicts_of(judged) == expected
+
+
+@pytest.mark.parametrize("status", [-1, 3, 4, 7, 300])
+def test_a_status_that_nobody_of_us_wrote_settles_nothing(tmp_path: Path, status: int) -> None:
+    cases = Cases(f"sqlite:///{tmp_path}/shop.db", tmp_path / "store")
+    unsent, _ = cases.new(ack=Verdict.NOT_SENT)
+    cases.stub(unsent, status=status)
+    unread, queue = cases.new(payments=Verdict.NOT_CONSUMED)
+    cases.stub(unread, "payments", status=status, **cases.send(unread, queue))
+    cases.passed("payments", queue)
+    consumed, queue = cases.new(payments=Verdict.CONSUMED_NOT_CONFIRMED)
+    cases.stub(consumed, "payments", status=status, **cases.send(consumed, queue))
+    cases.tables.log(consumed, "payments", 1)
+    url, store = cases.write()
+
+    judged = judge(events_in(url, store), world_of(url, store))
+
+    assert verdicts_of(judged) == cases.expected
+    for row in judged.to_pylist():
+        finding = defaultdict(lambda: None, row)
+        assert "its status is none that we write" in sentence(finding)
+        assert ALL_THAT_IS_SAFE.action_for(finding) is None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -108,11 +108,13 @@ def test_a_day_goes_whole_when_its_window_is_over_and_its_logs_when_theirs_is(da
     assert "consume_log_d20261116" not in days.tables()
 
 
+@pytest.mark.parametrize("status", [0, 3])
 def test_a_day_with_a_stub_that_is_not_settled_stays_and_gives_up_the_others_row_by_row(
     days: Days,
+    status: int,
 ) -> None:
     days.message(MONDAY)
-    days.message(MONDAY + 1.0, status=0)
+    days.message(MONDAY + 1.0, status=status)
     late = days.message(MONDAY + 2.0, settled=MONDAY + 3 * DAY)
 
     assert days.retention().run_once(MONDAY + DAY + KEPT) == RetentionCounts()

@@ -131,6 +131,20 @@ def test_what_is_settled_and_old_goes_and_all_else_stays(ledgers: Ledgers) -> No
     assert ledgers.names("stubs") == ["waiting"]
 
 
+@pytest.mark.parametrize("status", [-1, 3, 300])
+def test_a_status_that_nobody_of_us_wrote_takes_no_stub_away(ledgers: Ledgers, status: int) -> None:
+    for name in ("a", "odd", "z"):
+        ledgers.stub(name, CONFIRMED)
+    stub = ledgers.database.stubs
+    with ledgers.database.engine.begin() as connection:
+        odd = update(stub).where(stub.c.message_id.startswith("odd"))
+        connection.execute(odd.values(status=status))
+
+    assert ledgers.retention(batch=1).run_once(9999.0).stubs >= 1
+    ledgers.retention().run_once(99999.0)
+    assert ledgers.names("stubs") == ["odd"]
+
+
 @pytest.mark.parametrize("column", ["stubs", "logs"])
 def test_a_moment_that_does_not_read_holds_nothing_up(ledgers: Ledgers, column: str) -> None:
     if ledgers.database.dialect == "mysql":

@@ -256,7 +256,7 @@ class Terminal:
             typer.echo(json.dumps(done))
         else:
             for message_id, changed in done.items():
-                why = "" if changed else ": there is no such stub, or it is settled"
+                why = "" if changed else ": there is no such stub, or its status forbids it"
                 typer.echo(f"{message_id} {self._verb}{why}")
         if not all(done.values()):
             raise typer.Exit(1)

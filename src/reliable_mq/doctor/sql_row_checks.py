@@ -1,14 +1,15 @@
 """What lies in the tables and moves no more: due stubs nobody sends, groups nobody consumes for.
 
-Every question is answered from an index, or reads unconfirmed stubs only.
+Every question is answered from an index, or reads unconfirmed stubs only, or the newest.
 """
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, not_, select
 
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
+from reliable_mq.outbox.sql_tables import is_settled
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.sql_types import utc_datetime
 
@@ -17,6 +18,7 @@ _LOOKS_MISSED = 30
 _MISSED_SECONDS_MIN = 60.0
 _IN_DOUBT_SECONDS = 3600.0
 _FUTURE_SECONDS = 60.0
+_NEWEST_ROWS = 100_000
 _NOT_RECONCILED_SECONDS = 3 * 86_400.0
 
 
@@ -24,6 +26,7 @@ def orphans(patient: Patient, told: Told) -> None:
     """No stub and no attempt waits for somebody who does not exist."""
     _overdue(patient, told)
     _waiting_for_a_person(patient, told)
+    _of_no_status(patient, told)
     _in_doubt(patient, told)
     _from_the_future(patient, told)
     _not_reconciled(patient, told)
@@ -51,10 +54,42 @@ def _overdue(patient: Patient, told: Told) -> None:
 
 def _waiting_for_a_person(patient: Patient, told: Told) -> None:
     stub = patient.database.stubs.c
-    if number := _count(patient, stub.status == UNCONFIRMED, stub.resend_time.is_(None)):
+    parked = (stub.status == UNCONFIRMED, stub.resend_time.is_(None))
+    escalation = patient.database.escalations.c
+    is_told = (
+        select(escalation.message_id)
+        .where(escalation.message_id == stub.message_id, escalation.close_date.is_(None))
+        .exists()
+    )
+    # Whoever gives a stub up has a person told in the same transaction.
+    if number := _count(patient, *parked, not_(is_told)):
+        told.error(
+            f"{number} stub(s) have no time of a next send, and nobody was told: somebody wrote "
+            "into the table",
+            "reliable-mq stub list --escalated, then stub retry or stub void",
+        )
+    if number := _count(patient, *parked, is_told):
         told.warn(
             f"{number} stub(s) wait for a person",
             "reliable-mq stub list --escalated, then stub retry or stub void",
+        )
+
+
+def _of_no_status(patient: Patient, told: Told) -> None:
+    table = patient.database.stubs
+    stub = table.c
+    newest = select(stub.status).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
+    status = newest.c.status
+    odd = (status != UNCONFIRMED, not_(is_settled(status)))
+    found = patient.connection.execute(
+        select(status, func.count()).where(*odd).group_by(status).order_by(status)
+    )
+    for value, number in found:
+        told.error(
+            f"{number} stub(s) have the status {value}, which nothing of ours writes: they "
+            "are neither sent nor removed",
+            "reliable-mq reconcile says what became of each; UPDATE their status: 0 sends them, "
+            "2 gives them up",
         )
 
 
@@ -79,15 +114,19 @@ def _in_doubt(patient: Patient, told: Told) -> None:
 def _from_the_future(patient: Patient, told: Told) -> None:
     stub = patient.database.stubs.c
     after = utc_datetime(patient.now + _FUTURE_SECONDS)
-    # Lately written rows have the highest numbers; the whole table would be read without an end.
-    newest = select(stub.create_date).order_by(stub.seq.desc()).limit(1_000).subquery()
-    number = patient.connection.scalar(
-        select(func.count()).select_from(newest).where(newest.c.create_date > after)
+    # Lately written rows have the highest numbers; of older ones those count that wait.
+    columns = (stub.create_date, stub.status)
+    newest = select(*columns).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
+    settled = select(func.count()).where(
+        newest.c.create_date > after, newest.c.status != UNCONFIRMED
     )
+    number = _count(patient, stub.status == UNCONFIRMED, stub.create_date > after)
+    number += int(patient.connection.execute(settled).scalar_one())
     if number:
         told.error(
             f"{number} stub(s) were written in the future: a clock was ahead",
-            "see the check of clocks; they are sent and consumed all the same",
+            "see the check of clocks; they are sent and consumed all the same, but for one whose "
+            "date is none (infinity): of it a person is told when its sends are used up",
         )
 
 

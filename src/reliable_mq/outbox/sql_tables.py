@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from reliable_mq.outbox.stub import TEXT_LENGTH_MAX
+from reliable_mq.outbox.stub import TEXT_LENGTH_MAX, StubStatus
 from reliable_mq.sql_types import (
     MYSQL,
     NOTE_LENGTH_MAX,
@@ -181,5 +181,10 @@ def parked_rows(table: Table) -> ColumnElement[bool]:
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs that are CONFIRMED or VOIDED have in common."""
+    """Return what stubs that are CONFIRMED or VOIDED have in common; the indexes' condition."""
     return table.c.status > literal_column("0")
+
+
+def is_settled(status: ColumnElement[int]) -> ColumnElement[bool]:
+    """Say that a status is CONFIRMED or VOIDED; one that nobody of us wrote is neither."""
+    return status.in_((StubStatus.CONFIRMED.value, StubStatus.VOIDED.value))

@@ -195,6 +195,7 @@ class SqlHands:
 def _detail(seen: Any, why: str, *, changed: bool) -> dict[str, Any]:
     if seen is None:
         return {"why": why, "outcome": "there is no such stub"}
+    status = status_text(seen["status"])
     before = {name: seen[name] for name in _SEEN if seen[name] is not None}
-    detail = {"why": why, "before": before | {"status": status_text(seen["status"])}}
-    return detail if changed else detail | {"outcome": "it is settled"}
+    detail = {"why": why, "before": before | {"status": status}}
+    return detail if changed else detail | {"outcome": f"it is {status}"}

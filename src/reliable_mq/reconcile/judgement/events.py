@@ -10,7 +10,7 @@ fetched for findings only. What a column says depends on `kind`:
 | `consumer_group` | null | the group | the group whose copy it is, else null |
 | `broker` | that acknowledged | it came from | whose log it is in |
 | `queue_id`, `queue_offset` | acknowledged | it came from | of the queue it lies in |
-| `state` | status; `TOMBSTONE` | 0 received, 1 consumed | `ROLES` |
+| `state` | status; `TOMBSTONE`, `ODD` | 0 received, 1 consumed | `ROLES` |
 | `tries` | sends | attempts | reconsume times |
 | `seen` | created | created | stored |
 | `changed` | last update | consumed, else null | born |
@@ -41,8 +41,9 @@ from reliable_mq.reconcile.brokers.log_roles import (
 
 # Kinds. TOLD is what a group of a database that is not read told the database of the stub.
 STUB, LOG, RECORD, TOLD = range(4)
-# States of a stub. A tombstone stands for a half message that was rolled back.
-UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE = range(4)
+# States of a stub. A tombstone stands for a half message that was rolled back, ODD for a status
+# that nobody of us wrote.
+UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE, ODD = range(5)
 # States of a consume log.
 RECEIVED, CONSUMED = range(2)
 # States of a record: the place of its role in this tuple.

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from reliable_mq.reconcile.judgement.events import ODD
 from reliable_mq.reconcile.judgement.verdict import MEANINGS, Verdict
 
-_STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED"}
+_STATUS_NAMES = {0: "UNCONFIRMED", 1: "CONFIRMED", 2: "VOIDED", ODD: "none that we write"}
 _STATE_NAMES = {0: "RECEIVED", 1: "CONSUMED"}
 
 # Result column -> name in the evidence. What is null or empty is left out.
@@ -82,6 +83,12 @@ def _plain(column: str, value: Any) -> Any:
 
 def sentence(row: Mapping[str, Any]) -> str:
     """Say in one sentence what is wrong and how that is known."""
+    if row["stub_status"] == ODD:
+        return f"{_sentence(row)}; somebody wrote to the stub: its status is {_STATUS_NAMES[ODD]}"
+    return _sentence(row)
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
     told = evidence_of(row)
     match Verdict(row["verdict"]):
         case Verdict.LOST if "acknowledged_queue_offset" in told:

@@ -34,8 +34,9 @@ from reliable_mq.reconcile.judgement.verdict import FACTS
 from reliable_mq.reconcile.judgement.world import QueueOffsets, World, microseconds
 
 _CODE = {name: {value: code for code, value in enumerate(FACTS[name])} for name in FACTS}
-# By a stub's state; the last one, at -1, is for none.
-_STATES = ("unconfirmed", "confirmed", "voided", "tombstone", "none")
+# By a stub's state; the last one, at -1, is for none. A status that nobody of us wrote settles
+# nothing.
+_STATES = ("unconfirmed", "confirmed", "voided", "tombstone", "unconfirmed", "none")
 _STUB = np.array([_CODE["stub"][value] for value in _STATES], np.uint8)
 
 

@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 
 from reliable_mq.reconcile.brokers.log_roles import DEAD
 from reliable_mq.reconcile.judgement.event_rows import column_of
-from reliable_mq.reconcile.judgement.events import IN_DOUBT, NO_TIME, VOIDED, id_times, unpacked_ids
+from reliable_mq.reconcile.judgement.events import (
+    IN_DOUBT,
+    NO_TIME,
+    TOMBSTONE,
+    VOIDED,
+    id_times,
+    unpacked_ids,
+)
 from reliable_mq.reconcile.judgement.facts import Case, facts_of, second_stubs
 from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows, rows_of
 from reliable_mq.reconcile.judgement.traces import (
@@ -222,7 +229,8 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
         f"stub_{name}": _of(case, column, case.stub, kind)
         for name, (column, kind) in numbers.items()
     }
-    status = np.minimum(at(case.traces["state"], case.stub, int(_NO_STATE)), VOIDED)
+    state = at(case.traces["state"], case.stub, int(_NO_STATE))
+    status = np.where(state == TOMBSTONE, VOIDED, state)
     found["stub_status"] = column_of(np.where(status < 0, NO_NUMBER, status.astype(np.int32)), _INT)
     other = second_stubs(case)[case.rows.message]
     return found | {

@@ -12,12 +12,14 @@ from reliable_mq.reconcile.judgement.events import (
     EVENTS,
     IN_DOUBT,
     LOG,
+    ODD,
     RECORD,
     ROLES,
     STUB,
     TELLS,
     TOLD,
     TOMBSTONE,
+    UNCONFIRMED,
     VOIDED,
     packed_ids,
 )
@@ -45,8 +47,11 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return stubs, their columns `STUB_COLUMNS`, as events.
 
     No message has an empty body: that tells the tombstone of a half message from a voided stub.
+    A status that nobody of us wrote is `ODD`: such a stub was committed and is not settled.
     """
-    status = batch["status"].cast(pa.int8())
+    number = batch["status"]
+    is_ours = pc.and_(pc.greater_equal(number, UNCONFIRMED), pc.less_equal(number, VOIDED))
+    status = pc.if_else(is_ours, number, ODD).cast(pa.int8())
     given_up_by = batch["given_up_by"]
     is_tombstone = pc.and_(pc.equal(status, VOIDED), pc.equal(batch["content_size"], 0))
     return _events(

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.judgement.events import ODD
 from reliable_mq.reconcile.judgement.verdict import Verdict
 
 
@@ -81,7 +82,7 @@ class Choice:
     def action_for(self, finding: Mapping[str, Any]) -> Action | None:
         """Return what repairs a finding, or None when that is not asked for or a person decides."""
         verdict = Verdict(finding["verdict"])
-        if finding["stub_status"] is None:
+        if finding["stub_status"] in {None, ODD}:
             return None
         if verdict in self.void:
             return Action.VOID
