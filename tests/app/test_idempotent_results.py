@@ -1,5 +1,6 @@
 """What an idempotent call leaves: its result for a while, and what is refused at once."""
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.app.banks import Bank, elsewhere
 from tests.app.kill_switch import Killed
@@ -95,6 +97,55 @@ def test_what_comes_back_is_of_the_type_that_went_in(
     give = bank.mq.idempotent(key="request")(give)
 
     assert [give("r-1"), give("r-1")] == [result, result]
+
+
+class Measured(BaseModel):
+    value: float | None
+    text: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [
+        (float, math.nan),
+        (float | None, -math.inf),
+        (Any, {"a": [None, 1.0, math.inf]}),
+        (Measured, Measured(value=math.nan)),
+        (list[Measured], [Measured(value=1), Measured(value=math.nan)]),
+    ],
+)
+def test_a_number_that_json_does_not_know_is_refused_as_a_result(
+    bank: Bank, annotation: Any, result: Any
+) -> None:
+    """It would come back as None, or not at all."""
+
+    def inside(request: str, session: Session) -> Any:
+        session.execute(text("INSERT INTO effects VALUES ('x')"))
+        return result
+
+    def outside(request: str) -> Any:
+        return result
+
+    for function in (inside, outside):
+        function.__annotations__["return"] = annotation
+        give = bank.mq.idempotent(key="request", scope=function.__name__)(function)
+        with pytest.raises(UsageError, match="cannot be stored: JSON knows no NaN"):
+            give("r-1")
+    assert bank.effects() == []
+
+
+class Spelled(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+    value: float
+    nothing: None = None
+
+
+def test_a_number_that_its_model_writes_as_text_comes_back(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def give(request: str) -> Spelled:
+        return Spelled(value=math.inf)
+
+    assert [give("r-1"), give("r-1")] == [Spelled(value=math.inf)] * 2
 
 
 def test_what_cannot_work_is_refused_when_it_is_declared(bank: Bank) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -46,6 +47,28 @@ class Checked:
     pixels: bytes
 
 
+@pydantic_dataclass(config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"))
+class Scanned:
+    pixels: bytes
+
+
+@dataclass
+class Album:
+    cover: Checked
+    scans: dict[str, list[Scanned]]
+    own: bytes
+    title: Camel | None = None
+
+
+class Struck(Struct):
+    number: int
+
+
+@dataclass
+class Holder:
+    struck: Struck
+
+
 @pytest.mark.parametrize(
     ("payload", "wanted", "content_type"),
     [
@@ -57,6 +80,9 @@ class Checked:
         (Picture(b"\x00\xff", [Picture(b"ab", [])]), Picture, JSON),
         (Picture(b"\x00\xff", []), Picture | Point, JSON),
         (Checked(b"ab"), Checked, JSON),
+        (Album(Checked(b"ab"), {"a": [Scanned(b"\x00\xff")]}, b"\xff\xfe"), Album, JSON),
+        (Album(Checked(b"ab"), {}, b"", Camel(orderId=7)), Album, JSON),
+        ([Checked(b"\x00\xff")], list[Checked], JSON),
         ({"a": [1, None]}, dict, JSON),
         ({"a": 1}, dict[str, int], JSON),
         ([1, "b"], Any, JSON),
@@ -73,6 +99,16 @@ def test_a_payload_comes_out_as_it_went_in(payload: object, wanted: Any, content
 
 def test_a_body_may_name_fields_by_their_aliases_as_foreign_clients_do() -> None:
     assert decoder_of(Camel, "h")(b'{"orderId": 7}', "") == Camel(orderId=7)
+
+
+def test_a_dataclass_that_holds_what_only_msgspec_knows_is_written() -> None:
+    assert encode_payload(Holder(Struck(7))) == (b'{"struck":{"number":7}}', JSON)
+
+
+def test_bytes_that_pydantic_would_not_write_are_refused_inside_of_a_dataclass_too() -> None:
+    for payload in (Checked(b"\xff"), Album(Checked(b"\xff"), {}, b"")):
+        with pytest.raises(MessageRefused, match="invalid utf-8"):
+            encode_payload(payload)
 
 
 WITHOUT_END: dict[str, Any] = {}

@@ -6,12 +6,13 @@ knows it, and the result as bytes and back. Refuses to know the database.
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -184,6 +185,10 @@ class KeyedFunction:
             stored = self._result.dump_json(result, warnings="error")
         except (PydanticSerializationError, ValueError) as error:
             raise UsageError(f"{self.name}: its result cannot be stored: {error}") from error
+        if b"null" in stored and _has_lost_number(result, stored):
+            raise UsageError(
+                f"{self.name}: its result cannot be stored: JSON knows no NaN and no infinity"
+            )
         if len(stored) > RESULT_SIZE_MAX:
             raise UsageError(f"{self.name}: its result has {len(stored)} bytes, 1 MiB is the most")
         return stored
@@ -276,6 +281,22 @@ class KeyedFunction:
                 f"{self.name}: no result of type {wanted!r} can be stored; annotate what it "
                 "returns with a pydantic model, a dataclass, or what JSON knows"
             ) from error
+
+
+def _has_lost_number(result: Any, stored: bytes) -> bool:
+    """Say whether a null was stored where the result has a number that JSON does not know."""
+
+    def differs(value: Any, written: Any) -> bool:
+        if isinstance(value, float):
+            return written is None and not math.isfinite(value)
+        if isinstance(value, dict) and isinstance(written, dict):
+            return any(map(differs, value.values(), written.values()))
+        if isinstance(value, list) and isinstance(written, list):
+            return any(map(differs, value, written))
+        return False
+
+    values = to_jsonable_python(result, by_alias=False, inf_nan_mode="constants", fallback=str)
+    return differs(values, from_json(stored))
 
 
 def _is_session(value: object) -> bool:

@@ -1,11 +1,14 @@
 """Payloads to bytes. Receives what an application sends; hands on a body and its content type."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
+from pydantic_core import SchemaSerializer
 
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -17,7 +20,7 @@ TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
 _encode_json = msgspec.json.Encoder().encode
-_adapters: dict[type, TypeAdapter[Any]] = {}
+_BASE64 = {"val_json_bytes": "base64", "ser_json_bytes": "base64"}
 
 
 def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
@@ -70,10 +73,10 @@ def _encode(payload: Any) -> tuple[bytes, str]:
             return payload.model_dump_json().encode(), _json_of(payload)
         if isinstance(payload, dict | list | msgspec.Struct):
             return _encode_json(payload), _json_of(payload)
-        if is_pydantic_dataclass(type(payload)):
-            return _adapter_of(type(payload)).dump_json(payload), _json_of(payload)
-        if dataclasses.is_dataclass(payload):
-            return _encode_json(payload), _json_of(payload)
+        kind: Any = type(payload)
+        is_data = dataclasses.is_dataclass(kind)  # of the type: a payload may be no class
+        if is_data:
+            return _writer_of(kind)(payload), _json_of(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageRefused(
             f"a {type(payload).__name__} cannot be written as "
@@ -90,7 +93,42 @@ def _json_of(payload: Any) -> str:
     return JSON if found is None else found.content_type
 
 
-def _adapter_of(wanted: Any) -> TypeAdapter[Any]:
-    if wanted not in _adapters:
-        _adapters[wanted] = TypeAdapter(wanted)
-    return _adapters[wanted]
+@cache
+def _writer_of(kind: type) -> Callable[[Any], bytes]:
+    """Return what writes a dataclass: what is pydantic's in it is written as pydantic reads it."""
+    if is_pydantic_dataclass(kind):
+        return TypeAdapter(kind).dump_json
+    try:
+        schema = TypeAdapter(kind).core_schema
+    except Exception:  # noqa: BLE001 - it holds what only msgspec knows, or a name that is not there
+        return _encode_json
+    if not _holds_pydantics(schema):
+        return _encode_json
+    return SchemaSerializer(with_base64(schema), {"ser_json_bytes": "base64"}).to_json
+
+
+def _holds_pydantics(schema: Any) -> bool:
+    if isinstance(schema, list | tuple):
+        return any(map(_holds_pydantics, schema))
+    if not isinstance(schema, dict):
+        return False
+    kind: Any = schema.get("cls")
+    is_theirs = schema.get("type") in {"model", "dataclass"} and (
+        issubclass(kind, BaseModel) or is_pydantic_dataclass(kind)
+    )
+    return is_theirs or any(map(_holds_pydantics, schema.values()))
+
+
+def with_base64(schema: Any) -> Any:
+    """Return a schema of pydantic-core in whose dataclasses bytes are base64, as msgspec has them.
+
+    A model or dataclass of pydantic's own in it stays as it says itself.
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(with_base64, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: with_base64(part) for name, part in schema.items()}
+    if found.get("type") in {"dataclass", "typed-dict"}:
+        found["config"] = {**_BASE64, **found.get("config", {})}
+    return found
