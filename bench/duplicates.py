@@ -24,6 +24,7 @@ from sqlalchemy import event
 from bench import raw_results
 from bench.render import figures_table
 from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.consumer import Consumer, plan_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
@@ -86,7 +87,7 @@ async def run(database: Database, redis: str, seconds: float, count: int) -> lis
     consumer = Consumer(plan=plan_of(ignore), topic="orders", group="bench", lease=10.0, batch=64)
     attempts = Attempts(consumer, database, retry_waits=(1.0,))
     leases = RedisLeases(redis, duplicate_window=3600.0)
-    deliveries = Deliveries(attempts, leases, ThreadPoolExecutor(8))
+    deliveries = Deliveries(attempts, leases, ThreadPoolExecutor(8), HandlerGate())
     all_of_them = messages(count)
     for batch in _cut(all_of_them, 64):
         await deliveries.handle(batch)

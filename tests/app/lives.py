@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from tests.app.kill_switch import KillSwitch
 
 from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.consumer import Consumer, plan_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_database import Database
@@ -122,7 +123,7 @@ class Life:
             self.leases = RedisLeases(self._redis, duplicate_window=60, timeout=5.0)
             self.switch.watch_leases(self.leases)
         self._threads = ThreadPoolExecutor(8)
-        self.deliveries = Deliveries(self.attempts, self.leases, self._threads)
+        self.deliveries = Deliveries(self.attempts, self.leases, self._threads, HandlerGate())
         if self._renews:  # by the clock, so it would take its steps between any two others
             self.deliveries.start()
         return self

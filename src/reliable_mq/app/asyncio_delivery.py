@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
+from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.judging import Results, Settled
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
@@ -47,13 +48,22 @@ class Deliveries:
         attempts: the database's part.
         leases: Redis's part, or another store's; None: the database decides alone.
         threads: where `def` handlers run.
+        gate: of all handlers of this process.
     """
 
-    def __init__(self, attempts: Attempts, leases: LeaseStore | None, threads: Executor) -> None:
+    def __init__(
+        self,
+        attempts: Attempts,
+        leases: LeaseStore | None,
+        threads: Executor,
+        gate: HandlerGate,
+    ) -> None:
         self._attempts = attempts
         self._consumer = attempts.consumer
         self._leases = leases
         self._threads = threads
+        self._gate = gate
+        self._put_off = attempts.receipts.put_off
         self._running: dict[str, tuple[float, Entry]] = {}
         self._renewer: asyncio.Task[None] | None = None
         # Of this object and not of the module, which a forked child shares with its parent.
@@ -62,6 +72,30 @@ class Deliveries:
 
     async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         """Handle 1..batch messages; the client's `Handler`."""
+        gate = self._gate
+        if gate.is_closed:
+            await gate.opened()
+        gate.begin()
+        try:
+            outcomes = await self._handle(messages)
+        finally:
+            gate.end()
+        return await self._handle_put_off(messages, outcomes) if self._put_off else outcomes
+
+    async def _handle_put_off(
+        self, messages: Sequence[ReceivedMessage], outcomes: list[Outcome]
+    ) -> list[Outcome]:
+        """Handle those of `messages` alone whose last attempt is not to be shared with others."""
+        for place, message in enumerate(messages):
+            if _id_of(message) in self._put_off:
+                self._put_off.discard(_id_of(message))
+                async with self._gate.alone():
+                    (outcomes[place],) = await self._handle([message], alone=True)
+        return outcomes
+
+    async def _handle(
+        self, messages: Sequence[ReceivedMessage], *, alone: bool = False
+    ) -> list[Outcome]:
         entries = [self._entry(message) for message in messages]
         claims = await self._claim(entries)
         if len(messages) > 1 and any(claim.in_doubt for claim in claims):
@@ -69,7 +103,7 @@ class Deliveries:
         results: Results = {}
         attempts = []
         for message, entry, claim in zip(messages, entries, claims, strict=True):
-            attempt = await self._attempt(message, entry, claim, results)
+            attempt = await self._attempt(message, entry, claim, results, alone)
             if attempt is not None:
                 attempts.append(attempt)
         if attempts:
@@ -99,10 +133,10 @@ class Deliveries:
         suspects = [place for place in places if claims[place].in_doubt]
         outcomes: dict[int, Outcome] = {}
         for place in sorted(suspects, key=lambda place: claims[place].attempt):
-            (outcomes[place],) = await self.handle([messages[place]])
+            (outcomes[place],) = await self._handle([messages[place]])
         others = [place for place in places if place not in outcomes]
         if others:
-            handled = await self.handle([messages[place] for place in others])
+            handled = await self._handle([messages[place] for place in others])
             outcomes.update(zip(others, handled, strict=True))
         return [outcomes[place] for place in places]
 
@@ -124,7 +158,7 @@ class Deliveries:
     def _entry(self, message: ReceivedMessage) -> Entry:
         return Entry(
             group=self._consumer.group,
-            message_id=message.message_id or message.offset_message_id,
+            message_id=_id_of(message),
             topic=message.topic,
             broker_name=message.queue.broker_name,
             queue_id=message.queue.queue_id,
@@ -142,7 +176,12 @@ class Deliveries:
         )
 
     async def _attempt(
-        self, message: ReceivedMessage, entry: Entry, claim: Claim, results: Results
+        self,
+        message: ReceivedMessage,
+        entry: Entry,
+        claim: Claim,
+        results: Results,
+        alone: bool,
     ) -> Attempt | None:
         """Return the attempt that a claim allows, or settle the delivery without one."""
         consumer = self._consumer
@@ -161,12 +200,16 @@ class Deliveries:
             wait = max(claim.wait, HELD_SECONDS_MIN)
             results[entry.token] = Settled(Later(wait, counts=False))
             return None
+        if claim.in_doubt and not alone and 1 < claim.attempt == consumer.max_attempts:
+            self._put_off.add(entry.message_id)
+            results[entry.token] = Settled(Later(HELD_SECONDS_MIN, counts=False), "back")
+            return None
         if claim.attempt > 1:
             entry = replace(entry, attempt=claim.attempt)
         # Done, and yet its handler runs: its row was lost, who knows what else it did then.
         if claim.in_doubt or claim.lease is Lease.DONE:
             message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
-        attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT)
+        attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT, alone=alone)
         if step is Step.GIVE_UP:
             reason = ""
         elif message.fault:
@@ -245,3 +288,7 @@ class Deliveries:
                 self._leases.renew(key, each.token, self._consumer.lease)
         if long:
             await asyncio.to_thread(self._attempts.renew, [each.token for each in long])
+
+
+def _id_of(message: ReceivedMessage) -> str:
+    return message.message_id or message.offset_message_id

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
+from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.sql_attempts import Attempts
@@ -30,6 +31,7 @@ class Worker:
         settings: the application's.
         open_leases: opens the store of leases on this loop; it gives None where there is none.
         middleware: called around the calls of handlers.
+        gate: of all handlers of this process.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class Worker:
         client: AsyncClient,
         settings: Settings,
         open_leases: Callable[[], LeaseStore | None],
-        middleware: Sequence[Middleware] = (),
+        middleware: Sequence[Middleware],
+        gate: HandlerGate,
     ) -> None:
         self._consumers = consumers
         self._databases = databases
@@ -48,6 +51,7 @@ class Worker:
         self._client = client
         self._settings = settings
         self._open_leases = open_leases
+        self._gate = gate
         self._hooks = hooks_of_handlers(middleware, client.hooks.origin)
         self._leases: LeaseStore | None = None
         self._deliveries: list[Deliveries] = []
@@ -75,7 +79,7 @@ class Worker:
                 notices=self._notices[consumer.database],
                 hooks=self._hooks,
             )
-            deliveries = Deliveries(attempts, self._leases, self._threads)
+            deliveries = Deliveries(attempts, self._leases, self._threads, self._gate)
             deliveries.start()
             self._deliveries.append(deliveries)
             self._running.append(

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class Attempt(msgspec.Struct, frozen=True):
     """One run of a handler. `receipt`: its RECEIVED row is committed before the handler runs.
 
-    `key`: what the table of business keys is told of it; None: the consumer has none.
+    `key`: what the table of business keys is told of it; None: the consumer has none. `alone`: no
+    other handler of this process runs meanwhile.
     """
 
     entry: Entry
@@ -32,6 +33,7 @@ class Attempt(msgspec.Struct, frozen=True):
     payload: Any
     receipt: bool
     key: KeyEntry | None = None
+    alone: bool = False
 
 
 def tell_suppressed(entry: Entry) -> None:
@@ -55,6 +57,10 @@ def tell_duplicate(entry: Entry, message_id: str) -> None:
 class SqlReceipts:
     """Begins attempts in the caller's transaction.
 
+    An attempt after one that was never heard of again, and after which there is no other, is begun
+    only where its handler is alone: who dies of a neighbour every time must not be taken for what
+    kills. Elsewhere its message is put into `put_off`.
+
     Args:
         consumer: whose attempts these are.
         messages: the consume log.
@@ -73,14 +79,16 @@ class SqlReceipts:
         self._messages = messages
         self._keys = keys
         self._confirmation = confirmation
+        self.put_off: set[str] = set()
 
     def receive(
         self, connection: Connection, attempts: Sequence[Attempt], now: float
     ) -> list[tuple[Attempt, Found]]:
         """Write RECEIVED rows; return what the rows say of each attempt, in order."""
-        lease = self._consumer.lease
+        lease, last = self._consumer.lease, self._consumer.max_attempts
         entries = [attempt.entry for attempt in attempts]
-        found = self._messages.receive(connection, entries, now, lease)
+        is_alone = any(attempt.alone for attempt in attempts)
+        found = self._messages.receive(connection, entries, now, lease, 0 if is_alone else last)
         wanted = [
             attempt.key
             for attempt in attempts
@@ -91,6 +99,9 @@ class SqlReceipts:
         answers = []
         for attempt in attempts:
             of_message = found[attempt.entry.message_id]
+            if of_message.step is Step.ALONE and of_message.attempt == last:
+                self.put_off.add(attempt.entry.message_id)
+                of_message = msgspec.structs.replace(of_message, step=Step.LATER)
             if attempt.key is not None and of_message.step is Step.RECEIVE_FIRST:
                 of_key = by_key[attempt.key.message_id]
                 of_message = self._both(connection, attempt.entry, of_message, of_key, now)

@@ -13,6 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
 
+from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import OutsideHandlers
@@ -98,6 +99,7 @@ class Connections:
         self._broker: object | None = None
         self._relays: dict[str, RelayThread] = {}  # by the name of their database
         self._workers: dict[str, Worker] = {}  # by their duty
+        self._gate: HandlerGate | None = None  # of all their handlers
         self._notices: dict[str, NoticeThread] = {}  # by the name of their database
         #: the half messages that this process sent, whose stubs its relays have or will have
         self.open_halves = OpenHalves()
@@ -246,6 +248,8 @@ class Connections:
     ) -> None:
         """Start consuming; a second call for a duty does nothing."""
         with self._lock:
+            if self._gate is None or not self._workers:  # it is of the loop that they run on
+                self._gate = HandlerGate()
             if duty not in self._workers:
                 notices = {
                     name: self._notices_of(name, databases[name])
@@ -253,7 +257,7 @@ class Connections:
                 }
                 worker = Worker(
                     *(consumers, databases, notices, self.client, self._settings),
-                    *(self._open_leases, self._middleware),
+                    *(self._open_leases, self._middleware, self._gate),
                 )
                 self.loop_thread.run(worker.start())
                 self._workers[duty] = worker

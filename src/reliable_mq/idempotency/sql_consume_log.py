@@ -161,12 +161,18 @@ class SqlConsumeLog:
         return None
 
     def receive(
-        self, connection: Connection, entries: Sequence[Entry], now: float, lease: float
+        self,
+        connection: Connection,
+        entries: Sequence[Entry],
+        now: float,
+        lease: float,
+        last: int = 0,
     ) -> dict[str, Found]:
         """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs.
 
         Of several, one whose owner vanished is not taken over: it is to be received alone, because
-        it may be what killed its owner, and would cost the others an attempt again.
+        it may be what killed its owner, and would cost the others an attempt again. Nor is one
+        whose attempt would be number `last`.
         """
         until = utc_datetime(now + lease)
         rows = [
@@ -182,7 +188,8 @@ class SqlConsumeLog:
         there = [entry for entry in entries if entry.message_id not in inserted]
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
-            if found.step is Step.RECEIVE_FIRST and len(entries) > 1 and _has_vanished(row, now):
+            is_apart = len(entries) > 1 or found.attempt == last
+            if found.step is Step.RECEIVE_FIRST and is_apart and _has_vanished(row, now):
                 found = msgspec.structs.replace(found, step=Step.ALONE)
             answers[entry.message_id] = found
             if found.step is Step.RECEIVE_FIRST:
@@ -190,7 +197,7 @@ class SqlConsumeLog:
                 connection.execute(self._take_over, _this(entry) | self._taker(entry) | values)
         gone = [entry for entry in there if entry.message_id not in answers]
         if gone:  # retention removed them at this moment
-            answers |= self.receive(connection, gone, now, lease)
+            answers |= self.receive(connection, gone, now, lease, last)
         return answers
 
     def consume(self, connection: Connection, entry: Entry, now: float) -> bool:
