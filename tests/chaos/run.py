@@ -1,5 +1,6 @@
 """One run of chaos: load and faults for a while, then peace, then the questions."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -8,11 +9,12 @@ from typing import NamedTuple
 
 import psycopg
 from tests.chaos.faults import PAUSE_SECONDS, Fault, plan
-from tests.chaos.judge import Verdict, is_drained, judge
+from tests.chaos.judge import Verdict, judge, left_over
 from tests.chaos.reconciling import Reconciling, Report
 from tests.chaos.stage import Stage
 
-DRAIN_SECONDS_MAX = 180.0
+STILL_SECONDS_MAX = 180.0
+"""A system that has come no further for so long comes to no rest."""
 TICK_SECONDS = 0.05
 SUPPRESSED = "suppressed duplicate"
 GRACE_SECONDS = 60.0
@@ -120,13 +122,16 @@ def run(
 
 
 def _wait_until_drained(stage: Stage) -> bool:
-    deadline = time.monotonic() + DRAIN_SECONDS_MAX
+    least, deadline = math.inf, time.monotonic() + STILL_SECONDS_MAX
     while time.monotonic() < deadline:
         stage.tick()
         try:
-            if is_drained(stage.url):
-                return True
+            left = left_over(stage.url)
         except psycopg.OperationalError:  # it is just starting
-            pass
+            left = None
+        if left == 0:
+            return True
+        if left is not None and left < least:
+            least, deadline = left, time.monotonic() + STILL_SECONDS_MAX
         time.sleep(10 * TICK_SECONDS)
     return False

@@ -1,6 +1,10 @@
 """Some seconds of the chaos that `make chaos` lets reign for hours."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
+from tests.chaos import run as chaos
 from tests.chaos.faults import plan
 from tests.chaos.run import run
 
@@ -14,6 +18,22 @@ def test_every_promise_is_kept_while_everything_is_killed_at_random() -> None:
     assert outcome.holds, outcome.table()
     assert outcome.verdict.counts["orders"] > 20
     assert sum(outcome.faults.values()) > 4
+
+
+@pytest.mark.parametrize(("left", "rests"), [((9, 5, 5, 1, 1, 0), True), ((9, 5, 5, 5, 5), False)])
+def test_a_slow_machine_may_take_its_time_to_rest_as_long_as_it_comes_further(
+    monkeypatch: pytest.MonkeyPatch, left: tuple[int, ...], rests: bool
+) -> None:
+    """Given what is left over, asked for every eighty seconds."""
+    asked = iter(left)
+    stage = SimpleNamespace(tick=lambda: None, url="")
+    moments = count(step=80.0)
+    clock = SimpleNamespace(now=next(moments))
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    monkeypatch.setattr("time.sleep", lambda _: setattr(clock, "now", next(moments)))
+    monkeypatch.setattr(chaos, "left_over", lambda _: next(asked))
+
+    assert chaos._wait_until_drained(stage) is rests  # type: ignore[arg-type]
 
 
 def test_a_seed_repeats_its_faults() -> None:
