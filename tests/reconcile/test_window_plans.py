@@ -163,6 +163,7 @@ def test_brokers_are_looked_for_in_pieces_so_that_no_statement_takes_all_process
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(postgres_url)
+    monkeypatch.setattr(sql_ledger, "_PAGES_OF_A_PIECE", 32)  # as these tables are small
     engine = create_engine(postgres_url)
     with engine.begin() as connection:
         for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
