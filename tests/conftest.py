@@ -39,6 +39,14 @@ def what_earlier_modules_left_is_set_aside() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def signals_do_after_a_test_what_they_did_before() -> Iterator[None]:
+    """Else a later one's interrupt is swallowed, and it waits for ever."""
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 def pytest_sessionstart() -> None:
     """Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT,
     and children inherit that."""

@@ -7,6 +7,7 @@ behind the last of its orders that is in the database.
 import itertools
 import logging
 import sys
+import threading
 import time
 
 from sqlalchemy import func, select
@@ -31,7 +32,13 @@ def last_order(number: int, producers: int) -> int:
 
 def main() -> None:
     number, producers, rate = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    stopped = stop_on_signal()
+    with stop_on_signal() as stopped:
+        place_orders(stopped, number, producers, rate)
+    mq.close()
+
+
+def place_orders(stopped: threading.Event, number: int, producers: int, rate: float) -> None:
+    """Place one order after another, a customer's in the order of their numbers."""
     order_id: int | None = None
     for turn in itertools.count():
         if stopped.wait(1 / rate):
@@ -47,7 +54,6 @@ def main() -> None:
             log.warning("order %s: %s", order_id, error)
             order_id = None
             time.sleep(AGAIN_SECONDS)
-    mq.close()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from reliable_mq.errors import InvariantBroken, UsageError
@@ -14,8 +15,11 @@ class WorkerDied(InvariantBroken):
     """A process that should consume can do so no more; start it again."""
 
 
-def stop_on_signal() -> threading.Event:
-    """Return an event that SIGTERM or SIGINT sets; a second signal acts as it would without us.
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """Give an event that SIGTERM or SIGINT sets, for as long as the block runs.
+
+    A second signal acts as it would without us.
 
     Raises:
         UsageError: when this is not the main thread.
@@ -25,14 +29,20 @@ def stop_on_signal() -> threading.Event:
     stopped = threading.Event()
     usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def restore() -> None:
         for number, handler in usual.items():
             signal.signal(number, handler)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        restore()
         stopped.set()
 
     for number in usual:
         signal.signal(number, stop)
-    return stopped
+    try:
+        yield stopped
+    finally:
+        restore()
 
 
 def run_until_signal(
@@ -43,11 +53,11 @@ def run_until_signal(
     Raises:
         WorkerDied: when `is_alive` says no before a signal came; after closing.
     """
-    stopped = stop_on_signal()
-    try:
-        start()
-        while not stopped.wait(LOOK_SECONDS):
-            if not is_alive():
-                raise WorkerDied("the event loop has ended; the log says why")
-    finally:
-        close()
+    with stop_on_signal() as stopped:
+        try:
+            start()
+            while not stopped.wait(LOOK_SECONDS):
+                if not is_alive():
+                    raise WorkerDied("the event loop has ended; the log says why")
+        finally:
+            close()

@@ -1,14 +1,13 @@
 """`reliable-mq broker`: the bundled broker as a process."""
 
-import asyncio
 import logging
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from reliable_mq.cli.serving import stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.addresses import advertised_ip
@@ -134,16 +133,11 @@ def _properties(config: Path | None, settings: list[str]) -> dict[str, str]:
 
 
 async def _serve(options: BrokerOptions) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = BrokerServer(options)
-    keep_collections_short()
-    await server.start()
-    print(
-        f"ready broker={server.address} namesrv={server.name_server_address} store={options.store}",
-        flush=True,
-    )
-    await stop.wait()
-    await server.close()
+    with stop_signals() as stop:
+        server = BrokerServer(options)
+        keep_collections_short()
+        await server.start()
+        where = f"broker={server.address} namesrv={server.name_server_address}"
+        print(f"ready {where} store={options.store}", flush=True)
+        await stop.wait()
+        await server.close()

@@ -1,14 +1,13 @@
 """`reliable-mq namesrv`: a name server as a process."""
 
-import asyncio
 import logging
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from reliable_mq.cli.serving import stop_signals
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.wire.record import address_of
@@ -31,12 +30,9 @@ def command(
 
 
 async def _serve(host: str, port: int, settings_file: Path | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = NameServer(settings_file)
-    await server.start(host, port)
-    print(f"ready namesrv={address_of(host, server.port)}", flush=True)
-    await stop.wait()
-    await server.close()
+    with stop_signals() as stop:
+        server = NameServer(settings_file)
+        await server.start(host, port)
+        print(f"ready namesrv={address_of(host, server.port)}", flush=True)
+        await stop.wait()
+        await server.close()

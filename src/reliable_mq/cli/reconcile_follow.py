@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from reliable_mq.cli.reconcile_stop import SIGNALS, Stop
+from reliable_mq.cli.reconcile_stop import Stop, asked_by_signals
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
@@ -29,11 +29,19 @@ def follow_until_stopped(
     Raises:
         Whatever the first increment fails of; what a later one fails of is a line on stderr.
     """
-    from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
+    with asked_by_signals() as stop:
+        _follow(run, every, stop, as_json=as_json, after=after)
 
-    stop = Stop()
-    for number in SIGNALS:
-        signal.signal(number, stop)
+
+def _follow(
+    run: "Options",
+    every: timedelta,
+    stop: Stop,
+    *,
+    as_json: bool,
+    after: Callable[[dict[str, Any]], None],
+) -> None:
+    from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
 
     def done(summary: dict[str, Any]) -> None:
         stop.is_interrupting = False  # the next ones run in a thread of Spark's

@@ -38,6 +38,19 @@ class Stop:
 
 
 @contextmanager
+def asked_by_signals() -> Iterator[Stop]:
+    """Give what SIGINT and SIGTERM do for as long as the block runs, in the main thread."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        logging.disable(logging.NOTSET)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def stoppable() -> Iterator[None]:
     """Let SIGINT and SIGTERM end what is done here, in the main thread, as an error would.
 
@@ -47,17 +60,13 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread hears of signals
         return
-    stop = Stop()
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
-    try:
-        yield
-    except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
-        if not stop.number:
-            raise
-        name = signal.Signals(stop.number).name
-        print(f"error: stopped by {name} before the run had ended; run it again", file=sys.stderr)
-        raise typer.Exit(128 + stop.number) from None
-    finally:
-        logging.disable(logging.NOTSET)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with asked_by_signals() as stop:
+        try:
+            yield
+        except BaseException:  # what was interrupted, or cleans up behind it, may fail in its way
+            if not stop.number:
+                raise
+            name = signal.Signals(stop.number).name
+            told = f"error: stopped by {name} before the run had ended; run it again"
+            print(told, file=sys.stderr)
+            raise typer.Exit(128 + stop.number) from None

@@ -36,7 +36,8 @@ def command(
         if once:
             _print(mq.resend_once(), as_json=as_json)
         else:
-            mq.resend_forever(stop_on_signal())
+            with stop_on_signal() as stopped:
+                mq.resend_forever(stopped)
     finally:
         mq.close()
 

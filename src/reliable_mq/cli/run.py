@@ -38,17 +38,17 @@ def command(
 
 def _supervise(words: list[str], count: int) -> None:
     """Keep `count` worker processes running; pass a request to stop on to them."""
-    stopped = stop_on_signal()
-    children = [subprocess.Popen(words) for _ in range(count)]
-    born = [time.monotonic()] * count
-    while not stopped.wait(POLL_SECONDS):
-        for place, child in enumerate(children):
-            # One that dies at once is not started again at once.
-            if child.poll() is None or time.monotonic() < born[place] + RESTART_SECONDS:
-                continue
-            log.warning("worker %d ended with code %d", child.pid, child.returncode)
-            children[place] = subprocess.Popen(words)
-            born[place] = time.monotonic()
+    with stop_on_signal() as stopped:
+        children = [subprocess.Popen(words) for _ in range(count)]
+        born = [time.monotonic()] * count
+        while not stopped.wait(POLL_SECONDS):
+            for place, child in enumerate(children):
+                # One that dies at once is not started again at once.
+                if child.poll() is None or time.monotonic() < born[place] + RESTART_SECONDS:
+                    continue
+                log.warning("worker %d ended with code %d", child.pid, child.returncode)
+                children[place] = subprocess.Popen(words)
+                born[place] = time.monotonic()
     for child in children:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
