@@ -7,6 +7,7 @@ from tests.client.test_producer import BATCH, SEND, STORED, stores_the_batch, wo
 from reliable_mq.client.observing.middleware import Origin, Sending
 from reliable_mq.errors import (
     BrokerBusy,
+    ConnectionLost,
     NoRoute,
     ReliableMQError,
     RemoteError,
@@ -71,3 +72,13 @@ def test_a_middleware_is_told_of_the_message_that_took_most() -> None:
     assert sending.tries == 0
     sending.results = [*results, refused, None]
     assert sending.tries == 2
+    sending.results = [None]
+    assert sending.tries == 1
+
+
+def test_a_one_way_message_that_cannot_leave_says_how_often_it_was_tried() -> None:
+    world, producer = world_of({"t": {"a": 1}})
+    world.dead.add("a:10911")
+    with pytest.raises(ConnectionLost) as raised:
+        world.play(producer.send_oneway(MESSAGE))
+    assert raised.value.tries == 3

@@ -83,9 +83,14 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
     def tries(self) -> int:
         """How many requests the message took that took most; each result knows its own number.
 
-        0 before the end, when none was made, and when no answer was asked for.
+        0 before the end, and when none was made. One for which no answer was asked has left in one:
+        those that did not leave cannot be stored.
         """
-        return max((getattr(each, "tries", 0) for each in self.results), default=0)
+        return max((_tries(each) for each in self.results), default=0)
+
+
+def _tries(outcome: SendOutcome) -> int:
+    return 1 if outcome is None else getattr(outcome, "tries", 0)
 
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):

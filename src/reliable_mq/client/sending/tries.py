@@ -219,6 +219,7 @@ class Tries:
         instant = yield from now()
         deadline = instant.seconds + self._settings.request_timeout
         avoid = ""
+        requests = 0
         for attempt in range(1 + self._settings.retries):
             route = yield from self._routes.to_send(topic)
             chosen = self._choose(route, ordering_key, avoid, instant.seconds)
@@ -227,6 +228,7 @@ class Tries:
                 address = self._address(route, chosen)
                 if check is not None:
                     yield from check(address)
+                requests += 1
                 yield Post(address, bind(chosen, instant.epoch_ms))
             except Unavailable as error:
                 failure = error
@@ -241,6 +243,7 @@ class Tries:
                     break
             elif left <= 0:
                 break
+        failure.tries = requests
         raise failure
 
     def _rest(self, attempt: int, failure: ReliableMQError, left: float) -> Flow[bool]:
