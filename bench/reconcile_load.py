@@ -8,7 +8,8 @@ committed. Rounds without and with a run of `reliable-mq reconcile` over all of 
 processors are shared by all: Spark, PostgreSQL, broker, worker and producer. With `--apart` Spark
 has the last processor to itself, as on a machine of its own, the flow has the others, in rounds
 with and without a run, and PostgreSQL all of them: what is left is what a run costs the database.
-Options behind `--` are the command's (`--db-share 0.25`).
+Options behind `--` are the command's (`--db-share 0.25`); SPARK_LOCAL_DIRS in the environment lets
+Spark's scratch lie on another disk than the databases.
 """
 
 import argparse
@@ -30,6 +31,7 @@ import psycopg
 from bench import raw_results
 from bench.child_process import LoggedProcess
 from bench.order_flow import APPLICATION, LATENCIES, WARMUP
+from bench.process_tree import cpu_seconds_so_far
 from bench.reconcile_data import Ledgers
 from bench.reliable_mq_broker import COMMAND, ReliableMQBroker
 from bench.render import figures_table
@@ -49,9 +51,11 @@ class PacedFlow:
     Args:
         address: of the database, for psycopg.
         rate: orders a second.
+        server: PostgreSQL's process, whose processor time is counted.
     """
 
-    def __init__(self, address: str, rate: float) -> None:
+    def __init__(self, address: str, rate: float, server: int | None = None) -> None:
+        self._server = server
         self._connection = psycopg.connect(address, autocommit=True)
         self._rate = rate
         self._numbers = itertools.count(1)
@@ -60,6 +64,10 @@ class PacedFlow:
     def close(self) -> None:
         self._pool.shutdown()
         self._connection.close()
+
+    def server_seconds(self) -> float:
+        """Return how much processor time PostgreSQL has taken so far."""
+        return cpu_seconds_so_far(self._server)
 
     def latencies_ms(self, goes_on: Callable[[float], bool]) -> list[float]:
         """Place orders while `goes_on` says so, given the seconds so far; sorted."""
@@ -115,7 +123,7 @@ def flowing(
                 (*COMMAND, verb, f"{APPLICATION}:mq"), directory / f"{verb}.log"
             )
             stack.callback(process.stop)
-        paced = PacedFlow(address, rate)
+        paced = PacedFlow(address, rate, ledgers.postgres.pid)
         stack.callback(paced.close)
         yield paced
 
@@ -134,7 +142,7 @@ def _weigh(pid: int, nice: int) -> None:
 
 def beside_a_run(paced: PacedFlow, command: Sequence[str], log: Path, nice: int) -> dict[str, Any]:
     """Measure from the beginning of a run of the command to its end."""
-    began = time.perf_counter()
+    began, at_server = time.perf_counter(), paced.server_seconds()
     run = LoggedProcess(command, log)
     _weigh(run.child.pid, nice)
     try:
@@ -145,7 +153,20 @@ def beside_a_run(paced: PacedFlow, command: Sequence[str], log: Path, nice: int)
             run.kill()
     if code not in (0, 2):
         raise RuntimeError(run.output()[-2000:])
-    return _summary("beside", found) | {"run_seconds": round(time.perf_counter() - began, 1)}
+    taken = {
+        "run_seconds": round(time.perf_counter() - began, 1),
+        "server_seconds": round(paced.server_seconds() - at_server, 2),
+    }
+    return _summary("beside", found) | taken
+
+
+def alone(paced: PacedFlow, seconds: float) -> dict[str, Any]:
+    """Measure for some seconds without a run."""
+    at_server = paced.server_seconds()
+    found = paced.latencies_ms(lambda so_far: so_far < seconds)
+    return _summary("alone", found) | {
+        "server_seconds": round(paced.server_seconds() - at_server, 2)
+    }
 
 
 def _summary(which: str, latencies: Sequence[float]) -> dict[str, Any]:
@@ -170,6 +191,10 @@ def figures(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for which, text in (("alone", "alone"), ("beside", "beside a reconciliation"))
         for name in ("p50_ms", "p99_ms")
     ]
+    of_an_order = figure("alone", "server_seconds") / figure("alone", "orders")
+    for_the_run = figure("beside", "server_seconds") - of_an_order * figure("beside", "orders")
+    what = "PostgreSQL's processor time for a run"
+    lines.append({"what": what, "value": for_the_run, "unit": "s", "bar": ""})
     ratio = figure("beside", "p99_ms") / figure("alone", "p99_ms")
     return [*lines, {"what": "p99, beside over alone", "value": ratio, "unit": "", "bar": BAR}]
 
@@ -199,9 +224,7 @@ def main() -> int:
     with flowing(work, ledgers, options.rate, set(flows)) as paced:
         paced.latencies_ms(lambda seconds: seconds < WARMUP / options.rate)
         for number in range(options.rounds):
-            rounds.append(
-                _summary("alone", paced.latencies_ms(lambda seconds: seconds < options.seconds))
-            )
+            rounds.append(alone(paced, options.seconds))
             rounds.append(beside_a_run(paced, command, work / f"run-{number}.log", options.nice))
             print(rounds[-2:], flush=True)
     ledgers.postgres.stop()
