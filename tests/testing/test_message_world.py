@@ -117,6 +117,17 @@ def test_faults_are_met_and_the_effect_happens_once(shop: Shop, redis: bool) -> 
     assert shop.packed == [order]
 
 
+@pytest.mark.parametrize("hours", [2, 72])
+def test_consumers_are_known_after_a_leap_of_hours(shop: Shop, hours: int) -> None:
+    with MessageWorld(shop.mq) as world:
+        order = shop.place(delay=timedelta(hours=2))
+        world.advance(hours=hours, seconds=5)
+        later = shop.place()
+        world.deliver()
+
+    assert (shop.payments(order), shop.payments(later)) == (1, 1)
+
+
 def test_delays_and_retries_come_when_time_passes(shop: Shop) -> None:
     tries: list[int] = []
 

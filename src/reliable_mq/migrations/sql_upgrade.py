@@ -1,11 +1,13 @@
 """Runs the migrations, or prints them. Needs Alembic (the extra `migrations`)."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from alembic import command
+from alembic import command, context, op
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, MetaData
@@ -17,6 +19,21 @@ __all__ = ["pending", "script_text", "upgrade"]
 
 _one_thread = Lock()
 """Alembic keeps what it is at in globals of the process."""
+
+
+@contextmanager
+def _within_another_run() -> Iterator[None]:
+    """Let a run of Alembic that has called us go on: what it is at lies in those globals, too.
+
+    An application may migrate our tables in an `env.py` or a migration of its own.
+    """
+    earlier = [getattr(each, "_proxy", None) for each in (context, op)]
+    try:
+        yield
+    finally:
+        for proxy in earlier:
+            if proxy is not None:
+                proxy._install_proxy()
 
 
 def _config(printed: io.StringIO | None = None, **attributes: Any) -> Config:
@@ -52,7 +69,8 @@ def upgrade(engine: Engine, metadata: MetaData, prefix: str) -> list[str]:
         wanted = pending(connection, prefix)
         connection.rollback()
         if wanted:
-            command.upgrade(_config(prefix=prefix, connection=connection), REVISION)
+            with _within_another_run():
+                command.upgrade(_config(prefix=prefix, connection=connection), REVISION)
         lacking = differences(connection, metadata)
         connection.commit()
     if lacking:
@@ -73,6 +91,6 @@ def script_text(dialect: str, prefix: str, since: str | None = None) -> str:
     """
     printed = io.StringIO()
     config = _config(printed, prefix=prefix, dialect=dialect)
-    with _one_thread:
+    with _one_thread, _within_another_run():
         command.upgrade(config, f"{since}:{REVISION}" if since else REVISION, sql=True)
     return printed.getvalue()

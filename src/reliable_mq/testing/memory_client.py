@@ -238,7 +238,8 @@ class MemoryConsumer(GroupMember):
                 await self._client.run(self.group.routes.of(topic))
             except ReliableMQError:
                 continue  # nobody has sent to it yet
-        await self._client.heartbeat()
+        # In full each time: where time leaps, the broker has forgotten who was silent meanwhile.
+        await self._client.introduce()
         await self._client.run(rebalance(self.group))
         for assigned in [each for each in self.group.all_queues if each.leaving]:
             await self._client.run(give_back(self.group, assigned))
