@@ -17,7 +17,6 @@ from tests.outbox.benches import Bench
 from tests.resend.worlds import World
 
 from reliable_mq.app.sql_database import Database
-from reliable_mq.app.sql_handler_session import _ENDS_ON_MYSQL
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -136,60 +135,6 @@ def test_a_users_session_whose_transaction_the_server_ended_commits_nothing_afte
     assert bench.ids() == [A, B]  # which were there before
     assert bench.handed == []
     theirs.dispose()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE more (id INTEGER)",
-        "  alter table effects add column more INTEGER",
-        "/* tidy up */ TRUNCATE TABLE effects",
-        "-- tidy up\nDROP TABLE effects",
-        "LOCK TABLES effects WRITE",
-        "BEGIN",
-        "START TRANSACTION",
-        "SET autocommit = 1",
-        "SET @@session.autocommit=1",
-        "COMMIT",
-        "ROLLBACK",
-    ],
-)
-def test_a_handler_may_not_execute_what_mysql_commits_before(
-    mysql_url: str, statement: str
-) -> None:
-    ledger = Ledger(mysql_url)
-    ledger.create(A)
-
-    def handler(session: Session, message: ReceivedMessage) -> None:
-        write_effect(session, message)
-        session.execute(text(statement))
-
-    async def scenario() -> None:
-        async with Life(mysql_url, None, handler=handler, max_attempts=9, lease=LONG) as life:
-            (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
-
-    asyncio.run(scenario())
-
-    assert ledger.effects() == []
-    assert ledger.logs() == {("payments", A): (0, 1)}
-    ledger.database.close()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TEMPORARY TABLE mine (id INTEGER)",
-        "DROP TEMPORARY TABLE mine",
-        "ROLLBACK TO SAVEPOINT sa_savepoint_1",
-        "SELECT 1",
-        "SET NAMES utf8mb4",
-        "INSERT INTO started VALUES (1)",
-        "UPDATE begins SET checked = 1",
-    ],
-)
-def test_what_mysql_does_not_commit_before_is_allowed(statement: str) -> None:
-    assert not _ENDS_ON_MYSQL.match(statement)
 
 
 def test_ids_and_groups_that_differ_in_case_accent_or_blanks_are_different(

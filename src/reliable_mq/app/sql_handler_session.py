@@ -31,12 +31,18 @@ _NO_STATEMENT = re.compile(
     r"'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.IGNORECASE | re.DOTALL
 )
 # What MySQL commits by itself before it does it ("Statements That Cause an Implicit Commit").
-_ENDS_ON_MYSQL = re.compile(
+_END_ON_MYSQL = (
     rf"{_BEFORE}(?:COMMIT|ROLLBACK(?!\s+(?:\w+\s+)?TO\b)|BEGIN|START|STOP|XA"
     r"|(?:CREATE|DROP)(?!\s+TEMPORARY\b)|ALTER|RENAME|TRUNCATE|LOCK|UNLOCK"
     r"|GRANT|REVOKE|ANALYZE|OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|CHANGE|INSTALL|UNINSTALL"
-    r"|SET\s+(?:(?:@@)?(?:SESSION|LOCAL)?[\s.]*AUTOCOMMIT|PASSWORD))\b",
-    re.IGNORECASE | re.DOTALL,
+    r"|SET\s+(?:(?:@@)?(?:SESSION|LOCAL)?[\s.]*AUTOCOMMIT|PASSWORD))\b"
+)
+_ENDS_ON_MYSQL = re.compile(_END_ON_MYSQL, re.IGNORECASE | re.DOTALL)
+# aiomysql sends several statements at once, PyMySQL where its flags say so.
+_ENDS_LATER_ON_MYSQL = re.compile(f";{_END_ON_MYSQL}", re.IGNORECASE | re.DOTALL)
+_NO_STATEMENT_ON_MYSQL = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|\#[^\n]*|--\s[^\n]*|/\*(?!!).*?\*/""",
+    re.DOTALL,
 )
 
 
@@ -190,7 +196,11 @@ def _ends(statement: str) -> bool:
 
 
 def _ends_on_mysql(statement: str) -> bool:
-    return _ENDS_ON_MYSQL.match(statement) is not None
+    """Say the same of MySQL, which commits before many statements by itself."""
+    if _ENDS_ON_MYSQL.match(statement):
+        return True
+    several = ";" in statement and _NO_STATEMENT_ON_MYSQL.sub(" ", statement)
+    return bool(several and _ENDS_LATER_ON_MYSQL.search(several))
 
 
 def _is_held(connection: Connection | PoolProxiedConnection) -> bool:
