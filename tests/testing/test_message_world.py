@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from reliable_mq import ReceivedMessage, Reject, ReliableMQ
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.testing.crash_points import crash_here
 from reliable_mq.testing.message_world import MessageWorld
 
@@ -266,3 +267,8 @@ def test_a_half_in_limbo_is_asked_back_and_comes_when_time_passes(shop: Shop) ->
         world.settle()
 
     assert shop.payments(number) == 1
+
+
+def test_a_property_that_the_broker_has_not_is_refused(shop: Shop) -> None:
+    with pytest.raises(ConfigurationError, match=r"transactionTimeOt.*did you mean transactionT"):
+        MessageWorld(shop.mq, transactionTimeOt="1000")

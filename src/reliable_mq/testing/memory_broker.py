@@ -9,6 +9,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.registration import registration
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.commit_log import CommitLog
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_disk import MemoryDisk
@@ -43,6 +44,9 @@ class MemoryBroker:
     Args:
         clock: their time.
         properties: settings of the broker, by Apache RocketMQ's names.
+
+    Raises:
+        ConfigurationError: when a property does not read, or the broker has none of its name.
     """
 
     def __init__(self, clock: ManualClock, **properties: str) -> None:
@@ -55,7 +59,9 @@ class MemoryBroker:
         self._start()
 
     def _start(self) -> None:
-        config, _warnings = broker_config(self._properties)
+        config, warnings = broker_config(self._properties)
+        if warnings:  # a test would not see them
+            raise ConfigurationError("; ".join(warnings))
         self.core = BrokerCore(config, self._disk)
         self.core.open(self._clock.epoch_ms)
         self._finish_turn()

@@ -56,6 +56,9 @@ class MessageWorld:
         redis: whether there are leases, as with Redis; False: the database decides alone.
         seed: of everything that is left to chance.
         **properties: settings of the broker, by Apache RocketMQ's names.
+
+    Raises:
+        ConfigurationError: when a property does not read, or the broker has none of its name.
     """
 
     def __init__(
