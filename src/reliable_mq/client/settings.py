@@ -52,9 +52,9 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout: float = 3.0
     connect_timeout: float = 3.0
     #: how long who sends one message at a time, again and again, looks for its answer before it
-    #: sleeps, for example 0.0003, where being woken takes long and a processor is to spare. It
-    #: stops where others want the processor, or answers take longer; 0: not at all
-    busy_wait_seconds: float = 0.0
+    #: sleeps: being woken takes long where a processor has gone to sleep. It stops where others
+    #: want the processor, or answers take longer; 0: not at all
+    busy_wait_seconds: float = 0.0003
     #: tries of a send after the first one
     retries: int = 2
     #: a try that another broker could make as well is given up after so long, when more are left;
