@@ -1,8 +1,11 @@
 """Payloads to bytes and back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
@@ -60,6 +63,42 @@ class Album:
     title: Camel | None = None
 
 
+@dataclass
+class Line:
+    sku: str
+
+
+@dataclass
+class Gift(Line):
+    note: str
+    seal: bytes = b"\xff"
+
+
+@pydantic_dataclass
+class Pay:
+    amount: int
+
+
+@pydantic_dataclass
+class Card(Pay):
+    last4: str
+
+
+class Buyer(BaseModel):
+    name: str
+
+
+class Firm(Buyer):
+    vat: str
+
+
+@dataclass
+class Basket:
+    lines: list[Line]
+    pay: Pay
+    buyers: dict[str, Buyer]
+
+
 class Struck(Struct):
     number: int
 
@@ -67,6 +106,7 @@ class Struck(Struct):
 @dataclass
 class Holder:
     struck: Struck
+    buyer: Buyer | None = None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +142,61 @@ def test_a_body_may_name_fields_by_their_aliases_as_foreign_clients_do() -> None
 
 
 def test_a_dataclass_that_holds_what_only_msgspec_knows_is_written() -> None:
-    assert encode_payload(Holder(Struck(7))) == (b'{"struck":{"number":7}}', JSON)
+    body = b'{"struck":{"number":7},"buyer":{"name":"u"}}'
+    assert encode_payload(Holder(Struck(7), Buyer(name="u"))) == (body, JSON)
+
+
+def test_a_value_of_a_subclass_keeps_its_own_fields_inside_of_a_dataclass() -> None:
+    basket = Basket([Gift("a", "hi"), Line("b")], Card(5, "4242"), {"x": Firm(name="F", vat="1")})
+
+    body, _ = encode_payload(basket)
+
+    assert msgspec.json.decode(body) == {
+        "lines": [{"sku": "a", "note": "hi", "seal": "/w=="}, {"sku": "b"}],
+        "pay": {"amount": 5, "last4": "4242"},
+        "buyers": {"x": {"name": "F", "vat": "1"}},
+    }
+    found = decoder_of(Basket, "h")(body, "")
+    assert found == Basket([Line("a"), Line("b")], Pay(5), {"x": Buyer(name="F")})
+
+
+@dataclass
+class Times:
+    wait: timedelta
+    seal: bytes
+    kinds: set[int]
+    key: UUID
+    at: datetime
+    made: int = field(init=False)
+
+
+@dataclass
+class TimesAndPay(Times):
+    pay: Pay = field(default_factory=lambda: Pay(1))
+
+
+def test_a_dataclass_is_written_alike_whether_it_holds_pydantics_or_not() -> None:
+    values = (
+        timedelta(seconds=90.5),
+        b"\xff\xfe",
+        {1},
+        UUID(int=5),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+    body, _ = encode_payload(Times(*values))
+    body_with_pay, _ = encode_payload(TimesAndPay(*values))
+
+    assert body_with_pay == body[:-1] + b',"pay":{"amount":1}}'
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_value_of_its_annotation_is_written_as_what_it_is() -> None:
+    wrong: Any = {"name": "F", "vat": "1"}
+
+    body, _ = encode_payload(Basket([], Pay(5), {"x": wrong}))
+
+    assert body == b'{"lines":[],"pay":{"amount":5},"buyers":{"x":{"name":"F","vat":"1"}}}'
 
 
 def test_bytes_that_pydantic_would_not_write_are_refused_inside_of_a_dataclass_too() -> None:

@@ -12,7 +12,6 @@ from pydantic_core import SchemaValidator
 
 from reliable_mq.errors import UsageError, words_of
 from reliable_mq.outbox.media_type import MediaType, media_type_of
-from reliable_mq.outbox.payload import with_base64
 from reliable_mq.outbox.schema import PayloadInvalid, Schema, schema_of
 
 Decoder = Callable[[bytes, str], Any]
@@ -61,8 +60,23 @@ def _from_json(wanted: Any, members: tuple[Any, ...], handler: str) -> FromJson:
 
 def _reader_of_base64(wanted: Any) -> SchemaValidator:
     """Return pydantic's validator, but with bytes in base64, as msgspec has written dataclasses."""
-    schema = with_base64(TypeAdapter(wanted).core_schema)
+    schema = _with_base64(TypeAdapter(wanted).core_schema)
     return SchemaValidator(schema, {"val_json_bytes": "base64"})
+
+
+def _with_base64(schema: Any) -> Any:
+    """Return a schema of pydantic-core in whose dataclasses bytes are base64, as msgspec has them.
+
+    A model or dataclass of pydantic's own in it stays as it says itself.
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_with_base64, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _with_base64(part) for name, part in schema.items()}
+    if found.get("type") in {"dataclass", "typed-dict"}:
+        found["config"] = {"val_json_bytes": "base64", **found.get("config", {})}
+    return found
 
 
 def _is_pydantics(wanted: Any) -> bool:

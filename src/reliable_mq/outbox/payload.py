@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
-from pydantic_core import SchemaSerializer
 
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -20,7 +19,6 @@ TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
 _encode_json = msgspec.json.Encoder().encode
-_BASE64 = {"val_json_bytes": "base64", "ser_json_bytes": "base64"}
 
 
 def encode_payload(payload: Any, content_type: str = "") -> tuple[bytes, str]:
@@ -95,16 +93,39 @@ def _json_of(payload: Any) -> str:
 
 @cache
 def _writer_of(kind: type) -> Callable[[Any], bytes]:
-    """Return what writes a dataclass: what is pydantic's in it is written as pydantic reads it."""
+    """Return what writes a dataclass: what is pydantic's in it is written as pydantic reads it.
+
+    Annotations only say whether there may be any. Values are written as what they are: one of a
+    subclass has fields that no annotation knows.
+    """
     if is_pydantic_dataclass(kind):
         return TypeAdapter(kind).dump_json
     try:
         schema = TypeAdapter(kind).core_schema
     except Exception:  # noqa: BLE001 - it holds what only msgspec knows, or a name that is not there
-        return _encode_json
-    if not _holds_pydantics(schema):
-        return _encode_json
-    return SchemaSerializer(with_base64(schema), {"ser_json_bytes": "base64"}).to_json
+        return _write_with_pydantics
+    return _write_with_pydantics if _holds_pydantics(schema) else _encode_json
+
+
+def _write_with_pydantics(payload: Any) -> bytes:
+    return _encode_json(_with_pydantics_written(payload))
+
+
+def _with_pydantics_written(value: Any) -> Any:
+    """Return a value for msgspec, in which what is pydantic's has been written by itself."""
+    if isinstance(value, BaseModel):
+        return msgspec.Raw(value.model_dump_json())
+    kind: Any = type(value)
+    if is_pydantic_dataclass(kind):
+        return msgspec.Raw(_writer_of(kind)(value))
+    if dataclasses.is_dataclass(kind):
+        names = (field.name for field in dataclasses.fields(value))
+        value = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    if isinstance(value, dict):
+        return {key: _with_pydantics_written(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(map(_with_pydantics_written, value))
+    return value
 
 
 def _holds_pydantics(schema: Any) -> bool:
@@ -117,18 +138,3 @@ def _holds_pydantics(schema: Any) -> bool:
         issubclass(kind, BaseModel) or is_pydantic_dataclass(kind)
     )
     return is_theirs or any(map(_holds_pydantics, schema.values()))
-
-
-def with_base64(schema: Any) -> Any:
-    """Return a schema of pydantic-core in whose dataclasses bytes are base64, as msgspec has them.
-
-    A model or dataclass of pydantic's own in it stays as it says itself.
-    """
-    if isinstance(schema, list | tuple):
-        return type(schema)(map(with_base64, schema))
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: with_base64(part) for name, part in schema.items()}
-    if found.get("type") in {"dataclass", "typed-dict"}:
-        found["config"] = {**_BASE64, **found.get("config", {})}
-    return found
