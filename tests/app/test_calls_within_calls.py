@@ -1,7 +1,9 @@
 """An idempotent function that calls another one, or itself, and whose session it then gets."""
 
 import asyncio
+import gc
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.app.banks import Bank
 
+from reliable_mq.app.held_keys import _Held, holding
 from reliable_mq.errors import KeyInvalid, UsageError
+from reliable_mq.idempotency.sql_calls import Call
 
 ITSELF = "calls .* with the same key, and would wait for its own end"
 # Where it is not refused it waits for ever: PostgreSQL sees no deadlock in it.
@@ -122,6 +126,47 @@ def test_a_task_that_outlives_its_call_may_call_with_its_key(bank: Bank) -> None
         assert len(later) == 1
 
     run(bank, scenario)
+
+
+def test_a_task_that_each_time_starts_the_next_one_keeps_nothing_of_those_before(
+    bank: Bank,
+) -> None:
+    started: list[asyncio.Task[None]] = []
+    kept: list[int] = []
+
+    @bank.mq.idempotent(key="step")
+    async def walk(step: int, session: AsyncSession) -> None:
+        if step in (5, 25):
+            gc.collect()
+            kept.append(sum(type(each) is _Held for each in gc.get_objects()))
+        if step < 25:
+            started[:] = [asyncio.create_task(walk(step + 1))]
+
+    async def scenario() -> None:
+        await walk(1)
+        while not started[0].done():
+            await started[0]
+
+    run(bank, scenario)
+    early, late = kept
+    assert late < early + 10
+
+
+@pytest.mark.parametrize("is_in_a_call", [True, False])
+def test_a_task_is_within_a_call_also_when_one_between_them_has_ended(is_in_a_call: bool) -> None:
+    book = object()
+    outer, inner, own, same = (
+        holding(book, Call("place", key, key, None, "token", 60.0)) for key in "abca"
+    )
+    with outer:
+        with inner:
+            task = copy_context()
+            if is_in_a_call:
+                task.run(own.__enter__)
+        with pytest.raises(UsageError, match=ITSELF):
+            task.run(same.__enter__)
+        if is_in_a_call:
+            task.run(own.__exit__, None, None, None)
 
 
 def test_a_call_that_failed_inside_another_one_may_be_repeated_there(bank: Bank) -> None:

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -132,6 +133,47 @@ def test_a_number_that_json_does_not_know_is_refused_as_a_result(
         with pytest.raises(UsageError, match="cannot be stored: JSON knows no NaN"):
             give("r-1")
     assert bank.effects() == []
+
+
+class Priced(BaseModel):
+    price: Decimal
+
+
+class Unbounded(BaseModel):
+    price: Decimal = Field(allow_inf_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [
+        (Decimal, Decimal("NaN")),
+        (list[Decimal], [Decimal("-Infinity")]),
+        (Priced, Priced.model_construct(price=Decimal("sNaN"))),
+    ],
+)
+def test_a_decimal_that_would_not_read_is_refused_as_a_result(
+    bank: Bank, annotation: Any, result: Any
+) -> None:
+    def give(request: str, session: Session) -> Any:
+        session.execute(text("INSERT INTO effects VALUES ('x')"))
+        return result
+
+    give.__annotations__["return"] = annotation
+    with pytest.raises(UsageError, match=r"cannot be stored, it would not read:[^:]*finite number"):
+        bank.mq.idempotent(key="request")(give)("r-1")
+    assert bank.effects() == []
+
+
+def test_a_text_that_says_nan_and_a_decimal_that_may_be_infinite_come_back(bank: Bank) -> None:
+    unbounded = Unbounded(price=Decimal("Infinity"))
+    for result in ("NaN", unbounded, ["-Infinity"]):
+
+        def give(request: str, result: Any = result) -> Any:
+            return result
+
+        give.__annotations__["return"] = type(result)
+        function = bank.mq.idempotent(key="request", scope=type(result).__name__)(give)
+        assert [function("r-1"), function("r-1")] == [result] * 2
 
 
 class Spelled(BaseModel):

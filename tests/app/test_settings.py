@@ -2,6 +2,7 @@
 
 import logging
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def test_what_an_application_could_not_start_with_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         ReliableMQ("shop", **given)
+
+
+def test_leases_may_be_opened_by_what_does_not_say_how_it_is_called() -> None:
+    of_c: Any = dict
+    with pytest.raises(ValueError, match="no signature"):
+        signature(of_c)
+
+    ReliableMQ("shop", leases=of_c)
 
 
 def test_leases_that_opened_something_else_are_told_at_the_start(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -29,7 +30,8 @@ class Retry(Exception):
     """Raise it in a handler: undo this attempt and hand the message out again.
 
     Args:
-        after: seconds until then, two hours at most, as with `delay`; None: the usual wait.
+        after: seconds until then, two hours at most, as with `delay`: any real number, those of
+            numpy and fractions too; None: the usual wait.
 
     Raises:
         UsageError: when it is no number, negative, or longer than the broker keeps a message back.
@@ -37,10 +39,11 @@ class Retry(Exception):
 
     def __init__(self, after: float | None = None) -> None:
         super().__init__("again" if after is None else f"again after {after} s")
-        check_value("after of Retry", after, float | None)
-        if after is not None and not 0 <= after <= RETRY_SECONDS_MAX:
+        if not isinstance(after, Real) or isinstance(after, bool):
+            check_value("after of Retry", after, float | None)
+        elif not 0 <= after <= RETRY_SECONDS_MAX:
             raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
-        self.after = after
+        self.after = None if after is None else float(after)
 
 
 class Reject(Exception):

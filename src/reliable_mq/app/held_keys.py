@@ -23,6 +23,13 @@ class _Held:
         self.outer = outer
 
 
+def _running(held: _Held | None) -> _Held | None:
+    """Return a call or, when it has ended, the next one around it that has not."""
+    while held is not None and not held.is_running:
+        held = held.outer
+    return held
+
+
 _innermost: ContextVar[_Held | None] = ContextVar("reliable_mq_held_keys", default=None)
 
 
@@ -37,15 +44,17 @@ def holding(book: object, call: Call) -> Iterator[None]:
     Raises:
         UsageError: when a call that this one is made in has the key.
     """
-    ours = _Held(book, call, _innermost.get())
+    ours = _Held(book, call, _running(_innermost.get()))
     around = ours.outer
     while around is not None:
-        if around.is_running and around.name == ours.name:
+        if around.name == ours.name:
             raise UsageError(
                 f"a call of {call.scope} with key {call.shown!r} calls {call.scope} with the same "
                 "key, and would wait for its own end: call the undecorated code, or give another "
                 "key or scope"
             )
+        # Ended ones are let go: else a task that each time starts the next one keeps them all.
+        around.outer = _running(around.outer)
         around = around.outer
     before = _innermost.set(ours)
     try:

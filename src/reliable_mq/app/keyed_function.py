@@ -189,6 +189,13 @@ class KeyedFunction:
             raise UsageError(
                 f"{self.name}: its result cannot be stored: JSON knows no NaN and no infinity"
             )
+        if b"NaN" in stored or b"Infinity" in stored:  # as a Decimal is written that reads none
+            try:
+                self._read(stored)
+            except ValidationError as error:
+                raise UsageError(
+                    f"{self.name}: its result cannot be stored, it would not read: {error}"
+                ) from error
         if len(stored) > RESULT_SIZE_MAX:
             raise UsageError(f"{self.name}: its result has {len(stored)} bytes, 1 MiB is the most")
         return stored
@@ -202,9 +209,12 @@ class KeyedFunction:
         if stored is None:
             raise UsageError(f"{self.name}: the result of this call could not be stored")
         try:
-            return self._result.validate_json(stored, by_alias=True, by_name=True)
+            return self._read(stored)
         except ValidationError as error:
             raise UsageError(f"{self.name}: a stored result does not read: {error}") from error
+
+    def _read(self, stored: bytes) -> Any:
+        return self._result.validate_json(stored, by_alias=True, by_name=True)
 
     def refuse(self, found: CallFound, call: Call) -> None:
         """Raise when a call is not to be made now.

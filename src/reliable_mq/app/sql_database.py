@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, make_url
@@ -61,6 +62,7 @@ log = logging.getLogger(__name__)
 _OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
+_IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
 _BAD_PORT = f"the port of database is no number from 1 to {PORT_MAX}"  # the URL may hold a password
 
 
@@ -340,12 +342,22 @@ def _check_file_can_be(url: URL) -> None:
             f"{url.drivername}:// is not supported: SQLite's own library is used, which reads no "
             "encrypted file and asks no server; use sqlite:///file.db"
         )
-    file = (url.database or "").removeprefix("file:")
-    is_virtual = url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb"
-    if file in ("", ":memory:") or is_virtual:
+    if _is_in_memory(url):
         raise ConfigurationError(
             "an SQLite database in memory is gone with its connection; give a file"
         )
+
+
+def _is_in_memory(url: URL) -> bool:
+    """Say whether a URL means a database in memory; SQLite lets one write that in many ways."""
+    file = url.database or ""
+    options = [(name, each) for name, values in url.normalized_query.items() for each in values]
+    if file.startswith("file:"):
+        file, _, query = file.removeprefix("file:").partition("#")[0].partition("?")
+        file = unquote(re.sub("^//[^/]*", "", file)).lstrip("/")
+        options += parse_qsl(query)
+    is_virtual = any((name, each.lower()) in _IN_MEMORY for name, each in options)
+    return is_virtual or file in ("", ":memory:")
 
 
 def _known_drivers(name: str) -> Drivers:
