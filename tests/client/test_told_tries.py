@@ -1,10 +1,19 @@
 """Whoever sends, and whoever looks on, is told how many requests a message took."""
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
-from tests.client.script import Answer, fails, in_turn, says
+from tests.client.observing.seen import Noted
+from tests.client.script import Answer, World, fails, in_turn, says
 from tests.client.test_producer import BATCH, SEND, STORED, stores_the_batch, world_of
 
+from reliable_mq.client.flow import Step
+from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin, Sending
+from reliable_mq.client.observing.send_results import of_nothing
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.errors import (
     BrokerBusy,
     ConnectionLost,
@@ -74,6 +83,39 @@ def test_a_middleware_is_told_of_the_message_that_took_most() -> None:
     assert sending.tries == 2
     sending.results = [None]
     assert sending.tries == 1
+    sending.posts = 3
+    assert sending.tries == 3
+
+
+class Reviving(World):
+    """A world whose brokers are back after so many waits."""
+
+    def _answer(self, step: Step) -> Any:
+        if len(self.waits) == 2:
+            self.dead.clear()
+        return super()._answer(step)
+
+
+def test_of_a_one_way_message_a_middleware_is_told_the_same_whether_it_left_or_not() -> None:
+    noted = Noted()
+    hooks = Hooks([noted], Origin())
+
+    def post(world: World, producer: Producer) -> None:
+        world.dead.add("a:10911")
+
+        async def send(messages: Sequence[Message]) -> int:
+            return world.play(producer.send_oneway(messages[0]))
+
+        asyncio.run(hooks.around_send("send_oneway", [MESSAGE], send, of_nothing, posts_of=int))
+
+    world, producer = world_of({"t": {"a": 1}})
+    reviving = Reviving(world.answers)
+    post(reviving, producer)
+    assert len(reviving.posts) == 1
+    with pytest.raises(ConnectionLost):
+        post(world, producer)
+
+    assert [each.tries for each in noted.sendings] == [3, 3]
 
 
 def test_a_one_way_message_that_cannot_leave_says_how_often_it_was_tried() -> None:

@@ -31,8 +31,10 @@ from reliable_mq import (
     Subscription,
 )
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
+from reliable_mq.client.flow import Flow
 from reliable_mq.client.observing.message_trace import TRACE_TOPIC
 from reliable_mq.client.observing.middleware import Sending
+from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.transaction import CheckBack
 from reliable_mq.errors import MessageRefused, NoRoute
 
@@ -96,6 +98,29 @@ def test_every_way_of_sending_and_handling_is_seen_once_for_each_call() -> None:
         assert all(each.outcomes == [CONSUMED] for each in noted.deliveries)
         sent = {each.message_id for sending in noted.sendings for each in sending.messages}
         assert {each.messages[0].message_id for each in noted.deliveries} < sent
+
+    play(scene())
+
+
+def test_of_a_one_way_message_the_hooks_are_told_how_often_it_was_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves = Producer.send_oneway
+
+    def leaves_at_the_third_try(producer: Producer, message: Message) -> Flow[int]:
+        return 2 + (yield from leaves(producer, message))
+
+    monkeypatch.setattr(Producer, "send_oneway", leaves_at_the_third_try)
+
+    async def scene() -> None:
+        noted = Noted()
+        async with (
+            broker_here() as broker,
+            AsyncClient(broker.name_server_address, settings=QUICK, middleware=[noted]) as client,
+        ):
+            await client.create_topic("orders", 1)
+            await client.send_oneway(message())
+        assert [each.tries for each in noted.sendings] == [3]
 
     play(scene())
 

@@ -106,6 +106,7 @@ class Hooks:
         send: Callable[[list[Message]], Awaitable[R]],
         results_of: Callable[[R], Sequence[SendOutcome]],
         *,
+        posts_of: Callable[[R], int] = lambda _: 1,
         group: str = "",
     ) -> R:
         """Send messages between the hooks of sending, and return what `send` does.
@@ -115,6 +116,7 @@ class Hooks:
             messages: what its caller gave it.
             send: sends what the hooks made of them.
             results_of: returns the result of each message.
+            posts_of: returns how many requests it took where no answer is asked for.
             group: the producer group, when it is not the client's usual one.
         """
         if not self.sends or not messages:
@@ -125,6 +127,7 @@ class Hooks:
         except BaseException as error:
             self.end_send(sending, [error] * len(messages))
             raise
+        sending.posts = posts_of(result)
         self.end_send(sending, results_of(result))
         return result
 

@@ -66,6 +66,7 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
         begun_ms: the same, milliseconds since the epoch.
         seconds: how long it took; 0.0 before the end.
         results: one for each message; empty before the end.
+        posts: how many requests it took where no answer is asked for, so that no result says it.
         notes: what a middleware keeps from its first hook for its second, under itself.
     """
 
@@ -77,20 +78,19 @@ class Sending(msgspec.Struct, kw_only=True, eq=False):
     begun_ms: int
     seconds: float = 0.0
     results: Sequence[SendOutcome] = ()
+    posts: int = 1
     notes: dict[object, Any] = msgspec.field(default_factory=dict)
 
     @property
     def tries(self) -> int:
         """How many requests the message took that took most; each result knows its own number.
 
-        0 before the end, and when none was made. One for which no answer was asked has left in one:
-        those that did not leave cannot be stored.
+        0 before the end, and when none was made.
         """
-        return max((_tries(each) for each in self.results), default=0)
+        return max((self._tries_of(each) for each in self.results), default=0)
 
-
-def _tries(outcome: SendOutcome) -> int:
-    return 1 if outcome is None else getattr(outcome, "tries", 0)
+    def _tries_of(self, outcome: SendOutcome) -> int:
+        return self.posts if outcome is None else getattr(outcome, "tries", 0)
 
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):

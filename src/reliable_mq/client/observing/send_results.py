@@ -19,7 +19,7 @@ def of_many(results: Sequence[SendOutcome]) -> Sequence[SendOutcome]:
     return results
 
 
-def of_nothing(_: None) -> Sequence[SendOutcome]:
+def of_nothing(_: int) -> Sequence[SendOutcome]:
     """Return the result of `send_oneway`: nobody knows."""
     return (None,)
 

@@ -146,10 +146,13 @@ class AsyncSending(AsyncEngine):
         """
         self._sends()
         async with self._places([message], self.settings.request_timeout):
-            await self.hooks.around_send("send_oneway", (message,), self._send_oneway, of_nothing)
+            await self.hooks.around_send(
+                "send_oneway", (message,), self._send_oneway, of_nothing, posts_of=int
+            )
 
-    async def _send_oneway(self, messages: Sequence[Message]) -> None:
-        await self.run(self._producer.send_oneway(self.namespace.whole_message(messages[0])))
+    async def _send_oneway(self, messages: Sequence[Message]) -> int:
+        whole = self.namespace.whole_message(messages[0])
+        return await self.run(self._producer.send_oneway(whole))
 
     @checked()
     async def send_batch(

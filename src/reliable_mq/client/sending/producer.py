@@ -167,8 +167,10 @@ class Producer:
         code = RequestCode.SEND_REPLY_MESSAGE_V2
         return (yield from self._send_one(out, "", None, timeout, code))
 
-    def send_oneway(self, message: Message) -> Flow[None]:
+    def send_oneway(self, message: Message) -> Flow[int]:
         """Send one message and ask for no answer: nobody will know whether it is stored.
+
+        Returns how many tries it took to leave.
 
         Raises:
             MessageRefused: when the message cannot be sent as it is.
@@ -178,7 +180,7 @@ class Producer:
         out = yield from self.packed(self.prepare(message, instant.epoch_ms))
         bind = partial(self._sender.command, out, oneway=True)
         check = self._check_of(message)
-        yield from self._tries.post(message.topic, message.ordering_key, bind, check)
+        return (yield from self._tries.post(message.topic, message.ordering_key, bind, check))
 
     def send_retry(
         self, message: Message, *, reconsume_times: int, max_reconsume_times: int

@@ -207,8 +207,8 @@ class Tries:
 
     def post(
         self, topic: str, ordering_key: str, bind: Bind, check: Check | None = None
-    ) -> Flow[None]:
-        """Send what `bind` makes for a queue, and want no answer.
+    ) -> Flow[int]:
+        """Send what `bind` makes for a queue, and want no answer; return how many tries it took.
 
         What does not leave this process, for want of a connection or because the peer reads
         nothing, is tried again: nothing can be there twice.
@@ -233,7 +233,7 @@ class Tries:
             except Unavailable as error:
                 failure = error
             else:
-                return
+                return requests
             instant = yield from now()
             self._slow.note(avoid, FAILED_SECONDS, instant.seconds)
             self._routes.doubt(topic)
