@@ -3,15 +3,12 @@
 import asyncio
 import itertools
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -381,23 +378,6 @@ def test_a_transaction_of_its_own_inside_a_handler_is_refused_and_the_handlers_s
 
     (line,) = said
     assert "write mq.transaction(session)" in line
-
-
-def test_a_wait_that_the_broker_cannot_keep_is_refused() -> None:
-    Retry(after=7200)
-    for wrong in (7201, -1, math.nan, 10**400, Fraction(-1, 2)):
-        with pytest.raises(UsageError, match=r"within 0\.\.7200 s"):
-            Retry(after=wrong)  # type: ignore[arg-type]
-    for none in (True, "5", 1j):
-        with pytest.raises(UsageError, match=r"after of Retry is .*: give a finite number or None"):
-            Retry(after=none)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("after", [5, 5.0, Fraction(5), np.int64(5), np.float32(5)])
-def test_a_wait_may_be_any_real_number(after: Any) -> None:
-    kept = Retry(after=after).after
-
-    assert (kept, type(kept)) == (5.0, float)
 
 
 def test_an_application_says_when_it_is_ready_and_what_it_consumes(

@@ -1,10 +1,13 @@
 """What an application is given that is of a wrong type: one sentence of ours, where it is given."""
 
+import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reliable_mq import Reject, ReliableMQ, Retry
@@ -165,3 +168,20 @@ def test_a_notifier_is_refused_when_the_application_is_made(
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         application(tmp_path, notifiers=notifiers)
+
+
+def test_a_wait_that_the_broker_cannot_keep_is_refused() -> None:
+    Retry(after=7200)
+    for wrong in (7201, -1, math.nan, 10**400, Fraction(-1, 2)):
+        with pytest.raises(UsageError, match=r"within 0\.\.7200 s"):
+            Retry(after=wrong)  # type: ignore[arg-type]
+    for none in (True, "5", 1j):
+        with pytest.raises(UsageError, match=r"after of Retry is .*: give a finite number or None"):
+            Retry(after=none)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("after", [5, 5.0, Fraction(5), np.int64(5), np.float32(5)])
+def test_a_wait_may_be_any_real_number(after: Any) -> None:
+    kept = Retry(after=after).after
+
+    assert (kept, type(kept)) == (5.0, float)
