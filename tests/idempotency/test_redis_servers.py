@@ -1,6 +1,8 @@
 """Leases in a cluster, and in the primary that a Sentinel names; what a URL may say."""
 
 import asyncio
+import re
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,7 +170,7 @@ def test_a_cluster_url_names_its_hosts() -> None:
         ("redis+sentinel://a/main?db_number=3", "that redis-py does not take: 'db_number'"),
         ("redis+sentinel:///main", "names no host"),
         ("redis+cluster://a/1", "database 0 only"),
-        ("redis+cluster://a:x", "Port could not be cast"),
+        ("redis+cluster://a:x", r"redis://user:password@host:6379/0"),
         ("redis+cluster://a?db_number=3", "that redis-py does not take: 'db_number'"),
         ("http+cluster://a", "one begins with redis://, .*, redis\\+cluster://"),
         ("valkey://a", "one begins with redis://"),
@@ -190,7 +192,38 @@ def test_a_url_that_cannot_be_is_refused_without_showing_its_password(url: str, 
     assert "secret" not in str(refused.value)
 
 
-def test_only_the_password_is_hidden() -> None:
+@pytest.mark.parametrize(
+    "password", [f"s3{mark}crt" for mark in ["?", "/", "#", "[", "]", "[]", "℀"]]
+)
+@pytest.mark.parametrize("rest", ["host:6379/0", "host:x", "host:6379/0?db_number=3", "a,b/main/x"])
+@pytest.mark.parametrize("login", [":", "shop:", "shop:1", ":?a=1&"])
+@pytest.mark.parametrize("scheme", ["redis://", "rediss+sentinel://", "redis+cluster://", ""])
+def test_a_password_that_is_not_encoded_is_shown_by_no_refusal_and_no_traceback(
+    scheme: str, login: str, password: str, rest: str
+) -> None:
+    """It may be read as a host, a port, a path, or the name of an option."""
+    with pytest.raises(ConfigurationError, match="is no Redis URL: one ") as refused:
+        servers_of(f"{scheme}{login}{password}@{rest}", timeout=0.5)
+    text = "".join(traceback.format_exception(refused.value))
+    assert not re.search("s3|crt|℀", text), text
+
+
+def test_only_the_password_and_the_options_are_hidden() -> None:
     assert hidden("redis://shop:secret@a:1/0") == "redis://shop@a:1/0"
+    assert hidden("redis+cluster://:secret@a:1,[::1]:2") == "redis+cluster://@a:1,[::1]:2"
+    assert hidden("shop:secret@a:1") == "shop@a:1"
     assert hidden("redis://a:1/0") == "redis://a:1/0"
     assert hidden("redis://a:1/0?password=secret") == "redis://a:1/0?…"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret?x@host:6379/0",
+        "redis://:s3cret/x@host:6379/0",
+        "redis://host:6379/0?password=s3@cret",
+        "redis://:s3cret",
+    ],
+)
+def test_nothing_is_shown_where_a_login_may_end_in_two_places(url: str) -> None:
+    assert hidden(url) == "redis://…"

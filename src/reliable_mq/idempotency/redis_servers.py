@@ -13,6 +13,7 @@ What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `senti
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -33,6 +34,17 @@ FAULTS = (RedisError, RedisClusterException, OSError, TimeoutError)
 """What a server that is away, loading or not yet promoted raises."""
 
 _SENTINEL_PORT, _PORT = 26379, 6379
+
+_HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?"
+_PLAIN = re.compile(
+    r"(?P<scheme>(?:[a-z+]+://)?)(?:(?P<user>[^:@/?#\[\]]*)(?::[^@/?#\[\]]*)?(?P<at>@))?"
+    rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^@?#]*)?)(?P<options>\?[^@]*)?"
+)
+"""A URL that has each of `/?#[]@` where it belongs only, or encoded."""
+_AS_IT_IS_WRITTEN = (
+    "one is written redis://user:password@host:6379/0, and /?#[]@ in the login and the options"
+    " as %2F %3F %23 %5B %5D %40"
+)
 
 
 class Script(NamedTuple):
@@ -199,31 +211,36 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
         "socket_connect_timeout": timeout,
         "protocol": 2,
     }
+    scheme = url.partition("://")[0]
+    if scheme not in _OPENED:
+        why = f"one begins with {', '.join(f'{each}://' for each in _OPENED)}"
+        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}")
     try:
-        return _opened(url, known)
+        return _OPENED[scheme](url, known)
     except (ValueError, RedisError, RedisClusterException) as error:
-        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {error}") from error
+        why = str(error)
     except TypeError as error:  # "Connection.__init__() got an unexpected keyword argument 'x'"
         _, _, what = str(error).rpartition("keyword argument ")
-        raise ConfigurationError(
-            f"redis={hidden(url)!r} has an option that redis-py does not take: {what}"
-        ) from error
+        why = f"it has an option that redis-py does not take: {what}"
+    if _plain(url) is None:  # whoever read it may have taken the password for something else
+        why = _AS_IT_IS_WRITTEN
+    # Not from the error, whose text a traceback would show.
+    raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}")
 
 
 def hidden(url: str) -> str:
-    """Return a URL without its password and options, to be shown."""
-    url, question, _ = url.partition("?")
-    before, at, after = url.rpartition("@")
-    scheme, slashes, login = before.partition("://")
-    shown = f"{scheme}{slashes}{login.partition(':')[0]}@{after}" if at and slashes else url
-    return f"{shown}{question and '?…'}"
+    """Return what of a URL is neither password nor option for certain, to be shown."""
+    found = _plain(url)
+    if found is None:
+        scheme, slashes, _ = url.partition("://")
+        return f"{scheme}://…" if slashes and scheme in _OPENED else "…"
+    shown = "".join(found[part] or "" for part in ("scheme", "user", "at", "place"))
+    return f"{shown}{'?…' if found['options'] else ''}"
 
 
-def _opened(url: str, known: dict[str, Any]) -> RedisServers:
-    scheme = urlsplit(url).scheme
-    if scheme not in _OPENED:
-        raise ValueError(f"one begins with {', '.join(f'{each}://' for each in _OPENED)}")
-    return _OPENED[scheme](url, known)
+def _plain(url: str) -> re.Match[str] | None:
+    """Return the parts of a URL; None: where its login ends may be read in two ways."""
+    return _PLAIN.fullmatch(url) if url.isascii() else None
 
 
 def _one(url: str, known: dict[str, Any]) -> RedisServers:
