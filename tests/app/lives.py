@@ -103,11 +103,13 @@ class Life:
         make_attempts: MakeAttempts = Attempts,
         renews: bool = False,
         clock: Callable[[], float] = time.time,
+        gate: HandlerGate | None = None,
         **options: Any,
     ) -> None:
         self.switch = switch or KillSwitch()
         self._redis = redis
         self._renews = renews
+        self._gate = gate or HandlerGate()
         options = {"lease": LEASE, "group": "payments", "topic": "orders", **options}
         plan = plan_of(handler)
         if not plan.is_async:
@@ -123,7 +125,7 @@ class Life:
             self.leases = RedisLeases(self._redis, duplicate_window=60, timeout=5.0)
             self.switch.watch_leases(self.leases)
         self._threads = ThreadPoolExecutor(8)
-        self.deliveries = Deliveries(self.attempts, self.leases, self._threads, HandlerGate())
+        self.deliveries = Deliveries(self.attempts, self.leases, self._threads, self._gate)
         if self._renews:  # by the clock, so it would take its steps between any two others
             self.deliveries.start()
         return self

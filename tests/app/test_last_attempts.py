@@ -14,7 +14,6 @@ from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.app.test_commands import Shop
 from tests.waiting import until
 
-from reliable_mq.app.asyncio_gate import HandlerGate
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
 
@@ -104,55 +103,6 @@ def test_a_last_attempt_after_one_that_did_not_finish_is_made_alone(
     assert "3 attempts did not finish" in settled[POISON].reason
     assert ledger.effects() == [A, C]
     ledger.database.close()
-
-
-def test_who_is_alone_waits_for_those_that_run_and_the_others_for_it() -> None:
-    async def scenario() -> None:
-        gate, seen = HandlerGate(), list[str]()
-        gate.begin()
-
-        async def alone(name: str) -> None:
-            async with gate.alone():
-                seen.append(f"{name} begins")
-                await asyncio.sleep(0)
-                seen.append(f"{name} ends")
-
-        async def beside() -> None:
-            await gate.opened()
-            gate.begin()
-            seen.append("beside")
-            gate.end()
-
-        tasks = [asyncio.create_task(alone("first"))]
-        while not gate.is_closed:
-            await asyncio.sleep(0)
-        tasks += [asyncio.create_task(beside()), asyncio.create_task(alone("second"))]
-        await asyncio.sleep(0)
-        assert seen == []
-        gate.end()
-        await asyncio.gather(*tasks)
-
-        assert sorted(seen) == sorted(
-            ["first begins", "first ends", "beside", "second begins", "second ends"]
-        )
-        assert seen[:2] == ["first begins", "first ends"]
-        at = seen.index("second begins")
-        assert seen[at + 1] == "second ends"
-        assert not gate.is_closed
-
-    asyncio.run(scenario())
-
-
-def test_a_handler_that_hangs_keeps_nobody_for_longer_than_patience() -> None:
-    async def scenario() -> None:
-        gate = HandlerGate(patience=0.01)
-        gate.begin()  # it never ends
-        async with gate.alone():
-            pass
-        async with gate.alone():
-            await gate.opened()  # nor does the other side wait for ever
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 APPLICATION = """

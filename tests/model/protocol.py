@@ -128,8 +128,8 @@ class Consuming:
                 return put(state, i, me._replace(pc=Pc.BEGIN))
             case Step.RECEIVE_FIRST:
                 return put(state, i, me._replace(pc=Pc.RECEIVE))
-            case Step.ALONE:
-                raise AssertionError("what a row says of one in a batch; here there is one message")
+            case Step.SINGLY | Step.ALONE:
+                raise AssertionError("what a row says, not a claim")
 
     def received(self, state: State, i: int) -> State:
         """Commit a RECEIVED row, or settle what another row says."""

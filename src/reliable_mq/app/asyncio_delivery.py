@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.asyncio_gate import HandlerGate
-from reliable_mq.app.judging import Results, Settled
+from reliable_mq.app.judging import PUT_OFF, Results, Settled
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
@@ -63,7 +63,6 @@ class Deliveries:
         self._leases = leases
         self._threads = threads
         self._gate = gate
-        self._put_off = attempts.receipts.put_off
         self._running: dict[str, tuple[float, Entry]] = {}
         self._renewer: asyncio.Task[None] | None = None
         # Of this object and not of the module, which a forked child shares with its parent.
@@ -75,27 +74,20 @@ class Deliveries:
         gate = self._gate
         if gate.is_closed:
             await gate.opened()
-        gate.begin()
+        generation = gate.begin()
         try:
-            outcomes = await self._handle(messages)
+            settled = await self._handle(messages)
         finally:
-            gate.end()
-        return await self._handle_put_off(messages, outcomes) if self._put_off else outcomes
-
-    async def _handle_put_off(
-        self, messages: Sequence[ReceivedMessage], outcomes: list[Outcome]
-    ) -> list[Outcome]:
-        """Handle those of `messages` alone whose last attempt is not to be shared with others."""
+            gate.end(generation)
         for place, message in enumerate(messages):
-            if _id_of(message) in self._put_off:
-                self._put_off.discard(_id_of(message))
-                async with self._gate.alone():
-                    (outcomes[place],) = await self._handle([message], alone=True)
-        return outcomes
+            if settled[place].is_put_off:
+                async with gate.alone():
+                    (settled[place],) = await self._handle([message], alone=True)
+        return [each.outcome for each in settled]
 
     async def _handle(
         self, messages: Sequence[ReceivedMessage], *, alone: bool = False
-    ) -> list[Outcome]:
+    ) -> list[Settled]:
         entries = [self._entry(message) for message in messages]
         claims = await self._claim(entries)
         if len(messages) > 1 and any(claim.in_doubt for claim in claims):
@@ -112,14 +104,14 @@ class Deliveries:
             raise InvariantBroken(f"{len(entries)} deliveries, {len(results)} outcomes")
         for entry in entries:
             self._end(entry, results[entry.token].fate)
-        return [results[entry.token].outcome for entry in entries]
+        return [results[entry.token] for entry in entries]
 
     async def _handle_apart(
         self,
         messages: Sequence[ReceivedMessage],
         entries: Sequence[Entry],
         claims: Sequence[Claim],
-    ) -> list[Outcome]:
+    ) -> list[Settled]:
         """Handle a batch in which some may have killed their process: these alone, first.
 
         All claims are given back, and each is claimed anew directly before it is handled: a
@@ -131,14 +123,14 @@ class Deliveries:
                 self._end(entry, "back")
         places = range(len(messages))
         suspects = [place for place in places if claims[place].in_doubt]
-        outcomes: dict[int, Outcome] = {}
+        settled: dict[int, Settled] = {}
         for place in sorted(suspects, key=lambda place: claims[place].attempt):
-            (outcomes[place],) = await self._handle([messages[place]])
-        others = [place for place in places if place not in outcomes]
+            (settled[place],) = await self._handle([messages[place]])
+        others = [place for place in places if place not in settled]
         if others:
             handled = await self._handle([messages[place] for place in others])
-            outcomes.update(zip(others, handled, strict=True))
-        return [outcomes[place] for place in places]
+            settled.update(zip(others, handled, strict=True))
+        return [settled[place] for place in places]
 
     def _end(self, entry: Entry, fate: Fate | None) -> None:
         """Tell Redis what became of a claim, if it was ours."""
@@ -201,8 +193,7 @@ class Deliveries:
             results[entry.token] = Settled(Later(wait, counts=False))
             return None
         if claim.in_doubt and not alone and 1 < claim.attempt == consumer.max_attempts:
-            self._put_off.add(entry.message_id)
-            results[entry.token] = Settled(Later(HELD_SECONDS_MIN, counts=False), "back")
+            results[entry.token] = PUT_OFF
             return None
         if claim.attempt > 1:
             entry = replace(entry, attempt=claim.attempt)

@@ -25,14 +25,14 @@ async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
     """
     results: Results = {}
     try:
-        alone: list[Attempt] = []
+        singly: list[Attempt] = []
         receipts = [each for each in wanted if each.receipt]
-        ready = await _receive(attempts, receipts, results, alone)
+        ready = await _receive(attempts, receipts, results, singly)
         ready += [each for each in wanted if not each.receipt]
         while ready:
             conflicts = await _run(attempts, ready, results)
-            ready = await _receive(attempts, conflicts, results, alone)
-        for each in alone:
+            ready = await _receive(attempts, conflicts, results, singly)
+        for each in singly:
             await _run(attempts, await _receive(attempts, [each], results, []), results)
     except Exception as error:  # noqa: BLE001 - told by `unhandled`
         for each in wanted:
@@ -41,9 +41,9 @@ async def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
 
 
 async def _receive(
-    attempts: Attempts, wanted: Sequence[Attempt], results: Results, alone: list[Attempt]
+    attempts: Attempts, wanted: Sequence[Attempt], results: Results, singly: list[Attempt]
 ) -> list[Attempt]:
-    return await asyncio.to_thread(attempts.receive, wanted, results, alone) if wanted else []
+    return await asyncio.to_thread(attempts.receive, wanted, results, singly) if wanted else []
 
 
 async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list[Attempt]:

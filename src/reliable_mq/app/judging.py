@@ -46,13 +46,18 @@ class HandlerExit(Exception):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """How a delivery ended: for the client, and for the lease in Redis (None: not ours)."""
+    """How a delivery ended: for the client, and for the lease in Redis (None: not ours).
+
+    `is_put_off`: it was not begun, and is to be made when no other handler of this process runs.
+    """
 
     outcome: Outcome
     fate: Fate | None = None
+    is_put_off: bool = False
 
 
 DONE = Settled(CONSUMED, "done")
+PUT_OFF = Settled(Later(0.0, counts=False), "back", is_put_off=True)
 Results = dict[str, Settled]
 
 

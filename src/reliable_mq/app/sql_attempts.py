@@ -17,6 +17,7 @@ from reliable_mq.app.judging import (
     BUSY_SECONDS,
     DATABASE_DOWN_SECONDS,
     DONE,
+    PUT_OFF,
     ClaimLost,
     Judge,
     Results,
@@ -94,11 +95,11 @@ class Attempts:
         return DONE
 
     def receive(
-        self, attempts: Sequence[Attempt], results: Results, alone: list[Attempt]
+        self, attempts: Sequence[Attempt], results: Results, singly: list[Attempt]
     ) -> list[Attempt]:
         """Commit RECEIVED rows; return the attempts that are ours to run, settle the others.
 
-        Those that may have killed their process are put into `alone`, the least tried first. To
+        Those that may have killed their process are put into `singly`, the least tried first. To
         be received one by one, so that they cost no other message an attempt.
         """
         attempts = _one_of_each_key(attempts, results)
@@ -113,18 +114,20 @@ class Attempts:
             taken = self._without_refused(attempts, results)
             if len(taken) == len(attempts):
                 raise
-            return self.receive(taken, results, alone)
+            return self.receive(taken, results, singly)
         results.update((each.entry.token, self.acknowledge(each.entry)) for each in forgotten)
         ready: list[Attempt] = []
         for attempt, found in received:
             if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 results[attempt.entry.token] = self.give_up(attempt)
-            elif found.step in (Step.RECEIVE_FIRST, Step.ALONE):
+            elif found.step in (Step.RECEIVE_FIRST, Step.SINGLY):
                 numbered = _numbered(attempt, found.attempt, found.in_doubt)
-                (alone if found.step is Step.ALONE else ready).append(numbered)
+                (singly if found.step is Step.SINGLY else ready).append(numbered)
+            elif found.step is Step.ALONE:
+                results[attempt.entry.token] = PUT_OFF
             else:
                 self._settle(attempt.entry, found, results)
-        alone.sort(key=lambda each: each.entry.attempt)
+        singly.sort(key=lambda each: each.entry.attempt)
         self._holding.update((each.entry.token, each) for each in ready)
         return ready
 

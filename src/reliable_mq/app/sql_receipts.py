@@ -59,7 +59,7 @@ class SqlReceipts:
 
     An attempt after one that was never heard of again, and after which there is no other, is begun
     only where its handler is alone: who dies of a neighbour every time must not be taken for what
-    kills. Elsewhere its message is put into `put_off`.
+    kills.
 
     Args:
         consumer: whose attempts these are.
@@ -79,7 +79,6 @@ class SqlReceipts:
         self._messages = messages
         self._keys = keys
         self._confirmation = confirmation
-        self.put_off: set[str] = set()
 
     def receive(
         self, connection: Connection, attempts: Sequence[Attempt], now: float
@@ -99,9 +98,6 @@ class SqlReceipts:
         answers = []
         for attempt in attempts:
             of_message = found[attempt.entry.message_id]
-            if of_message.step is Step.ALONE and of_message.attempt == last:
-                self.put_off.add(attempt.entry.message_id)
-                of_message = msgspec.structs.replace(of_message, step=Step.LATER)
             if attempt.key is not None and of_message.step is Step.RECEIVE_FIRST:
                 of_key = by_key[attempt.key.message_id]
                 of_message = self._both(connection, attempt.entry, of_message, of_key, now)

@@ -19,13 +19,13 @@ def handle(attempts: Attempts, wanted: Sequence[Attempt]) -> Results:
     """
     results: Results = {}
     try:
-        alone: list[Attempt] = []
-        ready = attempts.receive([each for each in wanted if each.receipt], results, alone)
+        singly: list[Attempt] = []
+        ready = attempts.receive([each for each in wanted if each.receipt], results, singly)
         ready += [each for each in wanted if not each.receipt]
         while ready:
             conflicts = _run(attempts, ready, results)
-            ready = attempts.receive(conflicts, results, alone)
-        for each in alone:
+            ready = attempts.receive(conflicts, results, singly)
+        for each in singly:
             _run(attempts, attempts.receive([each], results, []), results)
     except Exception as error:  # noqa: BLE001 - told by `unhandled`
         for each in wanted:

@@ -113,7 +113,8 @@ class Step(Enum):
     LATER = "later"  # somebody else is at it; not an attempt
     ONE_COMMIT = "one commit"  # CONSUMED and the effect together; no row is there yet
     RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
-    ALONE = "alone"  # it may have killed its process: receive it when nobody else is at stake
+    SINGLY = "singly"  # it may have killed its process: receive it first, and no other with it
+    ALONE = "alone"  # so it may, and this is its last attempt: when no other runs in the process
     GIVE_UP = "give up"  # attempts used up: dead letter
 
 

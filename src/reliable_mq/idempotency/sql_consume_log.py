@@ -170,9 +170,9 @@ class SqlConsumeLog:
     ) -> dict[str, Found]:
         """Begin attempts: RECEIVED rows with our token. To be committed before the handler runs.
 
-        Of several, one whose owner vanished is not taken over: it is to be received alone, because
+        Of several, one whose owner vanished is not taken over: it is to be received singly, because
         it may be what killed its owner, and would cost the others an attempt again. Nor is one
-        whose attempt would be number `last`.
+        whose attempt would be number `last`: it is to be alone in its process. 0: none is.
         """
         until = utc_datetime(now + lease)
         rows = [
@@ -188,9 +188,11 @@ class SqlConsumeLog:
         there = [entry for entry in entries if entry.message_id not in inserted]
         for entry, row in self._rows(connection, self._lock, there):
             found = _judge(entry, row, now)
-            is_apart = len(entries) > 1 or found.attempt == last
-            if found.step is Step.RECEIVE_FIRST and is_apart and _has_vanished(row, now):
-                found = msgspec.structs.replace(found, step=Step.ALONE)
+            if found.step is Step.RECEIVE_FIRST and _has_vanished(row, now):
+                if found.attempt == last:
+                    found = msgspec.structs.replace(found, step=Step.ALONE)
+                elif len(entries) > 1:
+                    found = msgspec.structs.replace(found, step=Step.SINGLY)
             answers[entry.message_id] = found
             if found.step is Step.RECEIVE_FIRST:
                 values = {"new_attempt": found.attempt, "until": until, "doubt": found.in_doubt}

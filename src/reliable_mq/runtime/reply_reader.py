@@ -4,6 +4,7 @@ Receives pieces of the stream; hands back the reply. Requests of the peer, and r
 that nobody waits for any more, are passed over.
 """
 
+from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.command import Command, decode_reply
 from reliable_mq.wire.frame import FrameReader
 
@@ -11,7 +12,10 @@ _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class ReplyReader:
-    """Numbers the requests of a connection, and finds their replies."""
+    """Numbers the requests of a connection, and finds their replies.
+
+    C10: what is handed back answers the newest request, whose number the protocol can say.
+    """
 
     def __init__(self) -> None:
         self._reader = FrameReader()
@@ -36,3 +40,8 @@ class ReplyReader:
             if command.is_reply and command.opaque == self._opaque:
                 return command
         return None
+
+    def invariants(self) -> None:
+        """Hold that the newest request has a number that the protocol can say."""
+        if not 0 <= self._opaque <= _OPAQUE_MASK:
+            raise InvariantBroken(f"C10: a request has the number {self._opaque}")

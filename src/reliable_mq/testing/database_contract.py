@@ -128,12 +128,12 @@ class DatabaseContract(StubContract):
         assert not self.commit(lambda it: self.log.consume(it, entry(A), 201.0))
         assert self.commit(lambda it: self.log.consume(it, entry(A, token="two"), 201.0))
 
-    def test_of_several_one_that_vanished_is_to_be_received_alone(self) -> None:
+    def test_of_several_one_that_vanished_is_to_be_received_singly(self) -> None:
         self.receive(entry(A))
 
         found = self.receive(entry(A, token="two"), entry(B, token="two"), now=200.0)
 
-        assert [each.step for each in found] == [Step.ALONE, Step.RECEIVE_FIRST]
+        assert [each.step for each in found] == [Step.SINGLY, Step.RECEIVE_FIRST]
         assert found[0].in_doubt
 
     def test_a_failed_attempt_is_counted_and_a_released_one_is_not(self) -> None:
