@@ -4,6 +4,7 @@ The broker takes part in no transaction, so a retry has one before it is asked a
 each database; `sql_dead_letters` says what each of them leaves to whoever comes after a death.
 """
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,8 +120,8 @@ class DeadLetters:
         return outcome
 
     def note_refused(self, refused: Outcome, *, actor: str, why: str) -> None:
-        """Write down who asked for letters that were not retried, and why they were not."""
-        for name, each in self._databases.items():
+        """Write down who asked for letters that are not retried, and why: in the first database."""
+        for name, each in itertools.islice(self._databases.items(), 1):
             now = each.clock.measured_now()
             with each.forgiving_engine.begin() as connection:
                 self._books[name].refuse(connection, refused, actor=actor, why=why, now=now)

@@ -24,6 +24,7 @@ from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
+from reliable_mq.wire.message_id import ledger_id
 
 NO_LETTER = "there is no such dead letter"
 CONSUMED = "its group has consumed it since"
@@ -156,17 +157,18 @@ def retry(
             _preview(letters, as_json=as_json)
             _tell_refused(refused)
             return
+        # Before anything is retried: what is told below must not wait for what may fail.
+        known.note_refused(refused, actor=by or actor(), why=note)
         done: Outcome = {}
         if letters and printing.agreed(f"retry {len(letters)} dead letter(s)?", yes=yes):
             done = known.retry(letters, actor=by or actor(), why=note)
-        known.note_refused(refused, actor=by or actor(), why=note)
     _tell(done | refused, as_json=as_json)
 
 
 def _refused(message_ids: Sequence[str], group: str, letters: Sequence[Letter]) -> Outcome:
     """Return why what somebody named is not retried; the group is empty where none has a letter."""
     found = {each.message.message_id for each in letters}
-    missing = {(group, each): NO_LETTER for each in message_ids if each not in found}
+    missing = {(group, each): NO_LETTER for each in message_ids if ledger_id(each) not in found}
     consumed = [each for each in letters if each.standing == CONSUMED_SINCE]
     return missing | {(each.group, each.message.message_id): CONSUMED for each in consumed}
 

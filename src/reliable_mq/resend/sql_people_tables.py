@@ -127,7 +127,7 @@ def audit_table(metadata: MetaData, prefix: str) -> Table:
     """Return `<prefix>audit`: what was changed by hand or by repair, by whom and why.
 
     `changed` is 1 where the change was made, 0 where something stood against it. `detail` is a
-    JSON object.
+    JSON object. An id that is longer than any message's, because somebody asked for it, is cut.
     """
     name = f"{prefix}audit"
     if name in metadata.tables:
@@ -139,7 +139,7 @@ def audit_table(metadata: MetaData, prefix: str) -> Table:
         Column("create_date", UtcDateTime, nullable=False),
         Column("actor", PlainText(ACTOR_LENGTH_MAX), nullable=False),
         Column("action", String(32), nullable=False),
-        Column("message_id", String(64), nullable=False, index=True),
+        Column("message_id", PlainText(64), nullable=False, index=True),
         Column("run_id", String(32)),
         Column("changed", SmallInteger, nullable=False),
         Column("detail", LongText, nullable=False),
