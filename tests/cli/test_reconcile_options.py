@@ -2,15 +2,20 @@
 
 import re
 import signal
+import sys
+from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
-from tests.reconcile.ledgers import StoreWriter, TableWriter
+from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter
 
 from reliable_mq.cli.main import run
 from reliable_mq.cli.reconcile import FAILED
+from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.cli.reconcile_stop import stoppable
+from reliable_mq.reconcile.runs.run_options import Options
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,6 +118,25 @@ def test_a_run_that_fails_because_it_is_stopped_was_stopped(
 
     assert ended.value.exit_code == 128 + signal.SIGINT
     assert capsys.readouterr().err.startswith("error: stopped by SIGINT")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_follows_and_is_stopped_while_spark_is_imported_ends_with_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    class Importing(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            signal.raise_signal(number)
+            return None
+
+    name = "reliable_mq.reconcile.runs.spark_follow"
+    monkeypatch.setitem(sys.modules, name, Importing(name))
+    run = Options("sqlite://", "store", "out", NOW, GRACE)
+
+    follow_until_stopped(run, timedelta(seconds=1), as_json=False, after=lambda _: None)
+
+    told = capsys.readouterr().err
+    assert told == f"stopped by {number.name} before the first increment had ended\n"
 
 
 def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:

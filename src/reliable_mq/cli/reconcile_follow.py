@@ -41,8 +41,6 @@ def _follow(
     as_json: bool,
     after: Callable[[dict[str, Any]], None],
 ) -> None:
-    from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
-
     def done(summary: dict[str, Any]) -> None:
         stop.is_interrupting = False  # the next ones run in a thread of Spark's
         after(summary)
@@ -53,6 +51,8 @@ def _follow(
         print(f"error: {text}", file=sys.stderr, flush=True)
 
     try:
+        from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
+
         follow(run, every, done=done, failed=failed, is_stopped=lambda: stop.number > 0)
     except BaseException:  # what was interrupted, or cleans up behind it, may fail in its own way
         if not stop.number:
