@@ -1,6 +1,6 @@
 """A window of a table costs what the window costs: no full table is read, to plan it or to read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
-from tests.reconcile.ledgers import LONG_AGO, TableWriter
+from tests.reconcile.ledgers import LONG_AGO, NOW, TableWriter, message_id
+from tests.resend.test_partitions import DAY, MONDAY, Days
 
 from reliable_mq.reconcile.databases import sql_ledger, sql_ranges
 from reliable_mq.reconcile.databases.ledger_columns import COLUMNS, CONSUME_LOG, STUB, TOLD
@@ -163,29 +164,139 @@ def test_brokers_are_looked_for_in_pieces_so_that_no_statement_takes_all_process
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(postgres_url)
-    monkeypatch.setattr(sql_ledger, "_PAGES_OF_A_PIECE", 32)  # as these tables are small
-    engine = create_engine(postgres_url)
-    with engine.begin() as connection:
-        for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
-            rare = f"UPDATE rmq_{ledger} SET broker_name = '{broker}' WHERE topic = 't' AND"
-            connection.execute(text(f"{rare} message_id = 'order-1'"))
-    pieces: list[str] = []
+    monkeypatch.setattr(sql_ledger, "_ROWS_OF_A_PIECE", 2_000)  # as these tables are small
+    for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
+        rare = f"UPDATE rmq_{ledger} SET broker_name = '{broker}' WHERE topic = 't' AND"
+        change(postgres_url, f"{rare} message_id = 'order-1'")
+    plans: list[dict[str, Any]] = []
 
-    @event.listens_for(Engine, "before_cursor_execute")
-    def explain(_connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
-        if "SELECT DISTINCT" in statement:
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
-            check_rows(cursor.fetchone()[0][0]["Plan"], 2 * 2_000)
-            pieces.append(statement)
-
-    try:
+    with before_each_piece(
+        lambda cursor, statement, values: plans.append(explained(cursor, statement, values))
+    ):
         names = sql_ledger.broker_names(postgres_url, "rmq_", IdWindow())
-    finally:
-        event.remove(Engine, "before_cursor_execute", explain)
-    engine.dispose()
 
     assert names == {"b", "of a stub", "of a log"}
-    assert len(pieces) >= 2 * MANY / 2_000
+    assert len(plans) >= 2 * MANY / 2_000
+    for plan in plans:
+        check_rows(plan, 2 * 2_000)
+        assert not any("Gather" in step["Node Type"] for step in steps(plan))
+
+
+def test_no_broker_is_missed_and_no_snapshot_held_when_rows_are_written_anew_between_the_pieces(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(postgres_url)
+    monkeypatch.setattr(sql_ledger, "_ROWS_OF_A_PIECE", 2_000)
+    for ledger, broker in (("message_stub", "of a stub"), ("consume_log", "of a log")):
+        rare = f"UPDATE rmq_{ledger} SET broker_name = '{broker}' WHERE message_id ="
+        last = f"(SELECT max(message_id) FROM rmq_{ledger} WHERE message_id < 'order')"
+        change(postgres_url, f"{rare} {last}")
+    holding: list[int] = []
+
+    def write_anew(_cursor: Any, statement: str, _values: Any) -> None:
+        ledger = "message_stub" if "message_stub" in statement else "consume_log"
+        change(postgres_url, f"UPDATE rmq_{ledger} SET topic = topic || 'x'")
+        holding.append(transactions_at(postgres_url))
+
+    with before_each_piece(write_anew):
+        names = sql_ledger.broker_names(postgres_url, "rmq_", IdWindow())
+
+    assert names == {"b", "of a stub", "of a log"}
+    assert set(holding) == {0}
+
+
+def test_of_partitions_every_piece_finds_something(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given days in partitions, then each has its brokers found, by no statement for nothing."""
+    days = Days(postgres_url)
+    for number in range(4 * 40):
+        days.message(MONDAY + number % 4 * DAY + number)
+    days.database.close()
+    for ledger in ("message_stub", "consume_log"):
+        change(postgres_url, f"UPDATE rmq_{ledger} SET broker_name = 'of ' || tableoid::regclass")
+    change(postgres_url, "ANALYZE")
+    monkeypatch.setattr(sql_ledger, "_ROWS_OF_A_PIECE", 20)
+    plans: list[dict[str, Any]] = []
+
+    with before_each_piece(
+        lambda cursor, statement, values: plans.append(explained(cursor, statement, values))
+    ):
+        names = sql_ledger.broker_names(postgres_url, "rmq_", IdWindow())
+
+    of_days = [f"d202611{16 + day}" for day in range(4)]
+    ledgers = ("message_stub", "consume_log")
+    assert names == {f"of rmq_{ledger}_{day}" for ledger in ledgers for day in of_days}
+    assert len(plans) >= 2 * 8
+    assert all(plan["Actual Rows"] >= 1 for plan in plans)
+
+
+def change(url: str, statement: str) -> None:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+def transactions_at(url: str) -> int:
+    """Return how many transactions are open in this database, and wait."""
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return int(connection.scalar(text(f"{idle} AND datname = current_database()")) or 0)
+
+
+def explained(cursor: Any, statement: str, values: Any) -> dict[str, Any]:
+    cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+    plan: dict[str, Any] = cursor.fetchone()[0][0]["Plan"]
+    return plan
+
+
+@contextmanager
+def before_each_piece(do: Callable[[Any, str, Any], None]) -> Iterator[None]:
+    """Do something before each statement that looks for brokers."""
+
+    def look(_connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "SELECT DISTINCT" in statement:
+            do(cursor, statement, values)
+
+    event.listen(Engine, "before_cursor_execute", look)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", look)
+
+
+@pytest.mark.parametrize("window", [Changes(NOW, None), Changes(NOW, None, with_open=True)])
+def test_every_stub_is_among_the_changed_ones_once_whatever_its_status(
+    database_url: str, window: Changes
+) -> None:
+    """Given a stub of each status, also of those that nobody of us writes, then all are found by
+    what changed; what is not settled also by being open, whenever it was changed."""
+    tables = TableWriter(database_url)
+    kinds: tuple[dict[str, Any], ...] = (
+        *({"status": status} for status in (-2, -1, 1, 2, 3)),
+        {"status": 0, "resend_time": NOW},
+        {"status": 0},
+        {"status": 0, "resend_time": NOW, "given_up": True},
+    )
+    stubs = [(at, kind) for at in (LONG_AGO, NOW) for kind in kinds]
+    for number, (at, kind) in enumerate(stubs):
+        tables.stub(message_id(number), update_date=at, **kind)
+    tables.write()
+
+    found = [
+        identity
+        for part in key_ranges(database_url, STUB, "rmq_", window)
+        for batch in read(database_url, Asked(STUB, "rmq_", ("message_id",), part))
+        for identity in batch.column("message_id").to_pylist()
+    ]
+
+    settled = ({"status": 1}, {"status": 2})
+    assert sorted(found) == [
+        message_id(number)
+        for number, (at, kind) in enumerate(stubs)
+        if at == NOW or (window.with_open and kind not in settled)
+    ]
 
 
 def test_a_whole_table_is_cut_by_a_sample_into_parts_of_about_one_size(postgres_url: str) -> None:

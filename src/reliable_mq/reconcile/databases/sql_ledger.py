@@ -13,8 +13,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     MetaData,
-    Select,
-    Table,
     func,
     inspect,
     select,
@@ -40,10 +38,10 @@ from reliable_mq.reconcile.databases.sql_conditions import (
 )
 from reliable_mq.reconcile.databases.sql_connection import connected, open_engine, paced, sync_url
 from reliable_mq.reconcile.databases.sql_ranges import (
-    PAGES,
     ROWS_PER_PARTITION,
     Changes,
     IdWindow,
+    key_ranges,
     whole_ranges,
 )
 from reliable_mq.resend.sql_scheduling_tables import retention_table
@@ -71,7 +69,7 @@ __all__ = [
 ]
 
 NEEDED = (STUB, CONSUME_LOG)
-_PAGES_OF_A_PIECE = 256  # of 8 KiB: one or two milliseconds
+_ROWS_OF_A_PIECE = 10_000  # some milliseconds
 
 
 def check_tables(url: str, prefix: str) -> None:
@@ -201,8 +199,8 @@ def broker_names(url: str, prefix: str, window: IdWindow | Changes, share: float
 
     Of a whole table PostgreSQL is asked in pieces: in one statement it would give all of its
     processors to a question that no index answers, and nothing to those who write meanwhile. Pieces
-    are stretches of pages, which cost a third of what ranges of keys do, and are read as of one
-    moment: a row that is written anew meanwhile lies in another page.
+    are ranges of keys, which a row keeps however often it is written anew: so each is read as of a
+    moment of its own, and no snapshot is held while others are read or the pauses last.
 
     Args:
         url: of the database, SQLAlchemy's.
@@ -216,27 +214,11 @@ def broker_names(url: str, prefix: str, window: IdWindow | Changes, share: float
         parts = whole_ranges(ledger, window)
         name = select(table.c.broker_name).distinct()
         with connected(url) as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             if parts == [EVERYTHING] and connection.dialect.name == "postgresql":
-                found = _in_pieces(connection, table, name)
-            else:
-                queries = (name.where(in_range(table, part)) for part in parts)
-                found = (connection.scalars(query).all() for query in queries)
-            for some in paced(found, share):
+                parts = key_ranges(url, ledger, prefix, window, _ROWS_OF_A_PIECE)
+                connection.execute(text("SET max_parallel_workers_per_gather = 0"))
+            queries = (name.where(in_range(table, part)) for part in parts)
+            for some in paced((connection.scalars(query).all() for query in queries), share):
                 names.update(filter(None, some))
     return names
-
-
-def _in_pieces(connection: Connection, table: Table, query: Select[Any]) -> Iterator[Sequence[Any]]:
-    """Yield what a query finds in each stretch of a table's pages, or of all its partitions'."""
-    connection.execution_options(isolation_level="REPEATABLE READ")
-    pages = int(connection.scalar(PAGES, {"name": table.name}) or 1)
-    of_piece = query.where(_IN_PAGES)
-    can_find = (connection.dialect.server_version_info or ()) >= _FINDS_PAGES
-    width = _PAGES_OF_A_PIECE if can_find else pages
-    for low in range(0, pages, width):
-        places = {"low": f"({low},0)", "high": f"({low + width},0)"}
-        yield connection.scalars(of_piece, places).all()
-
-
-_FINDS_PAGES = (14,)  # an older PostgreSQL would read the whole table for each stretch
-_IN_PAGES = text("ctid >= CAST(:low AS tid) AND ctid < CAST(:high AS tid)")

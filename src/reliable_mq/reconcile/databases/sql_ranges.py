@@ -221,14 +221,14 @@ def _thinned(cuts: Sequence[Any]) -> list[Any]:
 
 def _sampled(connection: Connection, table: Table, column: str, rows: int) -> list[Any]:
     """Return cuts by a sample of the table's pages; of a small table that is all of them."""
-    pages = connection.scalar(PAGES, {"name": table.name}) or 1
+    pages = connection.scalar(_PAGES, {"name": table.name}) or 1
     share = min(1.0, _SAMPLED_PAGES / pages)
     sample = tablesample(table, func.system(share * 100), name="sample")
     return _places(connection, sample, column, max(1, round(rows * share)))
 
 
 # The pages of a table, or of all partitions of one.
-PAGES = text(
+_PAGES = text(
     "SELECT (pg_relation_size(each.oid) + coalesce((SELECT sum(pg_relation_size(relid))"
     " FROM pg_partition_tree(each.oid)), 0)) / current_setting('block_size')::int"
     " FROM (SELECT to_regclass(:name) AS oid) each"
