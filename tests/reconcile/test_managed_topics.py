@@ -59,6 +59,8 @@ def test_unsettled_stubs_that_retention_hides_are_told_of(tmp_path: Path) -> Non
             {"resend_time": NOW},  # waits for a scheduler
             {"given_up": True},  # for a person
             {"status": 1},
+            {"status": -1},  # nobody of us has written that
+            {"status": 3},
             {"create_date": NOW - GRACE, "update_date": NOW - GRACE},
         )
     ):
@@ -68,7 +70,7 @@ def test_unsettled_stubs_that_retention_hides_are_told_of(tmp_path: Path) -> Non
     judged = replace(asked, since=NOW - 2 * GRACE)
 
     assert hidden_by_retention(asked, judged) == {
-        "old stubs": "2 that are not settled are from a time of which retention has removed"
+        "old stubs": "4 that are not settled are from a time of which retention has removed"
         " messages, and are not judged"
     }
     assert hidden_by_retention(judged, judged) == {}

@@ -85,8 +85,9 @@ class Days:
 
 def test_an_increment_judges_the_day_and_what_was_open(tmp_path: Path) -> None:
     """Given a day that was reconciled, when another one passes in which an open message settles, a
-    settled one comes twice, and another one is voided; then the increment reads only what is new,
-    and its verdicts and those of the day before are together those of a run over everything."""
+    settled one comes twice, another is voided, and of a third somebody writes a status that we
+    never write; then the increment reads only what is new, and its verdicts and those of the day
+    before are together those of a run over everything."""
     days = Days(tmp_path)
     settled = days.settled(FIRST_DAY, SETTLED)
     open_one, lost = days.sent(FIRST_DAY), message_id(next(days.numbers), FIRST_DAY)
@@ -102,16 +103,17 @@ def test_an_increment_judges_the_day_and_what_was_open(tmp_path: Path) -> None:
     day = FIRST_DAY + DAY
     days.settled(day, 5)
     days.consume(open_one, day)
-    twice, voided = settled[:2]
+    twice, voided, odd = settled[:3]
     days.cases.send(twice, 0, store_time=day)
     days.write()
     days.change(voided, day, status=2)
+    days.change(odd, day, status=-1)
     second = days.increment(day)
 
     assert second["ledgers"]["first_deliveries"] == 6, "of the log only what is new"
-    assert second["ledgers"]["stubs"] == 8, "of the tables what changed, and the lost one"
+    assert second["ledgers"]["stubs"] == 9, "of the tables what changed, and the lost one"
     assert second["increment"]["previous_run_id"] == first["run_id"]
-    assert second["increment"]["carried"] == 2
+    assert second["increment"]["carried"] == 3
     told = verdicts_in(tmp_path / "out")
     assert told[open_one, GROUP] == Verdict.SETTLED
     assert told[twice, GROUP] == Verdict.SETTLED
@@ -122,7 +124,8 @@ def test_an_increment_judges_the_day_and_what_was_open(tmp_path: Path) -> None:
     findings = rows_of(days.url, finding_table(MetaData(), "rmq_"))
     newest = [row for row in findings if row["run_id"] == second["run_id"]]
     since = {row["message_id"]: row["first_run_id"] for row in newest}
-    assert since == {lost: first["run_id"], voided: second["run_id"]}
+    anew = dict.fromkeys((voided, odd), second["run_id"])
+    assert since == {lost: first["run_id"], **anew}
     runs = {row["run_id"]: row for row in rows_of(days.url, run_table(MetaData(), "rmq_"))}
     assert runs[first["run_id"]]["previous_run_id"] == NO_RUN
     assert runs[second["run_id"]]["watermark"] == day + timedelta(hours=2)

@@ -9,7 +9,7 @@ from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
-from reliable_mq.outbox.sql_tables import is_settled
+from reliable_mq.outbox.sql_tables import is_settled, parked_rows
 from reliable_mq.outbox.stub import groups_of
 from reliable_mq.sql_types import utc_datetime
 
@@ -54,7 +54,9 @@ def _overdue(patient: Patient, told: Told) -> None:
 
 def _waiting_for_a_person(patient: Patient, told: Told) -> None:
     stub = patient.database.stubs.c
-    parked = (stub.status == UNCONFIRMED, stub.resend_time.is_(None))
+    # The first condition is the index's.
+    held = parked_rows(patient.database.stubs)
+    parked = (held, stub.status == UNCONFIRMED, stub.resend_time.is_(None))
     escalation = patient.database.escalations.c
     is_told = (
         select(escalation.message_id)

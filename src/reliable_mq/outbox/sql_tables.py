@@ -38,6 +38,8 @@ from reliable_mq.sql_types import (
 
 DEFAULT_PREFIX = "rmq_"
 
+_SETTLED = (str(StubStatus.CONFIRMED.value), str(StubStatus.VOIDED.value))
+
 
 def message_stub_table(
     metadata: MetaData, prefix: str = DEFAULT_PREFIX, *, by_day: bool = False
@@ -112,8 +114,9 @@ def _make_indexes(table: Table) -> None:
     _index(f"{name}_unowned", unowned_rows(table), column.resend_time, column.seq)
     # Reconciliation: which topics there are.
     _index(f"{name}_topic", settled_rows(table), column.topic)
-    # And what it cannot find otherwise: what waits for a person is in no index of those that wait,
-    # ids that do not begin with their time are in no range of them. There are few, or none.
+    # And what it cannot find otherwise: what waits for a person, or has a status that nobody of us
+    # wrote, is in no index of those that wait, ids that do not begin with their time are in no
+    # range of them. There are few, or none.
     _index(f"{name}_parked", parked_rows(table), column.update_date)
     _index(f"{name}_untimed", tells_no_time(column.message_id), column.message_id)
     ordered = and_(column.status == 0, column.ordering_key != "")
@@ -174,17 +177,21 @@ def unowned_rows(table: Table) -> ColumnElement[bool]:
 
 
 def parked_rows(table: Table) -> ColumnElement[bool]:
-    """Return what stubs have in common that are not settled and wait for a person only."""
+    """Return what stubs have in common that are not settled and wait for a person only.
+
+    Those of a status that nobody of us wrote are among them: nothing is done to these by itself.
+    """
     column = table.c
     unsettled = column.status == literal_column("0")
-    return and_(unsettled, or_(column.resend_time.is_(None), column.given_up))
+    parked = and_(unsettled, or_(column.resend_time.is_(None), column.given_up))
+    return or_(parked, column.status.not_in([literal_column(each) for each in ("0", *_SETTLED)]))
 
 
 def settled_rows(table: Table) -> ColumnElement[bool]:
     """Return what stubs that are CONFIRMED or VOIDED have in common; the indexes' condition."""
-    return table.c.status > literal_column("0")
+    return is_settled(table.c.status)
 
 
 def is_settled(status: ColumnElement[int]) -> ColumnElement[bool]:
     """Say that a status is CONFIRMED or VOIDED; one that nobody of us wrote is neither."""
-    return status.in_((StubStatus.CONFIRMED.value, StubStatus.VOIDED.value))
+    return status.in_([literal_column(each) for each in _SETTLED])

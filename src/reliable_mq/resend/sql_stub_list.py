@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, func, literal, select
 
 from reliable_mq.idempotency.sql_tables import LogState
+from reliable_mq.outbox.sql_tables import parked_rows
 from reliable_mq.outbox.stub import StubStatus
 from reliable_mq.resend.stub_filter import StubFilter, status_text
 
@@ -56,6 +57,7 @@ def _each_condition(stubs: Table, logs: Table, wanted: StubFilter) -> Iterator[C
     if wanted.status is not None:
         yield stub.status == wanted.status.value
     if wanted.escalated:
+        yield parked_rows(stubs)  # the condition of an index
         yield and_(stub.status == StubStatus.UNCONFIRMED.value, stub.resend_time.is_(None))
     for column, value in (
         (stub.topic, wanted.topic),

@@ -275,6 +275,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
         postgresql_with={"autovacuum_vacuum_scale_factor": 0.02},
     )
     column = table.c
+    parked = "status = 0 AND (resend_time IS NULL OR given_up{}) OR (status NOT IN (0, 1, 2))"
     only_on(
         PARTIAL_INDEXES,
         Index(
@@ -288,10 +289,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
         Index(
             f"{name}_parked",
             column.update_date,
-            **partial(
-                "status = 0",
-                ("(resend_time IS NULL OR given_up)", "(resend_time IS NULL OR given_up = 1)"),
-            ),
+            **partial((parked.format(""), parked.format(" = 1"))),
         ),
         Index(
             f"{name}_sent",
@@ -305,7 +303,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
                 "broker_name IS NOT NULL",
             ),
         ),
-        Index(f"{name}_settled", column.update_date, **partial("status > 0")),
+        Index(f"{name}_settled", column.update_date, **partial("status IN (1, 2)")),
         Index(
             f"{name}_suspect",
             column.topic,
@@ -320,7 +318,7 @@ def _message_stub(metadata: MetaData, name: str) -> None:
                 "count > 0",
             ),
         ),
-        Index(f"{name}_topic", column.topic, **partial("status > 0")),
+        Index(f"{name}_topic", column.topic, **partial("status IN (1, 2)")),
         Index(
             f"{name}_unowned",
             column.resend_time,
