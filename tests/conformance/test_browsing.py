@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.client.cluster import QUICK, Seen, play
 from tests.conformance.clusters import Cluster
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 from reliable_mq.client.administering.thread_browser import Browser
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -81,8 +81,11 @@ def test_every_message_of_a_topic_is_read_once_page_by_page(cluster: Cluster, to
 
     play(scene())
     with Browser(cluster.name_server_address) as browser:
-        read = [int(message.body) for message in browser.messages(topic)]
+
+        def read() -> list[int]:
+            return [int(message.body) for message in browser.messages(topic)]
+
+        until(lambda: len(read()) >= count)  # Apache shows them a moment after it has answered
+        assert sorted(read()) == list(range(count))
         with pytest.raises(NoRoute):
             next(browser.messages("no-such-topic"))
-
-    assert sorted(read) == list(range(count))
