@@ -27,8 +27,12 @@ def test_a_paused_consumer_waits_and_catches_up(cluster: Cluster, topic: str, gr
             await eventually(lambda: len(seen.messages) == 1)
             consumer.pause()
             await client.send_many(numbered(topic, 10, keys=2))
-            (progress,) = (await client.consumer_progress(group, topic)).values()
-            assert progress[1] == 11
+
+            async def are_all_there() -> bool:  # Apache shows them a moment after it has answered
+                (progress,) = (await client.consumer_progress(group, topic)).values()
+                return progress[1] == 11
+
+            await eventually(are_all_there)
             assert len(seen.messages) == 1
             assert in_topic(consumer, topic) == [0], "it stays a member"
             consumer.resume()
