@@ -1,6 +1,8 @@
 """What ends a transaction on MySQL and MariaDB is refused in a handler, wherever it stands."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -11,6 +13,23 @@ from tests.app.lives import LONG, A, Ledger, Life, delivery, write_effect
 from reliable_mq.app.sql_handler_session import _ends_on_mysql
 from reliable_mq.client.consuming.subscription import Later
 from reliable_mq.message import ReceivedMessage
+
+
+def assert_refused(mysql_url: str, handler: Callable[..., Any]) -> None:
+    """Have a message handled, and see that its attempt failed and left no effect."""
+    ledger = Ledger(mysql_url)
+    ledger.create(A)
+
+    async def scenario() -> None:
+        async with Life(mysql_url, None, handler=handler, max_attempts=9, lease=LONG) as life:
+            (outcome,) = await life.handle(delivery(A))
+            assert isinstance(outcome, Later)
+
+    asyncio.run(scenario())
+
+    assert ledger.effects() == []
+    assert ledger.logs() == {("payments", A): (0, 1)}
+    ledger.database.close()
 
 
 @pytest.mark.parametrize(
@@ -32,23 +51,11 @@ from reliable_mq.message import ReceivedMessage
 def test_a_handler_may_not_execute_what_mysql_commits_before(
     mysql_url: str, statement: str
 ) -> None:
-    ledger = Ledger(mysql_url)
-    ledger.create(A)
-
     def handler(session: Session, message: ReceivedMessage) -> None:
         write_effect(session, message)
         session.execute(text(statement))
 
-    async def scenario() -> None:
-        async with Life(mysql_url, None, handler=handler, max_attempts=9, lease=LONG) as life:
-            (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
-
-    asyncio.run(scenario())
-
-    assert ledger.effects() == []
-    assert ledger.logs() == {("payments", A): (0, 1)}
-    ledger.database.close()
+    assert_refused(mysql_url, handler)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +84,9 @@ def test_an_async_handler_may_not_commit_behind_another_statement(
     mysql_url: str, later: str
 ) -> None:
     """Given aiomysql, which sends several statements at once, the effect would be there twice."""
-    ledger = Ledger(mysql_url)
-    ledger.create(A)
 
     async def handler(session: AsyncSession, message: ReceivedMessage) -> None:
         effect = f"INSERT INTO effects VALUES ('{message.message_id}'); {later}"
         await session.execute(text(effect))
 
-    async def scenario() -> None:
-        async with Life(mysql_url, None, handler=handler, max_attempts=9, lease=LONG) as life:
-            (outcome,) = await life.handle(delivery(A))
-            assert isinstance(outcome, Later)
-
-    asyncio.run(scenario())
-
-    assert ledger.effects() == []
-    assert ledger.logs() == {("payments", A): (0, 1)}
-    ledger.database.close()
+    assert_refused(mysql_url, handler)

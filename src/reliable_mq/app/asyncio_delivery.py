@@ -150,7 +150,7 @@ class Deliveries:
     def _entry(self, message: ReceivedMessage) -> Entry:
         return Entry(
             group=self._consumer.group,
-            message_id=_id_of(message),
+            message_id=message.message_id or message.offset_message_id,
             topic=message.topic,
             broker_name=message.queue.broker_name,
             queue_id=message.queue.queue_id,
@@ -279,7 +279,3 @@ class Deliveries:
                 self._leases.renew(key, each.token, self._consumer.lease)
         if long:
             await asyncio.to_thread(self._attempts.renew, [each.token for each in long])
-
-
-def _id_of(message: ReceivedMessage) -> str:
-    return message.message_id or message.offset_message_id

@@ -81,7 +81,7 @@ class Attempts:
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
         self._confirmation = database.confirmation()
         self.telling = Telling(consumer.group, database, notices)
-        self.receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
+        self._receipts = SqlReceipts(consumer, self.log, self.keys, self._confirmation)
         self._settlement = database.settlement()
         self._judge = Judge(consumer, retry_waits)
         self._faults = FaultTeller(log, f"group {consumer.group}: a lease may pass")
@@ -139,7 +139,7 @@ class Attempts:
         now = self._clock()
         forgotten = [each for each in attempts if self._is_forgotten(connection, each, now)]
         others = [each for each in attempts if each not in forgotten]
-        received = self.receipts.receive(connection, others, now) if others else []
+        received = self._receipts.receive(connection, others, now) if others else []
         return received, forgotten
 
     def _without_refused(self, attempts: Sequence[Attempt], results: Results) -> list[Attempt]:

@@ -99,6 +99,7 @@ def _damage(ledgers: Mapping[str, Any]) -> str:
 
 
 def verdict_counts(groups: Iterable[Group]) -> dict[str, int]:
+    """Return how many rows have each verdict, of those that any has."""
     counts = Counter[str]()
     for group in groups:
         counts[group.verdict] += group.rows
