@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 from tests.app.kill_switch import Killed, KillSwitch
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
 from tests.app.test_commands import Shop
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later
 from reliable_mq.message import ReceivedMessage
@@ -68,7 +69,14 @@ def test_a_last_attempt_after_one_that_did_not_finish_is_made_alone(
     ledger.create(*names)
     settled: dict[str, Any] = {}
 
+    def are_leases_over() -> bool:
+        """Say so of both: those in Redis begin, and end, before those in the database."""
+        held = text("SELECT count(*) FROM rmq_consume_log WHERE lease_until > clock_timestamp()")
+        with ledger.database.engine.begin() as connection:
+            return not connection.execute(held).scalar_one()
+
     async def life_of(beside: int) -> Together:
+        await eventually(are_leases_over)
         handler = Together(beside)
 
         def call(session: Session, message: ReceivedMessage) -> None:
