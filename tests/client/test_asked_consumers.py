@@ -1,14 +1,12 @@
 """The shells of the consumers that are asked, with a client that plays the world's part."""
 
 import asyncio
-import contextlib
 import logging
-import threading
 from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.client.script import Answer, World, fails, group_of, in_turn, says
+from tests.client.script import Answer, World, group_of, in_turn, says
 from tests.client.scripted_consumer import (
     ScriptedClient,
     ext,
@@ -18,45 +16,24 @@ from tests.client.scripted_consumer import (
     record,
     world_with,
 )
+from tests.client.scripted_pulls import (
+    COMMIT,
+    NOTHING_NEW,
+    QUEUE,
+    QUICK,
+    committed,
+    pulled_from,
+)
 from tests.waiting import eventually
 
-from reliable_mq.client.connecting.membership import Member
-from reliable_mq.client.connecting.namespace import NO_NAMESPACE
-from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
-from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues, Told
+from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Flow
-from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import RequestTimeout
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 T = TypeVar("T")
-
-QUEUE = MessageQueue("t", "a", 0)
-QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout=0.05)
-NOTHING_NEW = fails(RequestTimeout("nothing new"))
-COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
-
-
-def pulled_from(
-    world: World, *, on_assigned: Told | None = None, on_revoked: Told | None = None
-) -> PulledQueues:
-    wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
-    group = group_of(world, wanted, queues={"a": 1}, settings=QUICK, polled=True)
-    return PulledQueues(
-        ScriptedClient(world),
-        group,
-        auto_commit=True,
-        on_assigned=on_assigned,
-        on_revoked=on_revoked,
-    )
-
-
-def committed(world: World) -> list[int]:
-    return [int(call.command.ext_fields["commitOffset"]) for call in world.calls_of(COMMIT)]
 
 
 def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> None:
@@ -125,126 +102,6 @@ def test_polls_go_on_where_the_broker_has_messages() -> None:
         messages = await pulled.poll(5.0, 10)
         assert [message.queue_offset for message in messages] == [100]
         await pulled.close()
-
-    play(scene())
-
-
-def test_an_application_that_fails_when_it_is_told_of_queues_reads_them_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def ends_the_program(_: list[MessageQueue]) -> None:
-        raise SystemExit(1)
-
-    async def scene() -> None:
-        pulled = pulled_from(
-            world_with(in_turn(found(1, record(0)), NOTHING_NEW)), on_assigned=ends_the_program
-        )
-        pulled.start()
-        assert len(await pulled.poll(5.0, 10)) == 1
-        await pulled.close()
-        assert "what is told of queues failed" in caplog.text
-
-    play(scene())
-
-
-class Hangs:
-    """Is told of queues and does not come back until it may, not for being cancelled either."""
-
-    def __init__(self) -> None:
-        self.may_go_on = asyncio.Event()
-
-    async def __call__(self, _: list[MessageQueue]) -> None:
-        while not self.may_go_on.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.may_go_on.wait()
-
-
-def test_an_application_that_hangs_when_it_is_told_of_queues_reads_them_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def scene() -> None:
-        hangs = Hangs()
-        world = world_with(in_turn(found(1, record(0)), NOTHING_NEW))
-        pulled = pulled_from(world, on_assigned=hangs)
-        try:
-            pulled.start()
-            assert len(await pulled.poll(5.0, 10)) == 1
-            assert "takes longer than 0.05 s to hear of queues" in caplog.text
-            await pulled.close()
-        finally:
-            hangs.may_go_on.set()
-
-    play(scene())
-
-
-def test_an_application_that_hangs_when_queues_leave_keeps_none_and_holds_up_no_end() -> None:
-    async def scene() -> None:
-        hangs = Hangs()
-        world = world_with(in_turn(found(1, record(0)), NOTHING_NEW))
-        pulled = pulled_from(world, on_revoked=hangs)
-        try:
-            pulled.start()
-            await pulled.poll(5.0, 10)
-            pulled.positions.poll_begins()
-            world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
-            pulled.rebalance_soon()
-            await eventually(lambda: not pulled.group.all_queues)
-            assert committed(world) == [1]
-            world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a")
-            pulled.rebalance_soon()
-            await eventually(lambda: pulled.group.all_queues)
-            await pulled.close()
-        finally:
-            hangs.may_go_on.set()
-
-    play(scene())
-
-
-class PullingClient(ScriptedClient):
-    """Runs flows over a scripted world, for a pull consumer."""
-
-    namespace = NO_NAMESPACE
-
-    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
-        return group_of(
-            self.world,
-            subscription,
-            queues={"a": 1},
-            settings=QUICK,
-            polled=True,
-            is_member=is_member,
-        )
-
-    def join(self, member: Member) -> None:
-        return None
-
-
-def test_a_thread_that_hangs_as_it_is_told_of_queues_hears_of_the_rest_afterwards() -> None:
-    async def scene() -> None:
-        may_go_on = threading.Event()
-        heard: list[str] = []
-
-        def assigned(_: list[MessageQueue]) -> None:
-            heard.append("assigned")
-            may_go_on.wait()
-
-        world = world_with(in_turn(found(1, record(0)), NOTHING_NEW))
-        pull = AsyncPullConsumer(PullingClient(world), PullOptions(group="g"))
-        try:
-            await pull.subscribe(
-                {"t": "*"}, on_assigned=assigned, on_revoked=lambda _: heard.append("revoked")
-            )
-            assert len(await pull.poll(5.0, 10)) == 1
-            world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
-            pulled = pull._pulled
-            assert pulled is not None
-            pulled.rebalance_soon()
-            await eventually(lambda: not pulled.group.all_queues)
-            assert heard == ["assigned"]
-        finally:
-            may_go_on.set()
-        await eventually(lambda: heard == ["assigned", "revoked"])
-        await pull.close()
 
     play(scene())
 

@@ -43,7 +43,8 @@ class PulledQueues(GroupMember):
         group: what is read; it is polled.
         auto_commit: whether what is handled is committed from time to time, and at the end.
         on_assigned: called with queues before they are read; cancelled after `close_timeout`.
-        on_revoked: called with queues before they are given up; the same.
+        on_revoked: called with queues before they are given up; the same. Of both one call ends
+            before the next one begins.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class PulledQueues(GroupMember):
         self._is_polled = False
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._announced: set[MessageQueue] = set()  # the application has heard that they are ours
+        self._calls: set[asyncio.Task[None]] = set()
+        self._one_call = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to read."""
@@ -164,12 +167,16 @@ class PulledQueues(GroupMember):
 
     async def came(self, queues: Sequence[AssignedQueue]) -> None:
         """Tell the application of queues that are read from now on."""
-        await self._tell(self._on_assigned, queues)
+        coming = {assigned.queue for assigned in queues}
+        self._announced |= coming
+        await self._tell(self._on_assigned, coming)
 
     async def leave(self, queues: Sequence[AssignedQueue]) -> None:
         """Commit what is handled of queues that leave, after the application has heard of them."""
-        await self._tell(self._on_revoked, queues)
         gone = {assigned.queue for assigned in queues}
+        announced = gone & self._announced
+        self._announced -= gone
+        await self._tell(self._on_revoked, announced)
         if self._auto_commit:
             last = self.positions.uncommitted()
             last = {queue: offset for queue, offset in last.items() if queue in gone}
@@ -189,22 +196,31 @@ class PulledQueues(GroupMember):
         """Wake the poll that waits."""
         self._fetched.set()
 
-    async def _tell(self, told: Told | None, queues: Sequence[AssignedQueue]) -> None:
-        """Tell the application, and go on when it has heard, at the latest after `close_timeout`.
+    async def _tell(self, told: Told | None, queues: set[MessageQueue]) -> None:
+        """Tell the application, behind what it is being told, and return when it has heard.
+
+        Who is cancelled here leaves the call to its end: `close` cancels who tells of new queues,
+        and the application has to hear of them in full before it hears that they go.
+        """
+        if told is not None and queues:
+            telling = asyncio.create_task(self._tell_in_turn(told, sorted(queues)))
+            self._calls.add(telling)
+            telling.add_done_callback(self._calls.discard)
+            await asyncio.shield(telling)
+
+    async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
+        """Go on when the application has heard, at the latest after `close_timeout`.
 
         Who hangs keeps no queue from its next reader, and the member's others from being read.
         """
-        if told is None or not queues:
-            return
         timeout = self.group.settings.close_timeout
-        telling = asyncio.create_task(self._call(told, sorted(each.queue for each in queues)))
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
-        try:
-            _, late = await asyncio.wait({telling}, timeout=timeout)
-        finally:
-            telling.cancel()
+        async with self._one_call:
+            call = asyncio.create_task(self._call(told, queues))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            _, late = await asyncio.wait({call}, timeout=timeout)
         if late:
+            call.cancel()
             log.warning(
                 "group %s: the application takes longer than %g s to hear of queues; nobody waits"
                 " for it any more",

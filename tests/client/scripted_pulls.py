@@ -1,0 +1,39 @@
+"""Queues that are read for a caller, over a scripted world."""
+
+from tests.client.script import World, fails, group_of
+from tests.client.scripted_consumer import ScriptedClient
+
+from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues, Told
+from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import RequestTimeout
+from reliable_mq.message import MessageQueue
+from reliable_mq.wire.codes import RequestCode
+
+QUEUE = MessageQueue("t", "a", 0)
+QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout=0.05)
+PATIENT = ClientSettings(rebalance_retry_seconds=0.001)
+NOTHING_NEW = fails(RequestTimeout("nothing new"))
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+def pulled_from(
+    world: World,
+    *,
+    on_assigned: Told | None = None,
+    on_revoked: Told | None = None,
+    settings: ClientSettings = QUICK,
+) -> PulledQueues:
+    wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
+    group = group_of(world, wanted, queues={"a": 1}, settings=settings, polled=True)
+    return PulledQueues(
+        ScriptedClient(world),
+        group,
+        auto_commit=True,
+        on_assigned=on_assigned,
+        on_revoked=on_revoked,
+    )
+
+
+def committed(world: World) -> list[int]:
+    return [int(call.command.ext_fields["commitOffset"]) for call in world.calls_of(COMMIT)]
