@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio.cluster import RedisCluster
 from redis.crc import key_slot
-from tests.doctor.worlds import World
+from tests.doctor.worlds import PATIENT, World
 
 from reliable_mq.doctor.finding import Level
 from reliable_mq.errors import ConfigurationError
@@ -19,7 +19,9 @@ from reliable_mq.idempotency.redis_leases import RedisLeases, key_of
 from reliable_mq.idempotency.redis_servers import hidden, servers_of
 from reliable_mq.testing.local_valkey_groups import LocalValkeyCluster, LocalValkeySentinel
 
-LONG = 30.0
+LONG = 600.0
+TIMEOUT = 10.0
+"""Servers that were killed refuse at once; the others may only be slow."""
 KEYS = [key_of("payments", f"{number:032X}") for number in range(30)]
 
 
@@ -48,7 +50,7 @@ def test_a_cluster_keeps_each_claim_where_its_key_belongs(cluster: LocalValkeyCl
     assert len({key_slot(key.encode()) * 3 // 16384 for key in KEYS}) == 3  # on every server
 
     async def scenario() -> None:
-        leases = RedisLeases(cluster.url, duplicate_window=60.0)
+        leases = RedisLeases(cluster.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
             assert await claim_all(leases, "one") == [Claim(Lease.FIRST, 1)] * len(KEYS)
             assert {each.lease for each in await claim_all(leases, "two")} == {Lease.HELD}
@@ -69,7 +71,7 @@ def test_a_cluster_that_lost_a_server_is_unreachable_and_found_again(
     cluster.start()
 
     async def scenario() -> None:
-        leases = RedisLeases(cluster.url, duplicate_window=60.0, timeout=0.5)
+        leases = RedisLeases(cluster.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
             assert {each.lease for each in await claim_all(leases, "one")} == {Lease.FIRST}
             cluster.nodes[0].kill()
@@ -90,7 +92,7 @@ def test_a_cluster_that_lost_a_server_is_unreachable_and_found_again(
 def test_the_doctor_finds_a_cluster_sound_and_names_none_of_its_primaries(
     cluster: LocalValkeyCluster, tmp_path: Path
 ) -> None:
-    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=cluster.url)
+    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=cluster.url, **PATIENT)
 
     (redis,) = world.findings("redis")
     (clocks,) = world.findings("clocks")
@@ -103,7 +105,7 @@ def test_the_doctor_finds_a_cluster_sound_and_names_none_of_its_primaries(
 def test_the_doctor_asks_the_primary_that_a_sentinel_names_and_says_when_there_is_none(
     sentinel: LocalValkeySentinel, tmp_path: Path
 ) -> None:
-    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=sentinel.url, redis_timeout=0.5)
+    world = World(f"sqlite:///{tmp_path / 'application.db'}", redis=sentinel.url, **PATIENT)
     (sound,) = world.findings("redis")
     for each in (sentinel.sentinel, sentinel.primary):
         each.kill()
@@ -120,7 +122,7 @@ def test_leases_go_on_at_the_replica_that_a_sentinel_promotes(
     """What the replica had not yet is gone, as with a flush: the database decides."""
 
     async def scenario() -> None:
-        leases = RedisLeases(sentinel.url, duplicate_window=60.0, timeout=0.5)
+        leases = RedisLeases(sentinel.url, duplicate_window=2 * LONG, timeout=TIMEOUT)
         try:
             assert {each.lease for each in await claim_all(leases, "one")} == {Lease.FIRST}
             sentinel.primary.kill()

@@ -19,17 +19,18 @@ def clocks(patient: Patient, told: Told) -> None:
     Rows are dated and judged by the database's clock, so a machine that is wrong takes nothing from
     anybody; but what brokers say of messages, and every log, goes by the clock of who writes it.
     """
-    ahead = -patient.clock_ahead  # of this machine's, by the database's
-    _compare(told, "this machine", ahead, patient.clock_error)
+    ahead, error = -patient.clock_ahead, patient.clock_error  # this machine's, by the database's
+    _compare(told, "this machine", ahead, error)
     for row in patient.processes:
         _compare(told, f"process {row.pid} on {row.host} ({row.application})", row.clock_ahead, 0.0)
     for redis in patient.redis:
         if not redis.failure:
             who = f"Redis {redis.name}".rstrip()
-            _compare(told, who, redis.clock_ahead + ahead, redis.answer_seconds)
+            _compare(told, who, redis.clock_ahead + ahead, redis.answer_seconds + error)
     for broker in patient.cluster.brokers if patient.cluster is not None else ():
         if broker.clock_ahead is not None:
-            _compare(told, f"broker {broker.name}", broker.clock_ahead + ahead, broker.clock_error)
+            who, its_error = f"broker {broker.name}", broker.clock_error
+            _compare(told, who, broker.clock_ahead + ahead, its_error + error)
     if not told.findings:
         told.ok("all clocks agree with the database's")
 
