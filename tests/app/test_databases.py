@@ -213,7 +213,8 @@ def test_a_database_that_is_away_delays_no_other_ones_resends(shop: ReliableMQ) 
 
     class Looking:
         def run_once(self, now: float) -> object:
-            looked.append(now)
+            if stuck.looks.is_set():
+                looked.append(now)
             if len(looked) == 3:
                 stopped.set()
                 stuck.answers.set()
@@ -227,5 +228,4 @@ def test_a_database_that_is_away_delays_no_other_ones_resends(shop: ReliableMQ) 
     ]
     resend_all(schedulers, reading, stopped, interval=0.01)
 
-    assert stuck.looks.is_set()
     assert len(looked) >= 3

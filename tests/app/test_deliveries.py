@@ -42,14 +42,14 @@ def test_the_lease_of_a_consumer_is_the_lease_that_redis_holds(
 
     async def scenario() -> None:
         async with (
-            Life(database_url, redis_url, lease=45.0) as first,
+            Life(database_url, redis_url, lease=20 * LONG) as first,
             Life(database_url, redis_url, lease=LONG) as second,
         ):
             await first.deliveries._claim([first.deliveries._entry(delivery(A))])
             (outcome,) = await second.handle(delivery(A))
             assert isinstance(outcome, Later)
             assert outcome.after_seconds is not None
-            assert 44 < outcome.after_seconds <= 45
+            assert 19 * LONG < outcome.after_seconds <= 20 * LONG
 
     asyncio.run(scenario())
 
@@ -234,19 +234,20 @@ def test_a_handler_longer_than_its_lease_keeps_it(
         write_effect(session, message)
 
     async def scenario() -> None:
-        lease = 0.8
-        options: dict[str, Any] = {"lease": lease, "log_receipt": True}
+        # Long enough that a busy machine finds the time to renew it.
+        options: dict[str, Any] = {"lease": 6.0, "log_receipt": True}
         async with (
             Life(database_url, redis, handler=slow, renews=True, **options) as first,
             Life(database_url, redis, **options) as second,
         ):
             running = asyncio.create_task(first.handle(delivery(A)))
             await asyncio.to_thread(inside.wait, 60)
-            until = asyncio.get_running_loop().time() + 1.5 * lease
-            while asyncio.get_running_loop().time() < until:
+            left = [math.inf]
+            while len(left) < 3 or left[-1] < left[-2]:  # until it is renewed
                 (outcome,) = await second.handle(delivery(A))
                 assert isinstance(outcome, Later)
-                await asyncio.sleep(lease / 5)
+                left.append(outcome.after_seconds or 0.0)
+                await asyncio.sleep(0.05)
             go_on.set()
             assert await running == [CONSUMED]
 

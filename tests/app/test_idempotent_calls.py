@@ -171,7 +171,7 @@ def test_an_effect_elsewhere_is_asked_for_once_while_nothing_dies(bank: Bank) ->
 def test_while_a_call_runs_another_one_is_refused_even_beyond_its_lease(
     database_url: str,
 ) -> None:
-    lease = 3.0  # a busy machine must find the time to renew it
+    lease = 6.0  # a busy machine must find the time to renew it
     bank = Bank(database_url, lease)
     inside, go_on = threading.Event(), threading.Event()
 

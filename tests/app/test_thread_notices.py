@@ -151,12 +151,20 @@ def test_it_looks_for_what_others_left_behind_as_soon_as_it_starts(started: Star
 def test_what_is_handed_over_at_the_same_moment_travels_together(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_notices, "GATHER_SECONDS", 1.0)
+    """Given a moment as long as an hour, when a look is asked for, it is over."""
+    monkeypatch.setattr(thread_notices, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(thread_notices, "LOOK_SECONDS", 3600.0)
     broker, debts = Broker(), Debts()
     thread = started(debts, broker)
+    until(lambda: debts.looks)
 
-    for number in range(20):
-        threading.Thread(target=thread.hand, args=([Owed(HERE, "g", str(number))],)).start()
+    owed = [Owed(HERE, "g", str(number)) for number in range(20)]
+    handing = [threading.Thread(target=thread.hand, args=([each],)) for each in owed]
+    for each in handing:
+        each.start()
+    for each in handing:
+        each.join()
+    thread.look_soon()
 
     until(lambda: len(debts.settled) == 20)
     assert len(broker.stored) == 1

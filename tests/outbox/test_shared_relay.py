@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from tests.outbox.benches import Bench
+from tests.waiting import until
 
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.relay import Relay
@@ -184,11 +185,7 @@ def test_two_relays_share_the_work_and_send_nothing_twice(shared: Bench, start: 
             found = text("SELECT count(*) FROM rmq_message_stub WHERE broker_name IS NOT NULL")
             return int(connection.execute(found).scalar_one())
 
-    waiting = threading.Event()
-    for _ in range(2000):
-        if sent() == len(ids):
-            break
-        waiting.wait(0.01)
+    until(lambda: sent() == len(ids))
 
     assert sorted(first.stored + second.stored) == sorted(ids)
     assert {row._mapping["count"] for row in shared.stubs()} == {1}

@@ -64,7 +64,7 @@ def test_a_stub_handed_over_during_the_last_send_is_sent_before_the_thread_ends(
     assert sender.is_sending.wait(60)
 
     thread.hand([stub("second")], written=1e12)
-    closer = threading.Thread(target=thread.close)
+    closer = threading.Thread(target=thread.close, args=(60,))
     closer.start()
     while thread._closing_by is None:  # the thread is asked to end while it still sends
         closer.join(0.001)
@@ -89,7 +89,7 @@ def test_stubs_that_cannot_be_sent_are_told_of_once_with_the_reason(
 
     thread.hand([stub("first"), stub("second")], written=1e12)
     thread.hand([stub("third")], written=1e12)
-    thread.close()
+    thread.close(timeout=60)
 
     (line,) = [each.getMessage() for each in caplog.records]
     assert "could not be sent, the scheduler resends them: ConnectionLost: 127.0.0.1:9" in line

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.client.cluster import QUICK, play
 from tests.reconcile.judging import verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, message_id
+from tests.waiting import eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
@@ -174,10 +175,10 @@ def send_to_both(name_servers: str, count: int) -> list[SendResult]:
 
 
 async def eventually_two_brokers(client: AsyncClient) -> None:
-    for _ in range(1000):
-        if len((await client.cluster_facts()).brokers) == 2:
-            return
-    raise AssertionError("the second broker is not registered")
+    async def are_known() -> bool:
+        return len((await client.cluster_facts()).brokers) == 2
+
+    await eventually(are_known)
 
 
 def judged(url: str, logs: BrokerLogs) -> dict[tuple[str, str], str]:

@@ -24,7 +24,7 @@ def test_a_process_is_ready_when_it_says_so_and_gone_when_it_is_killed(tmp_path:
     child = process(tmp_path, STUBBORN)
     child.start()
 
-    assert child.wait_for_line("ready", seconds_max=10) == "ready at last"
+    assert child.wait_for_line("ready", seconds_max=60) == "ready at last"
     assert child.is_running
     child.kill()
     assert not child.is_running
@@ -35,21 +35,21 @@ def test_a_process_is_ready_when_it_says_so_and_gone_when_it_is_killed(tmp_path:
 def test_a_second_start_does_not_see_the_ready_line_of_the_first(tmp_path: Path) -> None:
     child = process(tmp_path, STUBBORN)
     child.start()
-    child.wait_for_line("ready", seconds_max=10)
+    child.wait_for_line("ready", seconds_max=60)
     child.kill()
     silent = process(tmp_path, "print('nothing')")
     silent.start()
 
     with pytest.raises(DemoFailed, match="did not get ready"):
-        silent.wait_for_line("ready", seconds_max=10)
+        silent.wait_for_line("ready", seconds_max=60)
 
 
 def test_what_ends_badly_is_told_with_its_last_lines(tmp_path: Path) -> None:
     child = process(tmp_path, "import os; print(os.environ['GREETING']); raise SystemExit(3)")
 
     with pytest.raises(DemoFailed, match=r"(?s)ended with 3.*hello"):
-        run_to_the_end(child, seconds_max=10)
-    assert run_to_the_end(child, seconds_max=10, exit_codes=(3,)) == 3
+        run_to_the_end(child, seconds_max=60)
+    assert run_to_the_end(child, seconds_max=60, exit_codes=(3,)) == 3
 
 
 def test_what_does_not_end_in_time_is_stopped(tmp_path: Path) -> None:
