@@ -99,7 +99,7 @@ def test_polls_go_on_where_the_broker_has_messages() -> None:
         pulled = pulled_from(world)
         pulled.start()
         await eventually(lambda: pulled.positions.positions() == {QUEUE: 100})
-        messages = await pulled.poll(5.0, 10)
+        messages = await pulled.poll(60.0, 10)
         assert [message.queue_offset for message in messages] == [100]
         await pulled.close()
 
@@ -114,7 +114,7 @@ def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
         world.answers[COMMIT] = says(ResponseCode.SYSTEM_ERROR, remark="on fire")
         pulled = pulled_from(world)
         pulled.start()
-        await pulled.poll(5.0, 10)
+        await pulled.poll(60.0, 10)
         pulled.positions.poll_begins()
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         pulled.rebalance_soon()
@@ -146,7 +146,7 @@ def test_a_queue_that_moves_is_given_back_with_what_nobody_acknowledged_after_a_
         world = world_with(once(found(3, record(0), record(1), record(2))))
         simple = simple_from(world)
         simple.start()
-        first, second, third = await simple.receive(timeout=5.0)
+        first, second, third = await simple.receive(timeout=60.0)
         await simple.ack(first, third)
         world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
         simple.rebalance_soon()
@@ -169,12 +169,12 @@ def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
         simple = simple_from(world_with(once(found(1, record(0)))))
         simple.group.settings = msgspec.structs.replace(QUICK, settle_retry_seconds=0.01)
         simple.start()
-        (message,) = await simple.receive(timeout=5.0)
+        (message,) = await simple.receive(timeout=60.0)
         monkeypatch.setattr("reliable_mq.client.consuming.asyncio_simple_consumer.settle", broken)
         with caplog.at_level(logging.ERROR):
             await simple.retry(message)
         assert "was not settled" in caplog.text
-        (again,) = await simple.receive(timeout=5.0)
+        (again,) = await simple.receive(timeout=60.0)
         assert (again.queue_offset, again.reconsume_times) == (0, 0)
         await simple.close()
 

@@ -4,8 +4,9 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
-from tests.client.test_asyncio_client import QUICK, ROUTE, Peer
+from tests.client.test_asyncio_client import IMPATIENT, QUICK, ROUTE, Peer, is_sent
 from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -35,7 +36,7 @@ def test_whoever_waits_first_is_served_first_also_when_he_wants_more() -> None:
         order: list[int] = []
 
         async def want(size: int) -> None:
-            await room.wait(size, 5.0)
+            await room.wait(size, 60.0)
             order.append(size)
 
         waiting = []
@@ -62,13 +63,13 @@ def test_who_gives_up_or_is_cancelled_keeps_no_place_and_nobody_behind_him_waiti
         assert room.take(90)
         with pytest.raises(TooManyInFlight, match="1 messages of 90 bytes"):
             await room.wait(50, 0.01)
-        large = asyncio.create_task(room.wait(50, 5.0))
+        large = asyncio.create_task(room.wait(50, 60.0))
         await asyncio.sleep(0)
-        small = asyncio.create_task(room.wait(5, 5.0))
+        small = asyncio.create_task(room.wait(5, 60.0))
         await asyncio.sleep(0)
         large.cancel()
         await small
-        granted = asyncio.create_task(room.wait(5, 5.0))
+        granted = asyncio.create_task(room.wait(5, 60.0))
         await asyncio.sleep(0)
         room.give(90)
         granted.cancel()  # in the moment in which it has a place and does not know it yet
@@ -87,7 +88,7 @@ def test_many_threads_never_have_more_places_than_there_are() -> None:
     def work(_: int) -> None:
         nonlocal now, most
         if not room.take(10):
-            room.block(10, 10.0)
+            room.block(10, 60.0)
         with lock:
             now += 1
             most = max(most, now)
@@ -103,7 +104,7 @@ def test_many_threads_never_have_more_places_than_there_are() -> None:
 
 
 def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() -> None:
-    settings = ClientSettings(request_timeout=0.2, retries=0, in_flight_count_max=3)
+    settings = msgspec.structs.replace(QUICK, in_flight_count_max=3)
 
     async def scene() -> None:
         name_server = Peer()
@@ -114,13 +115,15 @@ def test_a_client_whose_broker_stalls_takes_no_more_messages_than_it_may_hold() 
 
             def send_many() -> None:
                 for _ in range(3):
-                    client.send_async(Message(topic="t", body=b"x"), timeout=5.0)
+                    client.send_async(Message(topic="t", body=b"x"), timeout=60.0)
                 with pytest.raises(TooManyInFlight):
                     client.send_async(Message(topic="t", body=b"x"), timeout=0.01)
                 with pytest.raises(TooManyInFlight):
                     client.send(Message(topic="t", body=b"x"), timeout=0.01)
 
             await asyncio.to_thread(send_many)
+            await eventually(lambda: any(ROUTE in asked for asked in name_server.asked))
+            name_server.hang_up()
             in_flight = client._client.in_flight
             await eventually(lambda: in_flight.count == 0)
             await asyncio.to_thread(client.close)
@@ -170,7 +173,7 @@ def test_batches_and_one_way_messages_wait_for_places_like_any_other() -> None:
 
 
 def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() -> None:
-    settings = ClientSettings(request_timeout=1.0, retries=0, in_flight_count_max=3)
+    settings = msgspec.structs.replace(IMPATIENT, in_flight_count_max=3)
 
     async def scene() -> None:
         broker = Peer()
@@ -180,12 +183,17 @@ def test_of_many_messages_a_batch_without_a_place_fails_and_nothing_is_raised() 
                 name_server.listening() as address,
                 AsyncClient(address, settings=settings) as client,
             ):
+                await eventually(lambda: is_sent(client))  # its route is known now
                 assert client.in_flight.take(0, 3)
                 (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
                 assert isinstance(outcome, TooManyInFlight)
                 client.in_flight.give(0, 3)
-                (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
-                assert isinstance(outcome, SendResult)
+
+                async def is_stored() -> bool:
+                    (outcome,) = await client.send_many([Message(topic="t", body=b"x")])
+                    return isinstance(outcome, SendResult)
+
+                await eventually(is_stored)
                 assert client.in_flight.count == 0
 
     run_scene(scene())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.child_process import LoggedProcess
 from tests.client.servers import Servers
-from tests.waiting import until
+from tests.waiting import SECONDS_MAX, until
 
 from reliable_mq.wire.codes import RequestCode
 
@@ -23,12 +23,12 @@ class Unix(http.client.HTTPConnection):
     """HTTP over the socket of a file."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=SECONDS_MAX)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
+        self.sock.settimeout(SECONDS_MAX)
         self.sock.connect(str(self._path))
 
 
@@ -67,7 +67,7 @@ def test_workers_of_gunicorn_send_by_clients_of_their_own(tmp_path: Path) -> Non
             environment={"SHOP_BROKER": servers.address, "PYTHONPATH": PATH},
         )
         try:
-            gunicorn.wait_for("Booting worker", 30)
+            gunicorn.wait_for("Booting worker", SECONDS_MAX)
             worker, text = asked(path, "/")
             assert text == "stored in t"
             assert asked(path, "/inherited")[1].startswith(

@@ -1,13 +1,13 @@
 """Single messages on a connection that is open, sent by tasks and by threads: both the same way."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import pytest
 from tests.client.servers import RecordingPeer, Servers
 from tests.client.test_asyncio_client import QUICK, SEND
-from tests.waiting import until
+from tests.waiting import run_scene, until
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import AsyncEngine
@@ -21,31 +21,58 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 
 Outcome = SendResult | Exception
-Send = Callable[[str, list[Message], list[Middleware]], list[Outcome]]
 WARM = Message(topic="t", body=b"the first")
+LONG_SECONDS = 60.0
 
 
-def by_task(address: str, messages: list[Message], hooks: list[Middleware]) -> list[Outcome]:
+class Send(Protocol):
+    """A way of sending messages one after the other."""
+
+    def __call__(
+        self,
+        address: str,
+        messages: list[Message],
+        hooks: list[Middleware],
+        timeout: float = LONG_SECONDS,
+    ) -> list[Outcome]: ...
+
+
+def by_task(
+    address: str,
+    messages: list[Message],
+    hooks: list[Middleware],
+    timeout: float = LONG_SECONDS,
+) -> list[Outcome]:
     async def scene() -> list[Outcome]:
         outcomes: list[Outcome] = []
         async with AsyncClient(address, settings=SETTINGS, middleware=hooks) as client:
             await client.send(WARM)
             for message in messages:
                 try:
-                    outcomes.append(await client.send(message, timeout=1.0))
+                    outcomes.append(await client.send(message, timeout=timeout))
                 except (Unavailable, Refused, MessageRefused) as error:
                     outcomes.append(error)
             assert client.in_flight.count == 0
         return outcomes
 
-    return asyncio.run(asyncio.wait_for(scene(), 60))
+    return run_scene(scene())
 
 
-def by_thread(address: str, messages: list[Message], hooks: list[Middleware]) -> list[Outcome]:
-    return in_thread(address, messages, hooks, Client.send)
+def by_thread(
+    address: str,
+    messages: list[Message],
+    hooks: list[Middleware],
+    timeout: float = LONG_SECONDS,
+) -> list[Outcome]:
+    return in_thread(address, messages, hooks, timeout, Client.send)
 
 
-def by_lone_thread(address: str, messages: list[Message], hooks: list[Middleware]) -> list[Outcome]:
+def by_lone_thread(
+    address: str,
+    messages: list[Message],
+    hooks: list[Middleware],
+    timeout: float = LONG_SECONDS,
+) -> list[Outcome]:
     """Send on a connection of the thread's own; with hooks there is none."""
 
     def warm_up(client: Client, message: Message) -> None:
@@ -55,13 +82,14 @@ def by_lone_thread(address: str, messages: list[Message], hooks: list[Middleware
 
         until(sent)
 
-    return in_thread(address, messages, hooks, warm_up)
+    return in_thread(address, messages, hooks, timeout, warm_up)
 
 
 def in_thread(
     address: str,
     messages: list[Message],
     hooks: list[Middleware],
+    timeout: float,
     warm_up: Callable[[Client, Message], object],
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
@@ -69,7 +97,7 @@ def in_thread(
         warm_up(client, WARM)
         for message in messages:
             try:
-                outcomes.append(client.send(message, timeout=1.0))
+                outcomes.append(client.send(message, timeout=timeout))
             except (Unavailable, Refused, MessageRefused) as error:
                 outcomes.append(error)
         assert client._sending.in_flight.count == 0
@@ -78,6 +106,7 @@ def in_thread(
 
 SETTINGS = ClientSettings(
     request_timeout=QUICK.request_timeout,
+    connect_timeout=QUICK.connect_timeout,
     retries=1,
     backoff_seconds=0.001,
     route_refresh_seconds=60,
@@ -141,7 +170,7 @@ def test_what_is_refused_raises_and_the_next_one_is_sent(send: Send) -> None:
 @ALL_WAYS
 def test_no_answer_is_a_time_out_within_the_time_that_was_given(send: Send) -> None:
     with Servers(Moody(None, None)) as servers:
-        (outcome,) = send(servers.address, [Message(topic="t", body=b"x")], [])
+        (outcome,) = send(servers.address, [Message(topic="t", body=b"x")], [], timeout=0.5)
     assert isinstance(outcome, RequestTimeout)
 
 
@@ -206,7 +235,7 @@ def test_a_thread_whose_client_is_closed_while_it_waits_is_told_so(*, directly: 
         until(lambda: bool(broker.sends))
         client.close()
         with pytest.raises(Unavailable):
-            waiting.result(10)
+            waiting.result(60)
         with pytest.raises(UsageError, match="closed"):
             client.send(WARM)
 

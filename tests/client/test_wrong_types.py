@@ -137,6 +137,17 @@ def test_verbs_that_are_given_nonsense_say_so_before_anybody_is_asked() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"count": 0}, {"size": 0}, {"linger": -0.1}, {"size": 5 * 1024 * 1024}]
+)
+def test_a_batcher_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
+    async def scene(client: AsyncClient, shelf: Shelf) -> None:
+        with pytest.raises(ConfigurationError, match="cannot work"):
+            client.batcher(**wrong)
+
+    play(scene)
+
+
 def test_who_puts_what_cannot_be_sent_is_told_and_does_not_wait_for_ever() -> None:
     def scene(client: Client, shelf: Shelf) -> None:
         batcher = client.batcher(linger=0.0)
@@ -144,7 +155,7 @@ def test_who_puts_what_cannot_be_sent_is_told_and_does_not_wait_for_ever() -> No
         nothing: Any = None
         for wrong in (Message(topic="t", body=b"1", ordering_key=no_key), nothing):
             with pytest.raises(MessageRefused, match="type"):
-                batcher.put(wrong).result(5)
+                batcher.put(wrong).result(60)
         assert client._client.in_flight.count == 0
         for linger in (math.nan, math.inf):
             with pytest.raises(UsageError, match=f"linger is {linger}"):

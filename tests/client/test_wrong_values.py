@@ -162,7 +162,7 @@ class Faces:
         if isinstance(outcome, Iterator):
             list(outcome)
         elif isinstance(outcome, Future):
-            outcome.result(5)
+            outcome.result(60)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A server that plays a script on each connection, and links to it."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,6 +9,9 @@ from reliable_mq.runtime.link import Link
 from reliable_mq.runtime.links import Links
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
 from reliable_mq.wire.frame import FrameReader
+
+LONG_SECONDS = 60.0
+"""What no call takes, not on a machine that stands still for a while either."""
 
 
 class Peer:
@@ -43,20 +47,27 @@ class World:
         self.requests: list[Command] = []
         self.lost: list[str] = []
         self.greeted: list[str] = []
+        # Held here, or a collection of garbage would end a connection that nobody reads from: no
+        # loop looks at it.
+        self.peers: list[Peer] = []
 
 
 @asynccontextmanager
 async def world(script: Script) -> AsyncIterator[World]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        it.peers.append(peer)
         try:
-            await script(Peer(reader, writer))
+            await script(peer)
         except ConnectionError:
             pass
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # it may be 32 MiB elsewhere
+    server = await asyncio.start_server(serve, sock=listening)
+    host, port = listening.getsockname()
 
     def on_request(_: str, command: Command) -> Command | None:
         it.requests.append(command)
@@ -68,7 +79,7 @@ async def world(script: Script) -> AsyncIterator[World]:
     def on_lost(address: str) -> None:
         it.lost.append(address)
 
-    links = Links(connect_timeout=1.0, on_request=on_request, greet=greet, on_lost=on_lost)
+    links = Links(connect_timeout=LONG_SECONDS, on_request=on_request, greet=greet, on_lost=on_lost)
     it = World(f"{host}:{port}", links)
     try:
         yield it

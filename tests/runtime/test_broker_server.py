@@ -82,8 +82,14 @@ class Peer:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, send_header(topic), b"x")
 
 
+NEVER_BUSY = {"osPageCacheBusyTimeOutMills": "3600000", "waitTimeMillsInSendQueue": "3600000"}
+"""A broker whose machine stands still for a second refuses what comes next: it is busy."""
+
+
 async def started(folder: Path, watch: Watch, **properties: str) -> tuple[BrokerServer, Peer]:
-    options = BrokerOptions(store=folder, port=0, name_server_port=0, properties=properties)
+    options = BrokerOptions(
+        store=folder, port=0, name_server_port=0, properties=NEVER_BUSY | properties
+    )
     server = BrokerServer(options, watch)
     await server.start()
     return server, Peer(*await asyncio.open_connection(*server.address.split(":")))

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.runtime.link_world import Peer, World, play, silent
+from tests.runtime.link_world import LONG_SECONDS, Peer, World, play, silent
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
 from reliable_mq.runtime.link import Link
@@ -18,7 +18,10 @@ def test_replies_find_their_waiters_in_any_order() -> None:
             peer.send(reply(command, body=command.body))
 
     async def scene(it: World) -> None:
-        calls = [it.links.call(it.address, request(1, body=bytes([at])), 2.0) for at in range(10)]
+        calls = [
+            it.links.call(it.address, request(1, body=bytes([at])), LONG_SECONDS)
+            for at in range(10)
+        ]
         answers = await asyncio.gather(*calls)
         assert [answer.body for answer in answers] == [bytes([at]) for at in range(10)]
 
@@ -32,7 +35,9 @@ def test_many_calls_share_one_connection_which_is_greeted_once_and_first() -> No
         await silent(peer)
 
     async def scene(it: World) -> None:
-        await asyncio.gather(*(it.links.call(it.address, request(1), 2.0) for _ in range(5)))
+        await asyncio.gather(
+            *(it.links.call(it.address, request(1), LONG_SECONDS) for _ in range(5))
+        )
         assert it.greeted == [it.address]
         assert len(it.links.open_links()) == 1
 
@@ -43,6 +48,8 @@ def test_a_call_without_reply_times_out_and_a_late_reply_harms_nobody() -> None:
     released = asyncio.Event()
 
     async def late(peer: Peer) -> None:
+        (opening,) = await peer.receive(1)
+        peer.send(reply(opening))
         (first,) = await peer.receive(1)
         await released.wait()
         peer.send(reply(first, body=b"late"))
@@ -50,10 +57,11 @@ def test_a_call_without_reply_times_out_and_a_late_reply_harms_nobody() -> None:
         peer.send(reply(second, body=b"second"))
 
     async def scene(it: World) -> None:
+        await it.links.call(it.address, request(1), LONG_SECONDS)  # connecting takes what it takes
         with pytest.raises(RequestTimeout, match="did not answer request 77"):
             await it.links.call(it.address, request(77), 0.02)
         released.set()
-        answer = await it.links.call(it.address, request(1), 2.0)
+        answer = await it.links.call(it.address, request(1), LONG_SECONDS)
         assert answer.body == b"second"
 
     play(late, scene)
@@ -64,7 +72,7 @@ def test_a_lost_connection_ends_every_call_and_is_told_once() -> None:
         await peer.receive(3)
 
     async def scene(it: World) -> None:
-        calls = [it.links.call(it.address, request(1), 5.0) for _ in range(3)]
+        calls = [it.links.call(it.address, request(1), LONG_SECONDS) for _ in range(3)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
         assert it.lost == [it.address]
@@ -80,10 +88,10 @@ def test_the_next_call_opens_a_new_connection() -> None:
         await peer.writer.drain()
 
     async def scene(it: World) -> None:
-        await it.links.call(it.address, request(1), 2.0)
+        await it.links.call(it.address, request(1), LONG_SECONDS)
         while it.links.open_links():
             await asyncio.sleep(0)
-        await it.links.call(it.address, request(1), 2.0)
+        await it.links.call(it.address, request(1), LONG_SECONDS)
         assert len(it.greeted) == 2
 
     play(one_answer, scene)
@@ -97,7 +105,7 @@ def test_bytes_that_are_no_frames_end_the_connection() -> None:
 
     async def scene(it: World) -> None:
         with pytest.raises(ConnectionLost, match="what is no command"):
-            await it.links.call(it.address, request(1), 5.0)
+            await it.links.call(it.address, request(1), LONG_SECONDS)
 
     play(garbage, scene)
 
@@ -115,7 +123,7 @@ def test_requests_of_the_peer_are_heard_and_those_that_want_a_reply_get_one() ->
         peer.send(reply(command))
 
     async def scene(it: World) -> None:
-        await it.links.call(it.address, request(1), 2.0)
+        await it.links.call(it.address, request(1), LONG_SECONDS)
         assert [command.code for command in it.requests] == [NOTIFY, 307]
         assert [(a.opaque, a.code, a.is_reply) for a in answers] == [(4711, 3, True)]
 
@@ -130,7 +138,7 @@ def test_a_body_of_many_segments_arrives_whole() -> None:
 
     async def scene(it: World) -> None:
         body = bytes(range(256)) * 16_000
-        answer = await it.links.call(it.address, request(1, body=body), 10.0)
+        answer = await it.links.call(it.address, request(1, body=body), LONG_SECONDS)
         assert answer.body == body
 
     play(echo, scene)
@@ -140,9 +148,9 @@ def test_an_address_that_cannot_be_reached_fails_at_once_for_a_while() -> None:
     async def scene(it: World) -> None:
         nobody = "127.0.0.1:1"
         with pytest.raises(ConnectionLost, match="cannot be reached"):
-            await it.links.call(nobody, request(1), 1.0)
+            await it.links.call(nobody, request(1), LONG_SECONDS)
         with pytest.raises(ConnectionLost, match="cannot be reached"):
-            await it.links.call(nobody, request(1), 1.0)
+            await it.links.call(nobody, request(1), LONG_SECONDS)
 
     play(silent, scene)
 
@@ -153,7 +161,7 @@ def test_clients_that_lost_a_peer_together_do_not_come_back_together() -> None:
         for _ in range(20):
             it.links._failures.clear()
             with pytest.raises(ConnectionLost):
-                await it.links.call(nobody, request(1), 1.0)
+                await it.links.call(nobody, request(1), LONG_SECONDS)
             pauses.append(it.links._failures[nobody][1] - asyncio.get_running_loop().time())
         assert len({round(pause, 4) for pause in pauses}) > 10
         assert 0 < max(pauses) <= it.links.BACKOFF_SECONDS
@@ -163,7 +171,7 @@ def test_clients_that_lost_a_peer_together_do_not_come_back_together() -> None:
 
 def test_a_closed_client_calls_nobody() -> None:
     async def scene(it: World) -> None:
-        pending = asyncio.ensure_future(it.links.call(it.address, request(1), 5.0))
+        pending = asyncio.ensure_future(it.links.call(it.address, request(1), LONG_SECONDS))
         while not it.links.open_links():
             await asyncio.sleep(0)
         (link,) = it.links.open_links()
@@ -172,7 +180,7 @@ def test_a_closed_client_calls_nobody() -> None:
             await pending
         link.invariants()
         with pytest.raises(ConnectionLost, match="this client is closed"):
-            await it.links.call(it.address, request(1), 1.0)
+            await it.links.call(it.address, request(1), LONG_SECONDS)
         assert it.lost == [], "closing is no loss"
 
     play(silent, scene)
@@ -191,10 +199,10 @@ def test_a_client_that_is_closed_while_it_greets_leaves_no_connection_behind() -
 
     async def scene(it: World) -> None:
         it.links._greet = greet
-        pending = asyncio.ensure_future(it.links.call(it.address, request(1), 5.0))
+        pending = asyncio.ensure_future(it.links.call(it.address, request(1), LONG_SECONDS))
         await greeting.wait()
         await it.links.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), LONG_SECONDS)
         await asyncio.wait([pending])
 
     play(until_the_end, scene)
@@ -209,27 +217,32 @@ LARGE = bytes(1024 * 1024)
 
 def test_a_peer_that_stops_reading_keeps_nobody_longer_than_their_time_out() -> None:
     async def scene(it: World) -> None:
+        await it.links._opened(it.address)  # connecting takes what it takes
         first = [
-            asyncio.create_task(it.links.call(it.address, request(1, body=LARGE), 0.2))
-            for _ in range(20)
+            asyncio.create_task(it.links.call(it.address, request(1, body=body), 0.2))
+            for body in (LARGE * 15, *[LARGE] * 19)  # more than the system buffers, to begin with
         ]
         await asyncio.wait(first)
         assert {type(task.exception()) for task in first} == {RequestTimeout}
         with pytest.raises(RequestTimeout, match="request 34 was not sent"):
-            await asyncio.wait_for(it.links.call(it.address, request(34), 0.02), 5)
+            await asyncio.wait_for(it.links.call(it.address, request(34), 0.02), LONG_SECONDS)
         with pytest.raises(RequestTimeout, match="read nothing for"):
-            await asyncio.wait_for(it.links.post(it.address, request(1, oneway=True), 0.02), 5)
+            await asyncio.wait_for(
+                it.links.post(it.address, request(1, oneway=True), 0.02), LONG_SECONDS
+            )
 
     play(reads_nothing, scene)
 
 
 def test_a_peer_that_stops_reading_is_dropped_with_all_that_waits_for_it() -> None:
     async def scene(it: World) -> None:
-        call = asyncio.create_task(it.links.call(it.address, request(1, body=LARGE * 12), 30.0))
+        call = asyncio.create_task(
+            it.links.call(it.address, request(1, body=LARGE * 12), LONG_SECONDS)
+        )
         while not it.links.open_links():
             await asyncio.sleep(0)
         (link,) = it.links.open_links()
-        waiting = asyncio.create_task(it.links.call(it.address, request(34), 30.0))
+        waiting = asyncio.create_task(it.links.call(it.address, request(34), LONG_SECONDS))
         while not call.done():
             await asyncio.sleep(0)
             it.links.drop(it.address)
@@ -249,8 +262,8 @@ def test_connecting_takes_no_longer_than_the_call_that_wants_it() -> None:
 
         it.links._greet = greets_for_ever
         with pytest.raises(ConnectionLost, match=r"no connection in 0\.02 s"):
-            await asyncio.wait_for(it.links.call(it.address, request(1), 0.02), 5)
+            await asyncio.wait_for(it.links.call(it.address, request(1), 0.02), LONG_SECONDS)
         with pytest.raises(ConnectionLost, match=r"no connection in 0\.02 s"):
-            await asyncio.wait_for(it.links.post(it.address, request(1), 0.02), 5)
+            await asyncio.wait_for(it.links.post(it.address, request(1), 0.02), LONG_SECONDS)
 
     play(silent, scene)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.runtime.link_world import Peer, World, play
+from tests.runtime.link_world import LONG_SECONDS, Peer, World, play
 
 from reliable_mq.errors import ConnectionLost
 from reliable_mq.runtime.busy_wait import BusyWait
@@ -34,7 +34,7 @@ class Recorder:
 
 async def recorded(it: World) -> tuple[Link, Recorder]:
     """Open the link, and return it with what is written on it from now on."""
-    await it.links.call(it.address, request(1), 2.0)
+    await it.links.call(it.address, request(1), LONG_SECONDS)
     (link,) = it.links.open_links()
     assert link._transport is not None
     recorder = Recorder(link._transport)
@@ -58,9 +58,11 @@ def rendered(body: bytes, opaque: int) -> bytes:
 def test_requests_of_one_turn_leave_in_one_write_in_their_order() -> None:
     async def scene(it: World) -> None:
         link, recorder = await recorded(it)
-        asked = [link.ask(partial(rendered, bytes([at])), 1, 2.0) for at in range(10)]
-        await link.post(request(2, body=b"post", oneway=True), 2.0)
-        called = await asyncio.gather(*(link.call(request(3, body=b"c"), 2.0) for _ in range(5)))
+        asked = [link.ask(partial(rendered, bytes([at])), 1, LONG_SECONDS) for at in range(10)]
+        await link.post(request(2, body=b"post", oneway=True), LONG_SECONDS)
+        called = await asyncio.gather(
+            *(link.call(request(3, body=b"c"), LONG_SECONDS) for _ in range(5))
+        )
         assert [answer.body for answer in await asyncio.gather(*asked)] == [
             bytes([at]) for at in range(10)
         ]
@@ -76,7 +78,7 @@ def test_requests_of_one_turn_leave_in_one_write_in_their_order() -> None:
 def test_a_request_that_is_alone_leaves_at_once() -> None:
     async def scene(it: World) -> None:
         link, recorder = await recorded(it)
-        future = link.ask(partial(rendered, b"x"), 1, 2.0)
+        future = link.ask(partial(rendered, b"x"), 1, LONG_SECONDS)
         assert recorder.counts() == [1]
         assert (await future).body == b"x"
 
@@ -87,7 +89,7 @@ def test_much_does_not_wait_for_the_end_of_the_turn() -> None:
     async def scene(it: World) -> None:
         link, recorder = await recorded(it)
         large = bytes(20_000)
-        asked = [link.ask(partial(rendered, large), 1, 5.0) for _ in range(4)]
+        asked = [link.ask(partial(rendered, large), 1, LONG_SECONDS) for _ in range(4)]
         assert recorder.counts() == [1, 2]
         assert [(await each).body for each in asked] == [large] * 4
 
@@ -118,7 +120,7 @@ def test_the_loop_looks_for_the_answer_to_a_lone_request_and_then_no_more() -> N
         link, _ = await recorded(it)
         seen = link._busy_wait = Seen()
         for at in range(3):
-            answer = await link.ask(partial(rendered, bytes([at])), 1, 2.0)
+            answer = await link.ask(partial(rendered, bytes([at])), 1, LONG_SECONDS)
             assert answer.body == bytes([at])
         await asyncio.sleep(0)
         assert (seen.begun, seen.answers) == (3, 3)
@@ -133,10 +135,10 @@ def test_the_loop_looks_for_the_answer_to_a_lone_request_and_then_no_more() -> N
 def test_nobody_looks_for_the_answers_to_many_requests() -> None:
     async def scene(it: World) -> None:
         link, _ = await recorded(it)
-        waits = asyncio.create_task(link.call(request(1, body=b"first"), 2.0))
+        waits = asyncio.create_task(link.call(request(1, body=b"first"), LONG_SECONDS))
         await asyncio.sleep(0)
         seen = link._busy_wait = Seen()
-        asked = [link.ask(partial(rendered, b"x"), 1, 2.0) for _ in range(3)]
+        asked = [link.ask(partial(rendered, b"x"), 1, LONG_SECONDS) for _ in range(3)]
         await asyncio.gather(waits, *asked)
         assert seen.begun == 0
 
@@ -149,7 +151,7 @@ def test_a_look_that_is_in_vain_ends_and_the_answer_comes_all_the_same() -> None
         clock = iter(range(1_000_000))
         link._busy_wait = BusyWait(1.0, lambda: next(clock) * 0.001)
         for at in range(20):
-            answer = await link.ask(partial(rendered, bytes([at])), 1, 2.0)
+            answer = await link.ask(partial(rendered, bytes([at])), 1, LONG_SECONDS)
             assert answer.body == bytes([at])
 
     play(echo_for_ever, scene)
@@ -165,14 +167,14 @@ def test_what_was_asked_a_moment_before_the_end_still_leaves() -> None:
 
     async def scene(it: World) -> None:
         link = await it.links._opened(it.address)
-        asked = [link.ask(partial(rendered, b"x"), 1, 2.0) for _ in range(3)]
+        asked = [link.ask(partial(rendered, b"x"), 1, LONG_SECONDS) for _ in range(3)]
         link.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), LONG_SECONDS)
         assert len(got) == 3
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
         with pytest.raises(ConnectionLost, match="closed it"):
-            link.ask(partial(rendered, b"x"), 1, 2.0)
+            link.ask(partial(rendered, b"x"), 1, LONG_SECONDS)
 
     play(note, scene)
 
@@ -180,7 +182,7 @@ def test_what_was_asked_a_moment_before_the_end_still_leaves() -> None:
 def test_a_link_is_clear_while_its_peer_reads_and_nobody_signs() -> None:
     async def scene(it: World) -> None:
         assert it.links.clear(it.address) is None, "it is not open yet"
-        await it.links.call(it.address, request(1), 2.0)
+        await it.links.call(it.address, request(1), LONG_SECONDS)
         (link,) = it.links.open_links()
         assert it.links.clear(it.address) is link
         link.pause_writing()
