@@ -11,6 +11,7 @@ import pytest
 import uvloop
 from tests.client.script import World
 from tests.client.scripted_consumer import QUICK, ScriptedClient, message, play, reading
+from tests.waiting import eventually
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
 from reliable_mq.message import ReceivedMessage
@@ -95,6 +96,27 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(
     play(scene())
     assert "takes longer than 0.001 s" in caplog.text
     assert "the handler took longer than 0.001 s" in caplog.text
+
+
+def test_a_call_that_did_not_begin_while_the_process_stood_still_has_taken_no_time() -> None:
+    handled: list[int] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        handled.extend(message.queue_offset for message in messages)
+        return [CONSUMED] * len(messages)
+
+    async def scene() -> None:
+        client = ScriptedClient(World())
+        consumer, assigned = reading(client, handle, handling_seconds=LIMIT)
+        consumer.hands.pump()
+        stood_still = asyncio.get_running_loop().time() + LIMIT
+        while asyncio.get_running_loop().time() < stood_still:
+            pass
+        await consumer.hands.check()
+        await eventually(lambda: not assigned.unfinished)
+        assert handled == [0]
+
+    play(scene())
 
 
 def test_a_keyed_coroutine_that_takes_too_long_is_tried_again_in_its_place() -> None:

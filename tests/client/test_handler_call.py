@@ -45,6 +45,8 @@ def begin(group: ConsumerGroup) -> HandlerCall:
 def test_a_call_is_over_its_limit_until_its_handler_has_ended() -> None:
     group, _ = group_with("")
     call = begin(group)
+    assert not call.is_over(10, 11), "its handler is still to be called"
+    call.is_called = True
     assert not call.is_over(10, 9.9)
     assert call.is_over(10, 10)
     call.has_ended = True

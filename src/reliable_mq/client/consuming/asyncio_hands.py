@@ -271,6 +271,7 @@ class AsyncHands:
                 await self._settle(assigned, message, outcome)
 
     async def _outcomes(self, hand: asyncio.Task[None], call: HandlerCall) -> Sequence[Outcome]:
+        call.is_called = True
         try:
             handling = self._handler(call.messages)
             if self._threads is None:

@@ -24,11 +24,12 @@ class HandlerCall:
     Args:
         group: where the messages were taken.
         messages: what the handler got.
-        begun: when, in seconds of a clock that never jumps.
+        begun: when they were taken, in seconds of a clock that never jumps.
     """
 
     __slots__ = (
-        *("_handed_on", "_homes", "begun", "has_ended", "is_bypassed", "is_overdue", "messages"),
+        *("_handed_on", "_homes", "begun", "has_ended", "is_bypassed", "is_overdue"),
+        *("is_called", "messages"),
     )
 
     def __init__(
@@ -38,6 +39,7 @@ class HandlerCall:
         self.begun = begun
         self.is_overdue = False  # it took longer than it may
         self.is_bypassed = False  # nobody waits for it any more: another hand takes its place
+        self.is_called = False  # the handler is; before, its hand waits for a turn of the loop
         self.has_ended = False  # the handler has; the messages may be about to be settled
         self._homes = {message.queue: group.find(message.queue) for message in messages}
         self._handed_on: set[tuple[MessageQueue, int]] | None = None
@@ -61,7 +63,7 @@ class HandlerCall:
 
     def is_over(self, limit: float, now: float) -> bool:
         """Say whether the handler runs longer than `limit` seconds."""
-        return not self.has_ended and now - self.begun >= limit
+        return self.is_called and not self.has_ended and now - self.begun >= limit
 
     def hand_on(self) -> list[tuple[AssignedQueue, ReceivedMessage]]:
         """Take from the call the say of what may run twice, and return that, to be settled.
