@@ -6,7 +6,8 @@ import psycopg
 import pytest
 import redis
 
-from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey
+from reliable_mq.testing import local_servers
+from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 pytestmark = pytest.mark.processes
 
@@ -54,3 +55,19 @@ def test_each_test_has_a_database_of_its_own(postgres_url: str, redis_url: str) 
         assert tables.fetchone() == (0,)
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "first"), [("32768\t60999\n", 32_768), ("1024 65535", 65_536), ("nonsense", 49_152)]
+)
+def test_no_connection_takes_the_port_of_a_server_that_is_down(
+    told: str, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections get ports from where the system says; it may leave none to others."""
+    (tmp_path / "range").write_text(told)
+    monkeypatch.setattr(local_servers, "_EPHEMERAL_PORTS", tmp_path / "range")
+
+    ports = {free_port() for _ in range(20)}
+
+    assert max(ports) < first
+    assert len(ports) > 1

@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -27,6 +28,10 @@ UNPRIVILEGED_USER = "nobody"
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.02
+_PORT_MIN, _DRAWS_MAX = 16_384, 100
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_PORT_USUAL = 49_152
+_draw = random.SystemRandom()  # a seed of the caller's would let two processes draw the same
 
 
 class LocalServerFailed(ReliableMQError):
@@ -34,11 +39,26 @@ class LocalServerFailed(ReliableMQError):
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment.
+
+    One that the system gives to nobody by itself, where there are such: else any connection may
+    take it before its server listens there, or while the server is down between two starts.
+    """
+    first = _first_ephemeral_port()
+    draws = _DRAWS_MAX if first > _PORT_MIN else 0
+    for port in (*(_draw.randrange(_PORT_MIN, first) for _ in range(draws)), 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise LocalServerFailed("this machine has no free port")
+
+
+def _first_ephemeral_port() -> int:
+    """Return where the ports begin that connections get, and listeners that name none."""
+    try:
+        return int(_EPHEMERAL_PORTS.read_text().split()[0])
+    except (OSError, ValueError):  # no Linux
+        return _EPHEMERAL_PORT_USUAL
 
 
 def _package_directory(name: str, wheel: str) -> Path:
