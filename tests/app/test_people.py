@@ -251,5 +251,9 @@ def test_a_dead_letter_without_a_stub_is_told_too(
     until(lambda: any(foreign in str(mail) for mail in mailbox[0].mails))
 
     assert "the payload does not validate" in str(mailbox[0].mails[0])
-    shown = json.loads(call("stub", "show", foreign, "--app", "people_shop:mq", "--json")[1])
-    assert {log["consumer_group"] for log in shown["consume_logs"]} == {shop.payments, shop.points}
+
+    def groups() -> set[str]:
+        shown = json.loads(call("stub", "show", foreign, "--app", "people_shop:mq", "--json")[1])
+        return {log["consumer_group"] for log in shown["consume_logs"]}
+
+    until(lambda: groups() == {shop.payments, shop.points}, lambda: str(groups()))

@@ -204,6 +204,6 @@ def test_what_is_in_hand_is_sent_before_it_ends(started: Started) -> None:
     until(lambda: debts.looks)
     thread.hand([Owed(HERE, "g", "a")])
 
-    thread.close(timeout=5.0)
+    thread.close(timeout=60.0)
 
     assert [owed.message_id for owed in debts.settled] == ["a"]
