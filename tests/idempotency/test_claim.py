@@ -16,6 +16,7 @@ from reliable_mq.idempotency.claim import (
     RowEvent,
     Step,
     attempt_after,
+    attempt_claimed,
     first_step,
     next_row,
     row_of,
@@ -96,3 +97,15 @@ def test_the_number_of_an_attempt_never_falls_whoever_lost_its_memory() -> None:
     assert attempt_after(Row.ABSENT, 0, redis_attempt=0) == 1
     assert attempt_after(Row.FAILED, 4, redis_attempt=1) == 5  # Redis was flushed
     assert attempt_after(Row.IN_DOUBT, 1, redis_attempt=7) == 7  # the process died in Redis's sight
+
+
+def test_claims_that_came_to_nothing_leave_the_last_attempt_to_the_row() -> None:
+    counted = [attempt_claimed(Claim(Lease.AGAIN, claims), attempts_max=3) for claims in (2, 3, 9)]
+
+    assert counted == [2, 3, 3]
+    assert attempt_after(Row.IN_DOUBT, 2, redis_attempt=3) == 3  # it was not made
+    assert attempt_after(Row.IN_DOUBT, 3, redis_attempt=3) == 4  # it was
+    assert (
+        attempt_claimed(Claim(Lease.AGAIN, 2), attempts_max=1) == 2
+    )  # and has no row that says so
+    assert attempt_claimed(Claim(Lease.UNREACHABLE), attempts_max=3) == 1

@@ -29,6 +29,7 @@ from reliable_mq.idempotency.claim import (
     RowEvent,
     Step,
     attempt_after,
+    attempt_claimed,
     first_step,
     next_row,
 )
@@ -116,7 +117,7 @@ class Consuming:
             log_receipt=self.log_receipt,
             is_resent=state.copies[me.copy].is_resent,
         )
-        me = me._replace(attempt=max(claim.attempt, 1))
+        me = me._replace(attempt=attempt_claimed(claim, self.attempts_max))
         match step:
             case Step.ACKNOWLEDGE:
                 return put(state, i, me._replace(pc=Pc.END))
@@ -208,7 +209,10 @@ class Consuming:
         return self.later(after, i, "fail")
 
     def gave_up(self, state: State, i: int) -> State:
-        """Make a dead letter, unless the row says that the message was consumed or is at work."""
+        """Make a dead letter, unless the row says that the message was consumed or is at work.
+
+        Nor if the row knows of fewer attempts than were claimed: the last one is made then.
+        """
         me, log = state.consumers[i], state.log
         step = Step.RECEIVE_FIRST if log.row is Row.ABSENT else STEP_OF_ROW[log.row]
         if log.row is Row.RUNNING and log.owner == i:
@@ -218,6 +222,8 @@ class Consuming:
         if step is Step.LATER:
             return self.later(state, i, "back")
         attempt = attempt_after(log.row, log.attempt, me.attempt)
+        if attempt <= self.attempts_max:
+            return self.received(state, i)
         after = state._replace(log=Log(Row.FAILED, attempt, NOBODY))
         return put(exhausted(after), i, me._replace(pc=Pc.BURY))
 

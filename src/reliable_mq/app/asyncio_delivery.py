@@ -23,7 +23,14 @@ from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.errors import InvariantBroken, KeyInvalid
-from reliable_mq.idempotency.claim import UNREACHABLE, Claim, Lease, Step, first_step
+from reliable_mq.idempotency.claim import (
+    UNREACHABLE,
+    Claim,
+    Lease,
+    Step,
+    attempt_claimed,
+    first_step,
+)
 from reliable_mq.idempotency.lease_store import Fate, LeaseStore
 from reliable_mq.idempotency.redis_leases import key_of
 from reliable_mq.idempotency.sql_consume_log import Entry
@@ -196,14 +203,18 @@ class Deliveries:
             results[entry.token] = PUT_OFF
             return None
         if claim.attempt > 1:
-            entry = replace(entry, attempt=claim.attempt)
+            entry = replace(entry, attempt=attempt_claimed(claim, consumer.max_attempts))
         # Done, and yet its handler runs: its row was lost, who knows what else it did then.
         if claim.in_doubt or claim.lease is Lease.DONE:
             message, entry = replace(message, in_doubt=True), replace(entry, in_doubt=True)
         attempt = Attempt(entry, message, None, step is not Step.ONE_COMMIT, alone=alone)
+        loop = asyncio.get_running_loop()
         if step is Step.GIVE_UP:
-            reason = ""
-        elif message.fault:
+            settled = await loop.run_in_executor(self._threads, self._attempts.use_up, attempt)
+            if settled is not None:
+                results[entry.token] = settled
+                return None
+        if message.fault:
             reason = f"the payload does not validate: {message.fault}"
         else:
             try:
@@ -215,7 +226,6 @@ class Deliveries:
                 return replace(attempt, payload=error)
             except KeyInvalid as error:
                 reason = f"no business key: {error}"
-        loop = asyncio.get_running_loop()
         results[entry.token] = await loop.run_in_executor(
             self._threads, self._attempts.give_up, attempt, reason
         )

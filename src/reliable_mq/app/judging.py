@@ -61,6 +61,16 @@ PUT_OFF = Settled(Later(0.0, counts=False), "back", is_put_off=True)
 Results = dict[str, Settled]
 
 
+def one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
+    """Return one attempt for each business key; the others come again when it is done."""
+    first: dict[str, Attempt] = {}
+    for each in attempts:
+        key = each.entry.message_id if each.key is None else each.key.message_id
+        if first.setdefault(key, each) is not each:
+            results[each.entry.token] = Settled(Later(BUSY_SECONDS, counts=False), "back")
+    return list(first.values())
+
+
 class Judge:
     """Judges the attempts of one consumer.
 

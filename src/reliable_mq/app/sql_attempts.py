@@ -8,13 +8,11 @@ import logging
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.judging import (
-    BUSY_SECONDS,
     DATABASE_DOWN_SECONDS,
     DONE,
     PUT_OFF,
@@ -22,12 +20,14 @@ from reliable_mq.app.judging import (
     Judge,
     Results,
     Settled,
+    one_of_each_key,
 )
 from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_receipts import (
     Attempt,
     SqlReceipts,
+    numbered,
     tell_duplicate,
     tell_postponed,
     tell_suppressed,
@@ -102,7 +102,7 @@ class Attempts:
         Those that may have killed their process are put into `singly`, the least tried first. To
         be received one by one, so that they cost no other message an attempt.
         """
-        attempts = _one_of_each_key(attempts, results)
+        attempts = one_of_each_key(attempts, results)
         if not attempts:
             return []
         try:
@@ -121,8 +121,8 @@ class Attempts:
             if found.step is Step.RECEIVE_FIRST and found.attempt > self.consumer.max_attempts:
                 results[attempt.entry.token] = self.give_up(attempt)
             elif found.step in (Step.RECEIVE_FIRST, Step.SINGLY):
-                numbered = _numbered(attempt, found.attempt, found.in_doubt)
-                (singly if found.step is Step.SINGLY else ready).append(numbered)
+                mine = numbered(attempt, found.attempt, found.in_doubt)
+                (singly if found.step is Step.SINGLY else ready).append(mine)
             elif found.step is Step.ALONE:
                 results[attempt.entry.token] = PUT_OFF
             else:
@@ -264,6 +264,27 @@ class Attempts:
             is_away = settled.fate == "back" and is_database_down(fault)
             return settled if is_away else self._judge.unrecorded(fault)
 
+    def use_up(self, attempt: Attempt) -> Settled | None:
+        """Give a message up whose claims are used up, if its row says the same; never raises.
+
+        None: the row knew of fewer attempts, and has the last one now, which is to be made: alone,
+        because it follows attempts that were claimed and never heard of again.
+        """
+        entry = attempt.entry
+        try:
+            with self.database.engine.begin() as connection:
+                now = self._clock()
+                found = self.log.found(connection, entry, now)
+                if attempt.alone:
+                    received = self.log.receive(connection, [entry], now, self.consumer.lease)
+                    found = received[entry.message_id]
+        except Exception as fault:  # noqa: BLE001 - told there
+            return self._unwritten_or_unrecorded(attempt, fault)
+        found = found or Found(Step.RECEIVE_FIRST, entry.attempt)
+        if found.step is Step.RECEIVE_FIRST and found.attempt <= self.consumer.max_attempts:
+            return None if attempt.alone else PUT_OFF
+        return self.give_up(attempt)
+
     def give_up(self, attempt: Attempt, reason: str = "") -> Settled:
         """Make a message a dead letter without an attempt, unless its row forbids it; never raises.
 
@@ -285,9 +306,12 @@ class Attempts:
                     return self._fail(connection, entry, Settled(Dead(why), "fail"), now)
                 return self._others(connection, entry, "back")
         except Exception as fault:  # noqa: BLE001 - told there
-            if is_row_refused(fault):
-                return self.unwritten(attempt, fault)
-            return self._judge.unrecorded(fault)
+            return self._unwritten_or_unrecorded(attempt, fault)
+
+    def _unwritten_or_unrecorded(self, attempt: Attempt, fault: Exception) -> Settled:
+        if is_row_refused(fault):
+            return self.unwritten(attempt, fault)
+        return self._judge.unrecorded(fault)
 
     def unhandled(self, error: Exception) -> Settled:
         """Return how a delivery ends whose handler was never called."""
@@ -374,27 +398,3 @@ class Attempts:
     def let_go(self, token: str) -> None:
         """Renew the lease of an attempt no more: it has ended, or will with its transaction."""
         self._holding.pop(token, None)
-
-
-def _one_of_each_key(attempts: Sequence[Attempt], results: Results) -> list[Attempt]:
-    """Return one attempt for each business key; the others come again when it is done."""
-    first: dict[str, Attempt] = {}
-    for each in attempts:
-        key = each.entry.message_id if each.key is None else each.key.message_id
-        if first.setdefault(key, each) is not each:
-            results[each.entry.token] = Settled(Later(BUSY_SECONDS, counts=False), "back")
-    return list(first.values())
-
-
-def _numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
-    """Return the attempt with its number, and its message told what is known of earlier ones."""
-    message = attempt.message
-    if in_doubt or number > 1:
-        message = msgspec.structs.replace(
-            message,
-            in_doubt=message.in_doubt or in_doubt,
-            reconsume_times=max(message.reconsume_times, number - 1),
-        )
-    in_doubt = in_doubt or attempt.entry.in_doubt
-    entry = msgspec.structs.replace(attempt.entry, attempt=number, in_doubt=in_doubt)
-    return msgspec.structs.replace(attempt, entry=entry, message=message)

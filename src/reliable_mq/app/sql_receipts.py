@@ -36,6 +36,20 @@ class Attempt(msgspec.Struct, frozen=True):
     alone: bool = False
 
 
+def numbered(attempt: Attempt, number: int, in_doubt: bool) -> Attempt:
+    """Return the attempt with its number, and its message told what is known of earlier ones."""
+    message = attempt.message
+    if in_doubt or number > 1:
+        message = msgspec.structs.replace(
+            message,
+            in_doubt=message.in_doubt or in_doubt,
+            reconsume_times=max(message.reconsume_times, number - 1),
+        )
+    in_doubt = in_doubt or attempt.entry.in_doubt
+    entry = msgspec.structs.replace(attempt.entry, attempt=number, in_doubt=in_doubt)
+    return msgspec.structs.replace(attempt, entry=entry, message=message)
+
+
 def tell_suppressed(entry: Entry) -> None:
     """Log that a delivery had its effect before: the message came again for nothing."""
     log.info("group %s: suppressed duplicate of message %s", entry.group, entry.message_id)

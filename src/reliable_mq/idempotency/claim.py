@@ -115,7 +115,7 @@ class Step(Enum):
     RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
     SINGLY = "singly"  # it may have killed its process: receive it first, and no other with it
     ALONE = "alone"  # so it may, and this is its last attempt: when no other runs in the process
-    GIVE_UP = "give up"  # attempts used up: dead letter
+    GIVE_UP = "give up"  # attempts used up: dead letter, unless the row knows of fewer
 
 
 STEP_OF_LEASE: Mapping[Lease, Step] = {
@@ -172,6 +172,16 @@ def first_step(
     if step is Step.ONE_COMMIT and log_receipt:
         return Step.RECEIVE_FIRST
     return step
+
+
+def attempt_claimed(claim: Claim, attempts_max: int) -> int:
+    """Return the number of the attempt that a claim allows, before its row is asked.
+
+    Redis counts a claim before anybody knows whether the handler will be called, so its count may
+    be used up while the row has one attempt left: then this is the last one, and the row says when
+    that was made. Only where there is but one attempt no row tells of it: it is used up by a claim.
+    """
+    return min(max(claim.attempt, 1), max(attempts_max, 2))
 
 
 def attempt_after(row: Row, row_attempt: int, redis_attempt: int) -> int:
