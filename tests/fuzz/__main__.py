@@ -55,14 +55,14 @@ class Done(msgspec.Struct):
 
 
 def play_for(start: int, seconds: float, names: list[str]) -> tuple[dict[str, Done], list[str]]:
-    """Play cases from number `start` on; return what was done, and what was found."""
+    """Play cases from number `start` on, one at least; return what was done and what was found."""
     random = Random(start)
     weights = [TARGETS[name][0] for name in names]
     end = time.monotonic() + seconds
     done: dict[str, Done] = {}
     findings: list[str] = []
     count = 0
-    while time.monotonic() < end:
+    while not count or time.monotonic() < end:
         (name,) = random.choices(names, weights)
         number = start * 100_000 + count
         played = play(name, number)

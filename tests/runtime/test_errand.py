@@ -34,7 +34,7 @@ def test_the_thread_waits_until_it_ends_and_gets_the_result() -> None:
         waiting = pool.submit(errand.wait)
         assert not waiting.done()
         errand.set_result("done")
-        assert waiting.result(10) == "done"
+        assert waiting.result(60) == "done"
 
 
 def test_it_ends_once() -> None:
@@ -104,5 +104,5 @@ def test_many_threads_wait_for_their_own() -> None:
     for at in reversed(range(20)):
         errands[at].set_result(at)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert got == {at: at for at in range(20)}

@@ -159,10 +159,10 @@ def test_an_errand_that_nobody_ends_ends_with_the_loop() -> None:
     began = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(thread.ask, lambda _: began.set())
-        assert began.wait(10)
+        assert began.wait(60)
         thread.close()
         with pytest.raises(ConnectionLost, match="closed meanwhile"):
-            waiting.result(10)
+            waiting.result(60)
 
 
 def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
@@ -190,7 +190,7 @@ def test_an_interrupted_wait_cancels_what_runs_on_the_loop() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         thread.run(hang())
-    assert cancelled.wait(10)
+    assert cancelled.wait(60)
     assert not thread._errands
     thread.close()
 
@@ -216,7 +216,7 @@ def test_an_interrupt_between_the_call_and_the_wait_cancels_it_too(
     monkeypatch.setattr(thread, "_ending", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         thread.ask(begin)
-    assert cancelled.wait(10)
+    assert cancelled.wait(60)
     assert not thread._errands
     thread.close()
 
