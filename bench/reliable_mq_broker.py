@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from bench.child_process import LoggedProcess
+from reliable_mq.testing.local_servers import free_port
 
-START_SECONDS = 30
+START_SECONDS = 60
 READY_LINE = r"^ready broker=(\S+) namesrv=(\S+) store=(.*)$"
 COMMAND = (sys.executable, "-m", "reliable_mq.cli.main")
 
@@ -38,8 +39,8 @@ class ReliableMQBroker:
         self.directory = directory
         self.store = directory / "store"
         self.flush_disk_type = flush_disk_type
-        self.address = "127.0.0.1:0"
-        self.name_server_address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{free_port()}"
+        self.name_server_address = f"127.0.0.1:{free_port()}"
         self.starts = 0
         self._command = command
         self._settings = {"flushDiskType": flush_disk_type, **(settings or {})}
