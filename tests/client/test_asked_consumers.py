@@ -125,6 +125,20 @@ def test_a_commit_that_fails_when_a_queue_leaves_keeps_it_from_nobody(
     play(scene())
 
 
+def test_a_consumer_that_is_closed_gives_the_room_of_what_it_fetched_back_to_its_client() -> None:
+    async def scene() -> None:
+        pulled = pulled_from(world_with(in_turn(found(2, record(0), record(1)), NOTHING_NEW)))
+        pulled.start()
+        await eventually(lambda: any(each.unfinished for each in pulled.group.assigned))
+        budget = pulled.group.assigned[0].budget
+        assert budget.held
+        await pulled.close()
+        assert budget.held == 0
+        assert pulled.group.all_queues == []
+
+    play(scene())
+
+
 def simple_from(world: World, *, ordered: bool = False) -> AsyncSimpleConsumer:
     wanted = Subscription(group="g", topics={"t": "*"}, ordered=ordered)
     group = group_of(world, wanted, queues={"a": 1}, settings=QUICK)

@@ -91,6 +91,10 @@ class PulledQueues(GroupMember):
         try:
             await self.leave(self.group.all_queues)
         finally:
+            for assigned in self.group.assigned:
+                self.group.leave(assigned.queue)
+            for assigned in self.group.all_queues:  # else the client's room stays taken
+                self.group.forget(assigned)
             if self.group.is_member:
                 await self._client.leave_group(self.group)
 
