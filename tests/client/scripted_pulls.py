@@ -23,9 +23,10 @@ def pulled_from(
     on_assigned: Told | None = None,
     on_revoked: Told | None = None,
     settings: ClientSettings = QUICK,
+    queues: int = 1,
 ) -> PulledQueues:
     wanted = Subscription(group="g", topics={"t": "*"}, ordered=False)
-    group = group_of(world, wanted, queues={"a": 1}, settings=settings, polled=True)
+    group = group_of(world, wanted, queues={"a": queues}, settings=settings, polled=True)
     return PulledQueues(
         ScriptedClient(world),
         group,

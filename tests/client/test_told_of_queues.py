@@ -232,3 +232,100 @@ def test_of_queues_that_the_application_has_not_heard_of_it_does_not_hear_that_t
 
     play(scene())
     assert heard == []
+
+
+def test_an_application_hears_of_queues_that_go_before_it_hears_of_those_that_come() -> None:
+    heard: list[tuple[str, list[int]]] = []
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        heard.append(("assigned", [queue.queue_id for queue in queues]))
+
+    async def revoked(queues: list[MessageQueue]) -> None:
+        heard.append(("revoked", [queue.queue_id for queue in queues]))
+
+    async def scene() -> None:
+        world = world_with(NOTHING_NEW)
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("client-a", "z")
+        pulled = pulled_from(world, on_assigned=assigned, on_revoked=revoked, queues=2)
+        pulled.start()
+        await eventually(lambda: heard)
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
+        pulled.rebalance_soon()
+        await eventually(lambda: len(heard) == 3)
+        assert heard == [("assigned", [0]), ("revoked", [0]), ("assigned", [1])]
+        await pulled.close()
+
+    play(scene())
+
+
+def test_a_commit_when_queues_go_commits_what_polls_returned_of_them() -> None:
+    async def scene() -> None:
+        async def revoked(_: list[MessageQueue]) -> None:
+            await pulled.commit(None)
+
+        world = world_with(in_turn(found(1, record(0)), NOTHING_NEW))
+        pulled = pulled_from(world, on_revoked=revoked)
+        pulled.start()
+        assert len(await pulled.poll(60.0, 10)) == 1
+        world.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("a", "client-a")
+        pulled.rebalance_soon()
+        await eventually(lambda: not pulled.group.all_queues)
+        assert committed(world)[-1] == 1
+        await pulled.close()
+
+    play(scene())
+
+
+def test_what_is_sought_while_the_consumer_closes_is_not_pulled_any_more() -> None:
+    async def scene() -> None:
+        may_go_on = asyncio.Event()
+        told: list[MessageQueue] = []
+
+        async def assigned(queues: list[MessageQueue]) -> None:
+            told.extend(queues)
+            await may_go_on.wait()
+            pulled.seek(QUEUE, 40)
+
+        async def revoked(_: list[MessageQueue]) -> None:
+            return None
+
+        world = world_with(NOTHING_NEW)
+        pulled = pulled_from(world, on_assigned=assigned, on_revoked=revoked, settings=PATIENT)
+        pulled.start()
+        await eventually(lambda: told)
+        closing = asyncio.create_task(pulled.close())
+        await eventually(pulled.reader.tasks[0].cancelled)
+        may_go_on.set()
+        await closing
+        assert world.calls_of(RequestCode.PULL_MESSAGE) == []
+
+    play(scene())
+
+
+def test_closing_waits_for_what_is_told_of_queues_although_who_tells_it_is_cancelled() -> None:
+    heard: list[str] = []
+
+    async def scene() -> None:
+        may_go_on = asyncio.Event()
+
+        async def revoked(_: list[MessageQueue]) -> None:
+            heard.append("revoking")
+            await may_go_on.wait()
+            heard.append("revoked")
+
+        pulled = pulled_from(world_with(NOTHING_NEW), on_revoked=revoked, settings=PATIENT)
+        pulled.start()
+        await eventually(lambda: pulled.queues)
+        telling = asyncio.create_task(pulled.leave([pulled.group.leave(QUEUE)]))
+        await eventually(lambda: heard)
+        telling.cancel()
+        closing = asyncio.create_task(pulled.close())
+        await eventually(pulled.reader.tasks[0].cancelled)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        may_go_on.set()
+        await closing
+        assert heard == ["revoking", "revoked"]
+
+    play(scene())

@@ -88,6 +88,8 @@ class PulledQueues(GroupMember):
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
+        async with self._one_call:
+            pass  # who told the application of queues may be cancelled: it hears that to the end
         try:
             await self.leave(self.group.all_queues)
         finally:

@@ -78,6 +78,7 @@ class QueueReader:
         self._givers: set[asyncio.Task[None]] = set()
         self._keeping: set[asyncio.Task[bool]] = set()
         self._look = asyncio.Event()
+        self._has_stopped = False
         self._is_settled = False
         self._introductions = 0  # that a pull has asked for and that have ended
         self._chosen: set[MessageQueue] = set()
@@ -100,6 +101,7 @@ class QueueReader:
 
     def stop_fetching(self) -> None:
         """Take no queue and pull nothing any more; locks are still renewed."""
+        self._has_stopped = True
         for task in (self._coordinator, *self._pullers.values()):
             if task is not None:
                 task.cancel()
@@ -192,6 +194,7 @@ class QueueReader:
             settled = changes.settled
             if changes.left:
                 self.let_go(changes.left)
+                await asyncio.sleep(0)  # the application hears what goes before what comes
             if changes.added:
                 what = f"group {self.group.name}: taking queues"
                 await attempt(lambda: self._owner.came(changes.added), what)
@@ -216,6 +219,8 @@ class QueueReader:
         return well
 
     def _start_pulling(self, assigned: AssignedQueue) -> None:
+        if self._has_stopped:  # the application may seek while it is told that queues go
+            return
         self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
 
     def _stop_pulling(self, queue: MessageQueue) -> None:

@@ -78,10 +78,13 @@ class Positions:
         return assigned.commit_offset if assigned.is_started else None
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return the position of every queue where it is known."""
+        """Return the position of every queue where it is known, also of those still to be given up.
+
+        Else an application that commits when it hears that a queue goes would commit nothing of it.
+        """
         return {
             assigned.queue: assigned.commit_offset
-            for assigned in self._group.assigned
+            for assigned in self._group.all_queues
             if assigned.is_started
         }
 
