@@ -1,5 +1,7 @@
 """The local servers are real: what is committed survives a kill, what is cached does not."""
 
+import socket
+import sys
 from pathlib import Path
 
 import psycopg
@@ -10,6 +12,18 @@ from reliable_mq.testing import local_servers
 from reliable_mq.testing.local_servers import LocalPostgres, LocalValkey, free_port
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere its server could not have it either")
+def test_a_free_port_is_kept_for_its_server_also_while_that_is_down() -> None:
+    place = ("127.0.0.1", free_port())
+    for _ in range(2):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(place)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place)
+        with socket.create_server(place), socket.create_connection(place):
+            pass
 
 
 def test_a_committed_row_survives_sigkill_of_postgres(server_directory: Path) -> None:

@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -38,18 +39,32 @@ class LocalServerFailed(ReliableMQError):
     """A local server did not start or stop; the text names its log file."""
 
 
+_places: list[socket.socket] = []  # keep ports, and listen on none
+
+
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody listens on at this moment.
 
     One that the system gives to nobody by itself, where there are such: else any connection may
-    take it before its server listens there, or while the server is down between two starts.
+    take it before its server listens there, or while the server is down between two starts. On
+    Linux other processes that call this get another one, too, as long as this process lives.
     """
     first = _first_ephemeral_port()
     draws = _DRAWS_MAX if first > _PORT_MIN else 0
     for port in (*(_draw.randrange(_PORT_MIN, first) for _ in range(draws)), 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
+        place = socket.socket()
+        try:
+            place.bind(("127.0.0.1", port))
+        except OSError:  # somebody has it
+            place.close()
+            continue
+        found = int(place.getsockname()[1])
+        if sys.platform == "linux":  # elsewhere its server could not have it either
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for servers that do
+            _places.append(place)
+        else:
+            place.close()
+        return found
     raise LocalServerFailed("this machine has no free port")
 
 
