@@ -75,7 +75,7 @@ class LocalValkeyCluster:
                 top / f"node-{number}",
                 *("--cluster-enabled", "yes"),
                 *("--cluster-port", str(free_port())),
-                *("--cluster-node-timeout", "1000"),
+                *("--cluster-node-timeout", "15000"),
             )
             for number in range(primaries)
         ]
