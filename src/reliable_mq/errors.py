@@ -61,10 +61,10 @@ class UsageError(ReliableMQError):
     """The call can never work as it is."""
 
 
-def closed_meanwhile() -> "ConnectionLost":
+def closed_meanwhile(what: str = "client") -> "ConnectionLost":
     """Return what is raised when a client is closed while somebody waits for what it was asked."""
     return ConnectionLost(
-        "this client was closed meanwhile: what was asked may be done all the same"
+        f"this {what} was closed meanwhile: what was asked may be done all the same"
     )
 
 

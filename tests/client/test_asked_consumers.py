@@ -30,6 +30,7 @@ from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.flow import Flow
+from reliable_mq.errors import ConnectionLost
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
@@ -139,10 +140,12 @@ def test_a_consumer_that_is_closed_gives_the_room_of_what_it_fetched_back_to_its
     play(scene())
 
 
-def simple_from(world: World, *, ordered: bool = False) -> AsyncSimpleConsumer:
+def simple_from(
+    world: World, *, ordered: bool = False, client: ScriptedClient | None = None
+) -> AsyncSimpleConsumer:
     wanted = Subscription(group="g", topics={"t": "*"}, ordered=ordered)
     group = group_of(world, wanted, queues={"a": 1}, settings=QUICK)
-    return AsyncSimpleConsumer(ScriptedClient(world), group)
+    return AsyncSimpleConsumer(client or ScriptedClient(world), group)
 
 
 def once(answer: Answer) -> Answer:
@@ -191,5 +194,54 @@ def test_a_message_that_cannot_be_settled_because_of_a_bug_comes_again(
         (again,) = await simple.receive(timeout=60.0)
         assert (again.queue_offset, again.reconsume_times) == (0, 0)
         await simple.close()
+
+    play(scene())
+
+
+class SlowBroker(ScriptedClient):
+    """Lets whatever is settled wait until it may."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.is_asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def run(self, flow: Flow[T]) -> T:
+        if getattr(flow, "__name__", "") == "settle":
+            self.is_asked.set()
+            await self.may_answer.wait()
+        return await super().run(flow)
+
+
+def test_a_message_is_handed_back_although_who_waits_for_that_is_cancelled() -> None:
+    async def scene() -> None:
+        client = SlowBroker(world_with(once(found(1, record(0)))))
+        simple = simple_from(client.world, client=client)
+        simple.start()
+        (message,) = await simple.receive(timeout=60.0)
+        retrying = asyncio.create_task(simple.retry(message))
+        await client.is_asked.wait()
+        retrying.cancel()
+        await asyncio.wait([retrying])
+        assert retrying.cancelled()
+        client.may_answer.set()
+        await eventually(lambda: not any(each.unfinished for each in simple.group.assigned))
+        assert len(client.world.calls_of(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+        await simple.close()
+
+    play(scene())
+
+
+def test_who_waits_for_a_dead_letter_when_the_consumer_is_closed_hears_that() -> None:
+    async def scene() -> None:
+        client = SlowBroker(world_with(once(found(1, record(0)))))
+        simple = simple_from(client.world, client=client)
+        simple.start()
+        (message,) = await simple.receive(timeout=60.0)
+        giving_up = asyncio.create_task(simple.give_up(message, "it cannot be read"))
+        await client.is_asked.wait()
+        await simple.close()
+        with pytest.raises(ConnectionLost, match="this consumer was closed meanwhile"):
+            await giving_up
 
     play(scene())

@@ -21,7 +21,7 @@ from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.settling import settle
 from reliable_mq.client.consuming.subscription import Dead, Later, Outcome
 from reliable_mq.client.observing.asyncio_hooks import Hooks
-from reliable_mq.errors import LeaseLost, UsageError, closed
+from reliable_mq.errors import LeaseLost, UsageError, closed, closed_meanwhile
 from reliable_mq.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,8 @@ class AsyncSimpleConsumer(GroupMember):
     async def retry(self, message: ReceivedMessage, after: float | None = None) -> None:
         """Say that handling has failed: the message is delivered again, as one attempt more.
 
+        Who is cancelled while he waits for the broker has said so all the same.
+
         Args:
             message: as `receive` returned it.
             after: seconds until then, None: the usual ones. Without an ordering key the broker
@@ -166,23 +168,26 @@ class AsyncSimpleConsumer(GroupMember):
         Raises:
             LeaseLost: when it was not in your hands any more.
             UsageError: when the time is negative, or the consumer is closed.
+            ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
         self._check_open()
         if after is not None and not after >= 0:
             raise UsageError(f"after is {after}: it must not be negative")
-        outcome = Later(after, reason="it was handed back")
-        await self._settle(self._leases.end(message), outcome)
+        await self._settled(message, Later(after, reason="it was handed back"))
 
     @checked(but=("message",))
     async def give_up(self, message: ReceivedMessage, reason: str) -> None:
         """Move a message to the group's dead-letter topic, and go on when it is stored there.
 
+        That is tried until it succeeds, also when who waits for it is cancelled.
+
         Raises:
             LeaseLost: when it was not in your hands any more.
             UsageError: when the consumer is closed.
+            ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
         self._check_open()
-        await self._settle(self._leases.end(message), Dead(reason))
+        await self._settled(message, Dead(reason))
 
     @checked(but=("message",))
     async def extend(self, message: ReceivedMessage, seconds: float) -> None:
@@ -257,11 +262,25 @@ class AsyncSimpleConsumer(GroupMember):
 
     def _expire(self) -> None:
         for lease in self._leases.expired(self._client.lease_clock()):
-            outcome = Later(0.0, reason="nobody acknowledged it in time")
-            task = asyncio.create_task(self._settle(lease, outcome))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            self._begin_to_settle(lease, Later(0.0, reason="nobody acknowledged it in time"))
         self._watch()
+
+    def _begin_to_settle(self, lease: Lease, outcome: Outcome) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._settle(lease, outcome))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
+
+    async def _settled(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        """End a lease and wait until its message is settled.
+
+        By a task, which goes on when who waits is cancelled: without its lease the message would
+        run in nobody's hands.
+        """
+        settling = self._begin_to_settle(self._leases.end(message), outcome)
+        await asyncio.wait([settling])
+        if settling.cancelled():
+            raise closed_meanwhile("consumer")
 
     async def _settle(self, lease: Lease, outcome: Outcome) -> None:
         assigned, message = lease.assigned, lease.message

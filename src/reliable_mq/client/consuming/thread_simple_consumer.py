@@ -52,7 +52,8 @@ class SimpleConsumer:
             handling: seconds until one that is not acknowledged is delivered again.
 
         Raises:
-            UsageError: when the handling time is not positive, or the consumer is closed.
+            UsageError: when the number or the handling time is not positive, or the consumer is
+                closed.
         """
         receiving = self._consumer.receive(max_messages, timeout=timeout, handling=handling)
         return self._thread.run(receiving)
@@ -82,16 +83,20 @@ class SimpleConsumer:
 
         Raises:
             LeaseLost: when it was not in your hands any more.
-            UsageError: when the consumer is closed.
+            UsageError: when the time is negative, or the consumer is closed.
+            ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
         self._thread.run(self._consumer.retry(message, after))
 
     def give_up(self, message: ReceivedMessage, reason: str) -> None:
         """Move a message to the group's dead-letter topic, and go on when it is stored there.
 
+        That is tried until it succeeds, also when the thread is interrupted.
+
         Raises:
             LeaseLost: when it was not in your hands any more.
             UsageError: when the consumer is closed.
+            ConnectionLost: when the consumer is closed meanwhile: it is delivered again.
         """
         self._thread.run(self._consumer.give_up(message, reason))
 
