@@ -13,6 +13,7 @@ from tests.waiting import eventually, run_scene
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.asyncio_engine import REFRESHES_AT_ONCE
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
+from reliable_mq.client.observing.middleware import Middleware, ObservedClient
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable, UsageError
@@ -231,6 +232,41 @@ def test_a_client_must_be_started_and_starts_and_ends_once() -> None:
     asyncio.run(scene())
     with pytest.raises(UsageError, match="not started"):
         Client("127.0.0.1:1").send(message())
+
+
+class SlowEnd(Middleware):
+    """Has something left to do before its client ends."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def before_close(self, client: ObservedClient) -> None:
+        self.times += 1
+        self.begun.set()
+        await self.may_end.wait()
+
+
+def test_a_client_ends_once_and_whole_although_who_closes_it_is_cancelled() -> None:
+    async def scene() -> None:
+        slow = SlowEnd()
+        client = AsyncClient("127.0.0.1:1", settings=QUICK, middleware=[slow])
+        await client.start()
+        first = asyncio.create_task(client.close())
+        await slow.begun.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        again = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="is closed"):
+            client.pull_consumer("g")
+        slow.may_end.set()
+        await again
+        assert slow.times == 1
+        assert all(daemon.done() for daemon in client._daemons)
+
+    run_scene(scene())
 
 
 def test_a_reader_that_cannot_be_closed_keeps_nothing_else_from_its_end(

@@ -4,10 +4,13 @@ import asyncio
 import os
 import stat
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.scripted_consumer import consumed
+from tests.waiting import eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.file_offsets import FileOffsets
@@ -143,32 +146,74 @@ def test_what_is_saved_has_its_name_on_the_medium_too(
     assert synced == ["file", "folder"]
 
 
-def test_a_group_that_somebody_joins_meanwhile_does_not_keep_its_file(tmp_path: Path) -> None:
-    async def scene() -> None:
-        settings = ClientSettings(instance_name="me", offset_folder=str(tmp_path))
+class SlowFile:
+    """A client whose thread opens the offsets of a group, and takes its time."""
+
+    def __init__(self, client: AsyncClient, folder: Path) -> None:
+        self.path = folder / "g" / "offsets.json"
+        self.opened = asyncio.Event()
+        self.may_go_on = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        client._offsets_of = self._open  # type: ignore[method-assign]
+        wanted = Subscription(group="g", topics={"orders": "*"}, broadcasting=True)
+        self.consuming = asyncio.create_task(client.consume(wanted, consumed))
+
+    def _open(self, group: str) -> FileOffsets:
+        file = FileOffsets(self.path)
+        self._loop.call_soon_threadsafe(self.opened.set)
+        self.may_go_on.wait()
+        return file
+
+    def is_free(self) -> bool:
+        try:
+            FileOffsets(self.path).close()
+        except StoreInUse:
+            return False
+        return True
+
+
+def play_with(
+    folder: Path, scene: Callable[[AsyncClient, SlowFile], Coroutine[Any, Any, None]]
+) -> None:
+    async def run() -> None:
+        settings = ClientSettings(instance_name="me", offset_folder=str(folder))
         async with AsyncClient("127.0.0.1:1", settings=settings) as client:
-            topics = {"orders": "*"}
-            broadcasts = Subscription(group="g", topics=topics, broadcasting=True)
-            opened = asyncio.Event()
-
-            def open_file(group: str) -> FileOffsets:
-                file = FileOffsets(tmp_path / group / "offsets.json")
-                loop.call_soon_threadsafe(opened.set)
-                may_go_on.wait()
-                return file
-
-            client._offsets_of = open_file  # type: ignore[method-assign]
-            consuming = asyncio.create_task(client.consume(broadcasts, consumed))
+            slow = SlowFile(client, folder)
             try:
-                await opened.wait()
-                await client.simple_consumer(Subscription(group="g", topics=topics))
+                await slow.opened.wait()
+                await scene(client, slow)
             finally:
-                may_go_on.set()
-            with pytest.raises(UsageError, match="consumes for group g already"):
-                await consuming
-        FileOffsets(tmp_path / "g" / "offsets.json").close()
+                slow.may_go_on.set()
+        await eventually(slow.is_free)
 
-    may_go_on = threading.Event()
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        runner.run(asyncio.wait_for(scene(), 30))
+    run_scene(run())
+
+
+def test_a_group_that_somebody_joins_meanwhile_does_not_keep_its_file(tmp_path: Path) -> None:
+    async def scene(client: AsyncClient, slow: SlowFile) -> None:
+        await client.simple_consumer(Subscription(group="g", topics={"orders": "*"}))
+        slow.may_go_on.set()
+        with pytest.raises(UsageError, match="consumes for group g already"):
+            await slow.consuming
+
+    play_with(tmp_path, scene)
+
+
+def test_a_consumer_that_begins_while_its_client_is_closed_reads_nothing(tmp_path: Path) -> None:
+    async def scene(client: AsyncClient, slow: SlowFile) -> None:
+        await client.close()
+        slow.may_go_on.set()
+        with pytest.raises(UsageError, match="client is closed"):
+            await slow.consuming
+        assert not client.members
+
+    play_with(tmp_path, scene)
+
+
+def test_who_is_cancelled_as_he_begins_to_consume_does_not_keep_the_file(tmp_path: Path) -> None:
+    async def scene(_: AsyncClient, slow: SlowFile) -> None:
+        slow.consuming.cancel()
+        await asyncio.wait([slow.consuming])
+        assert not slow.is_free()
+
+    play_with(tmp_path, scene)

@@ -30,8 +30,9 @@ from reliable_mq.client.consuming.thread_handling import AnyHandler
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.asyncio_sending import AsyncSending
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.errors import ConfigurationError, UsageError, closed
 from reliable_mq.message import MessageQueue
+from reliable_mq.runtime.links import Links
 
 DEFAULT_SETTINGS = ClientSettings()
 
@@ -68,6 +69,7 @@ class AsyncClient(AsyncSending):
         super().__init__(name_servers, settings, middleware)
         self._consumers: dict[str, AsyncPushConsumer] = {}
         self._readers: set[Reader] = set()
+        self._closing: asyncio.Task[None] | None = None
         self.requests |= ConsumerAnswers(self, self._consumers.get).requests()
         self._budget = FlowBudget(settings.held_total_size_max)
         #: topics, groups, offsets, messages and dead letters looked after
@@ -100,11 +102,17 @@ class AsyncClient(AsyncSending):
 
         Handlers get the setting `close_timeout` to finish; see `AsyncPushConsumer.close`. What
         waits in a batcher is sent. In a forked process this does nothing: all is the parent's.
-        Afterwards sending and consuming raise `UsageError`; a second call does nothing.
+        Afterwards sending and consuming raise `UsageError`; a second call does nothing. Who calls
+        it meanwhile waits for the same end, which comes also when who waits is cancelled.
         """
         if self.is_foreign or self._is_closed:
             return
         links = self._started()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(links))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, links: Links) -> None:
         readers = [*self._consumers.values(), *self._readers]
         try:  # what fails keeps nothing else from its end
             await asyncio.gather(*(attempt(each.close, "closing a consumer") for each in readers))
@@ -141,12 +149,13 @@ class AsyncClient(AsyncSending):
             raise UsageError(f"the handler is of type {type(handler).__name__}, no function")
         group = await self._checked_group(subscription)
         if subscription.broadcasting:
-            group.local_offsets = await asyncio.to_thread(self._offsets_of, group.name)
+            group.local_offsets = await self._local_offsets(group.name)
         observed = self.hooks.around_handler(handler, subscription.group)
         consumer = AsyncPushConsumer(self, group, self.namespace.own_handler(observed))
         try:
+            self._refuse_closing()
             self.membership.join(consumer)
-        except UsageError:  # somebody has joined meanwhile
+        except UsageError:  # the client was closed, or somebody has joined, meanwhile
             if group.local_offsets is not None:
                 group.local_offsets.close()
             raise
@@ -195,8 +204,7 @@ class AsyncClient(AsyncSending):
                 closing; None: with `subscribe`, and not with `assign`.
             allocation: how members share queues with `subscribe`; all must use the same.
         """
-        self._started()
-        self._refuse_closed()
+        self._refuse_closing()
         options = PullOptions(
             group=group,
             from_where=from_where,
@@ -293,13 +301,32 @@ class AsyncClient(AsyncSending):
         )
 
     async def _checked_group(self, subscription: Subscription) -> ConsumerGroup:
-        self._started()
-        self._refuse_closed()
+        self._refuse_closing()
         group = self._group(subscription)
         self.membership.check_free(group.name)
         await self.run(check_filters(group))
+        self._refuse_closing()
         return group
+
+    def _refuse_closing(self) -> None:
+        """Let nothing begin to read that nobody would close any more."""
+        self._started()
+        if self._closing is not None:
+            raise closed("client")
+
+    async def _local_offsets(self, group: str) -> FileOffsets:
+        opening = asyncio.create_task(asyncio.to_thread(self._offsets_of, group))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on: who comes next must find them free
+            opening.add_done_callback(_let_go)
+            raise
 
     def _offsets_of(self, group: str) -> FileOffsets:
         host = self.client_id.partition("@")[0]
         return FileOffsets.of_group(group, host, self.settings)
+
+
+def _let_go(opening: asyncio.Task[FileOffsets]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
