@@ -3,7 +3,10 @@
 from tests.client.script import World, fails, group_of
 from tests.client.scripted_consumer import ScriptedClient
 
+from reliable_mq.client.connecting.membership import Member
+from reliable_mq.client.connecting.namespace import NO_NAMESPACE
 from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues, Told
+from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import RequestTimeout
@@ -15,6 +18,29 @@ QUICK = ClientSettings(rebalance_retry_seconds=0.001, close_timeout=0.05)
 PATIENT = ClientSettings(rebalance_retry_seconds=0.001)
 NOTHING_NEW = fails(RequestTimeout("nothing new"))
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+class PullingClient(ScriptedClient):
+    """Runs flows over a scripted world, for a pull consumer."""
+
+    namespace = NO_NAMESPACE
+
+    def __init__(self, world: World, settings: ClientSettings = QUICK) -> None:
+        super().__init__(world)
+        self.settings = settings
+
+    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
+        return group_of(
+            self.world,
+            subscription,
+            queues={"a": 1},
+            settings=self.settings,
+            polled=True,
+            is_member=is_member,
+        )
+
+    def join(self, member: Member) -> None:
+        return None
 
 
 def pulled_from(

@@ -21,20 +21,24 @@ from tests.client.scripted_pulls import (
     NOTHING_NEW,
     QUEUE,
     QUICK,
+    PullingClient,
     committed,
     pulled_from,
 )
 from tests.waiting import eventually
 
+from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
 from reliable_mq.client.consuming.asyncio_pulled_queues import PulledQueues
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
-from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.client.flow import Flow
-from reliable_mq.errors import ConnectionLost
+from reliable_mq.errors import ConfigurationError, ConnectionLost, UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 
 T = TypeVar("T")
+
+CHECK = RequestCode.CHECK_CLIENT_CONFIG
 
 
 def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> None:
@@ -136,6 +140,51 @@ def test_a_consumer_that_is_closed_gives_the_room_of_what_it_fetched_back_to_its
         await pulled.close()
         assert budget.held == 0
         assert pulled.group.all_queues == []
+
+    play(scene())
+
+
+def test_queues_that_are_assigned_anew_with_what_no_broker_can_filter_change_nothing() -> None:
+    async def scene() -> None:
+        world = world_with(NOTHING_NEW)
+        world.answers[CHECK] = says(ResponseCode.SYSTEM_ERROR, remark="it does not read")
+        pull = AsyncPullConsumer(PullingClient(world), PullOptions(group="g"))
+        await pull.assign([QUEUE], wanted="paid")
+        with pytest.raises(ConfigurationError, match="cannot filter topic t"):
+            await pull.assign([QUEUE], wanted=Sql("colour = ="))
+        assert pull._pulled is not None
+        assert pull._pulled.group.filters == {"t": "paid"}
+        await pull.close()
+
+    play(scene())
+
+
+class SlowCheck(PullingClient):
+    """Waits until it may before it looks whether brokers can filter."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.is_asked = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def run(self, flow: Flow[T]) -> T:
+        if getattr(flow, "__name__", "") == "check_filters":
+            self.is_asked.set()
+            await self.may_go_on.wait()
+        return await super().run(flow)
+
+
+def test_queues_that_are_assigned_while_the_consumer_is_closed_are_not_read() -> None:
+    async def scene() -> None:
+        client = SlowCheck(world_with(NOTHING_NEW))
+        pull = AsyncPullConsumer(client, PullOptions(group="g"))
+        assigning = asyncio.create_task(pull.assign([QUEUE]))
+        await client.is_asked.wait()
+        await pull.close()
+        client.may_go_on.set()
+        with pytest.raises(UsageError, match="this consumer is closed"):
+            await assigning
+        assert pull._pulled is None
 
     play(scene())
 

@@ -5,9 +5,8 @@ import contextlib
 import threading
 
 import pytest
-from tests.client.script import World, group_of, in_turn
+from tests.client.script import in_turn
 from tests.client.scripted_consumer import (
-    ScriptedClient,
     found,
     members,
     play,
@@ -18,18 +17,13 @@ from tests.client.scripted_pulls import (
     NOTHING_NEW,
     PATIENT,
     QUEUE,
-    QUICK,
+    PullingClient,
     committed,
     pulled_from,
 )
 from tests.waiting import eventually
 
-from reliable_mq.client.connecting.membership import Member
-from reliable_mq.client.connecting.namespace import NO_NAMESPACE
 from reliable_mq.client.consuming.asyncio_pull_consumer import AsyncPullConsumer, PullOptions
-from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode
 
@@ -103,29 +97,6 @@ def test_an_application_that_hangs_when_queues_leave_keeps_none_and_holds_up_no_
             hangs.may_go_on.set()
 
     play(scene())
-
-
-class PullingClient(ScriptedClient):
-    """Runs flows over a scripted world, for a pull consumer."""
-
-    namespace = NO_NAMESPACE
-
-    def __init__(self, world: World, settings: ClientSettings = QUICK) -> None:
-        super().__init__(world)
-        self.settings = settings
-
-    def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
-        return group_of(
-            self.world,
-            subscription,
-            queues={"a": 1},
-            settings=self.settings,
-            polled=True,
-            is_member=is_member,
-        )
-
-    def join(self, member: Member) -> None:
-        return None
 
 
 def test_a_thread_that_hangs_as_it_is_told_of_queues_hears_of_the_rest_afterwards() -> None:

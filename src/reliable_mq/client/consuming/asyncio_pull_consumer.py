@@ -116,10 +116,10 @@ class AsyncPullConsumer:
             UsageError: when something is read already, or this client consumes for the group.
             ConfigurationError: when a name is illegal, or a broker cannot filter by an expression.
         """
-        self._check_unused()
-        group = self._client.polled_group(self._subscription(topics), is_member=True)
+        self._check_still(None)
+        group = self._group(topics, is_member=True)
         await self._client.run(check_filters(group))
-        self._check_unused()
+        self._check_still(None)
         pulled = PulledQueues(
             self._client,
             group,
@@ -143,7 +143,7 @@ class AsyncPullConsumer:
             wanted: a tag expression or `Sql`, for all of them.
 
         Raises:
-            UsageError: when topics are subscribed to.
+            UsageError: when topics are subscribed to, or it is closed meanwhile.
             NoRoute: when a topic or a queue is not known.
             RemoteError, Unavailable: when no name server tells.
             ConfigurationError: when no queue is given at first, or a broker cannot filter by the
@@ -155,19 +155,21 @@ class AsyncPullConsumer:
         known = self._pulled
         if known is not None and known.group.is_member:
             raise UsageError("this consumer subscribes to topics: assign queues with another one")
-        group = known.group if known else self._group_without_members(topics)
+        group = known.group if known and not chosen else self._group(topics, is_member=False)
         for topic in topics:
             route = await self._client.run(group.routes.of(topic))
             for queue in chosen:
                 if queue.topic == topic and queue not in route.readable:
                     raise NoRoute(f"no name server knows {queue}, or it may not be read")
-            group.also_read(topic, wanted)
         await self._client.run(check_filters(group))
-        if self._pulled is None:
-            auto_commit = self._options.auto_commit is True
-            self._pulled = PulledQueues(self._client, group, auto_commit=auto_commit)
-            self._pulled.start()
-        self._pulled.reader.choose(chosen)
+        self._check_still(known)
+        if known is None:
+            commits = self._options.auto_commit is True
+            known = self._pulled = PulledQueues(self._client, group, auto_commit=commits)
+            known.start()
+        for topic in topics:  # not before: one that is refused changes nothing
+            known.group.also_read(topic, wanted)
+        known.reader.choose(chosen)
 
     @property
     def queues(self) -> set[MessageQueue]:
@@ -342,9 +344,9 @@ class AsyncPullConsumer:
     def _whole(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         return {self._names.whole_queue(queue) for queue in queues}
 
-    def _subscription(self, topics: Mapping[str, str | Sql]) -> Subscription:
+    def _group(self, topics: Mapping[str, str | Sql], *, is_member: bool) -> ConsumerGroup:
         options = self._options
-        return Subscription(
+        wanted = Subscription(
             group=options.group,
             topics=copy(topics),
             ordered=False,
@@ -353,9 +355,7 @@ class AsyncPullConsumer:
             allocation=options.allocation,
             takes_faulty=True,
         )
-
-    def _group_without_members(self, topics: Mapping[str, str | Sql]) -> ConsumerGroup:
-        return self._client.polled_group(self._subscription(topics), is_member=False)
+        return self._client.polled_group(wanted, is_member=is_member)
 
     def _called(self, told: OnQueues | None) -> Told | None:
         if told is None:
@@ -383,9 +383,9 @@ class AsyncPullConsumer:
         if self._closing is not None:
             raise closed("consumer")
 
-    def _check_unused(self) -> None:
+    def _check_still(self, known: PulledQueues | None) -> None:
         self._check_open()
-        if self._pulled is not None:
+        if self._pulled is not known:
             raise UsageError("this consumer reads something already: make another one")
 
 
