@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.asyncio_gate import HandlerGate
@@ -17,6 +16,7 @@ from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.lease_store import LeaseStore
+from reliable_mq.runtime.daemon_threads import DaemonThreads
 from reliable_mq.settings import Settings
 
 
@@ -57,7 +57,7 @@ class Worker:
         self._deliveries: list[Deliveries] = []
         self._running: list[AsyncPushConsumer] = []
         threads = sum(each.concurrency for each in consumers)
-        self._threads = ThreadPoolExecutor(max(1, threads), "reliable-mq-handler")
+        self._threads = DaemonThreads(max(1, threads), "reliable-mq-handler")
 
     async def start(self) -> None:
         """Subscribe all consumers.

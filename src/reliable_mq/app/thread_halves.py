@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from reliable_mq.app.sql_database import Database
@@ -26,6 +26,7 @@ from reliable_mq.outbox.sql_half import SqlHalves
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub, message_of
 from reliable_mq.outbox.thread_open_halves import OpenHalves
+from reliable_mq.runtime.daemon_threads import DaemonThreads
 from reliable_mq.runtime.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Halves:
         self._database = database
         self._joined: AsyncClient | None = None
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(_ANSWERING_THREADS, "reliable-mq-check-back")
+        self._threads = DaemonThreads(_ANSWERING_THREADS, "reliable-mq-check-back")
         stubs = SqlStubs(database.engine, database.stubs)
         self._check_backs = CheckBacks(
             SqlHalves(stubs),

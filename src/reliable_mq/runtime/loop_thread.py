@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -63,10 +64,12 @@ class LoopThread:
 
         Raises:
             ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, or something has ended its thread.
+            UsageError: when the loop is closed, when something has ended its thread, or when the
+                interpreter is ending.
         """
         try:
             self._refuse_foreign()
+            self._refuse_ending()
             with self._ending:
                 self._refuse_dead()
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -79,9 +82,11 @@ class LoopThread:
 
         Raises:
             ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, or something has ended its thread.
+            UsageError: when the loop is closed, when something has ended its thread, or when the
+                interpreter is ending.
         """
         self._refuse_foreign()
+        self._refuse_ending()
         with self._ending:
             self._refuse_dead()
             self._loop.call_soon_threadsafe(function, *words)
@@ -91,8 +96,8 @@ class LoopThread:
 
         Raises:
             ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
-                for itself.
+            UsageError: when the loop is closed, when this is the loop's own thread, which would
+                wait for itself, or when the interpreter is ending.
             ConnectionLost: when the loop is closed meanwhile.
         """
 
@@ -111,12 +116,13 @@ class LoopThread:
 
         Raises:
             ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
-                for itself.
+            UsageError: when the loop is closed, when this is the loop's own thread, which would
+                wait for itself, or when the interpreter is ending.
         """
         if threading.get_ident() == self._thread.ident:
             raise UsageError("a synchronous call on the event loop's own thread waits for ever")
         self._refuse_foreign()
+        self._refuse_ending()
         self._refuse_dead()
 
     def ask(self, begin: Callable[[Errand[T]], None]) -> T:
@@ -126,8 +132,8 @@ class LoopThread:
 
         Raises:
             ForkedClient: when another process has started the thread, of which this is a fork.
-            UsageError: when the loop is closed, or this is the loop's own thread, which would wait
-                for itself.
+            UsageError: when the loop is closed, when this is the loop's own thread, which would
+                wait for itself, or when the interpreter is ending.
             ConnectionLost: when the loop is closed meanwhile.
         """
         self.check_caller()
@@ -155,8 +161,12 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(errand.cancel)
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and end the thread; again: wait for that."""
-        if self.is_foreign:
+        """Cancel what still runs, stop the loop and end the thread; again: wait for that.
+
+        It does nothing where the thread is not, or does not run any more: in a fork, and when the
+        interpreter ends.
+        """
+        if self.is_foreign or sys.is_finalizing():
             return
         with self._ending:
             if not self._closed:
@@ -170,6 +180,13 @@ class LoopThread:
             raise ForkedClient(
                 f"this client was started in process {self._process} and is used in {os.getpid()}:"
                 " make and start a client there, after the fork"
+            )
+
+    def _refuse_ending(self) -> None:
+        if sys.is_finalizing():  # daemons do not run any more: who waits for one waits for ever
+            raise UsageError(
+                "the interpreter is ending, and the client's thread with it: use and close a client"
+                " before, not in a __del__ that runs then"
             )
 
     def _refuse_dead(self) -> None:

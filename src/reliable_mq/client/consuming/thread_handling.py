@@ -7,11 +7,11 @@ thread on purpose (`sys.exit`) has failed like any other: nothing of that reache
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from reliable_mq.client.consuming.subscription import Handler, Outcome
 from reliable_mq.message import ReceivedMessage
+from reliable_mq.runtime.daemon_threads import DaemonThreads
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ class Threads:
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(count, name)
+        self._pool = DaemonThreads(count, name)
 
     def wrapped(self, function: Callable[[A], R | Awaitable[R]]) -> Callable[[A], Awaitable[R]]:
         """Return a coroutine function that calls `function` in a thread of the pool.
