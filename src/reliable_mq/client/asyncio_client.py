@@ -123,6 +123,7 @@ class AsyncClient(AsyncSending):
             await attempt(self.membership.farewell, "leaving the producer groups")
         finally:
             self._is_closed = True
+            self.give_batchers_up()
             await links.close()
 
     @checked(but=("handler",))

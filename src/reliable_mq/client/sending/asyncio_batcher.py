@@ -7,8 +7,9 @@ Refuses to decide what leaves when: that is `linger`'s.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Self
 
 from reliable_mq.client.checked import check_sending
@@ -21,7 +22,7 @@ from reliable_mq.client.sending.linger import Batch, Parcel, Rows
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.sending.thread_in_flight import InFlight
-from reliable_mq.errors import NotSent, ReliableMQError, closed
+from reliable_mq.errors import NotSent, ReliableMQError, closed, closed_meanwhile
 from reliable_mq.message import Message, SendResult
 
 log = logging.getLogger(__name__)
@@ -204,6 +205,15 @@ class AsyncBatcher:
             self._timer.cancel()
         self._on_closed(self)
 
+    def give_up(self) -> None:
+        """Take nothing more, and send nothing more that waits: its senders are told so.
+
+        Who waits in a thread would do so for ever when the loop ends.
+        """
+        self._is_closed = True
+        for parcel in self._rows.give_up():
+            self._end(parcel, closed_meanwhile())
+
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise closed("batcher")
@@ -223,7 +233,8 @@ class AsyncBatcher:
         route = self._routes.find(message.topic)
         if route is None or not route.writable:
             self._unsorted[message.topic] = [parcel]
-            self._start(self._sort(message.topic))
+            topic = message.topic
+            self._start(self._sort(topic), lambda: self._unsorted.pop(topic, ()))
         elif self._sorted_in(parcel, route):
             self._depart()
         elif self._timer is None:
@@ -249,7 +260,7 @@ class AsyncBatcher:
 
     def _depart(self) -> None:
         for batch in self._rows.departures(self._loop.time()):
-            self._start(self._send(batch))
+            self._start(self._send(batch), partial(iter, batch.parcels))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -280,10 +291,17 @@ class AsyncBatcher:
             log.exception("a batch for topic %s failed", batch.row.topic)
             return [error] * len(batch.parcels)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], left: Callable[[], Iterable[Parcel]]) -> None:
+        """Begin something; `left` is what it has in hand when the end of the loop cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._task_ended, left))
+
+    def _task_ended(self, left: Callable[[], Iterable[Parcel]], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            for parcel in left():
+                self._end(parcel, closed_meanwhile())
 
     def _end(self, parcel: Parcel, result: SendResult | Exception) -> None:
         owner: _Owner = parcel.owner

@@ -344,6 +344,11 @@ class AsyncSending(AsyncEngine):
         """Send what waits in batchers, and end them."""
         await asyncio.gather(*(batcher.close() for batcher in list(self._batchers)))
 
+    def give_batchers_up(self) -> None:
+        """Send nothing more that waits in batchers which could not be closed."""
+        for batcher in self._batchers:
+            batcher.give_up()
+
     async def _send_group(self, group: Group) -> list[SendResult | Exception]:
         # One batch of a group is on its way at a time: the largest is what it needs room for.
         count = max(map(len, group.batches))

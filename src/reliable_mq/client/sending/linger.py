@@ -132,14 +132,17 @@ class Rows:
         """Take in what became of a batch; return what must not be sent behind one that failed."""
         row = batch.row
         row.under_way -= 1
-        held_back: list[Parcel] = []
-        if failed and row.queue is not None:
-            held_back = list(row.parcels)
-            row.parcels.clear()
-            row.size = row.hurried = 0
-        if not row.parcels and not row.under_way:
-            del self._rows[row.topic, row.queue]
+        held_back = self._emptied(row) if failed and row.queue is not None else []
+        self._drop_if_empty(row)
         return held_back
+
+    def give_up(self) -> list[Parcel]:
+        """Take out everything that waits: nothing more will leave."""
+        waiting: list[Parcel] = []
+        for row in list(self._rows.values()):
+            waiting += self._emptied(row)
+            self._drop_if_empty(row)
+        return waiting
 
     def invariants(self) -> None:
         """Hold the class's invariant.
@@ -152,6 +155,16 @@ class Rows:
                 raise InvariantBroken(f"{row.under_way} batches of {row.queue} are under way")
             if row.size != sum(parcel.letter.batch_size for parcel in row.parcels):
                 raise InvariantBroken(f"the row of {row.queue} has lost count of its bytes")
+
+    def _emptied(self, row: Row) -> list[Parcel]:
+        waiting = list(row.parcels)
+        row.parcels.clear()
+        row.size = row.hurried = 0
+        return waiting
+
+    def _drop_if_empty(self, row: Row) -> None:
+        if not row.parcels and not row.under_way:
+            del self._rows[row.topic, row.queue]
 
     def _limit(self, row: Row) -> int:
         return self._under_way_max if row.queue is None else 1

@@ -1,0 +1,60 @@
+"""What becomes of messages in a batcher whose loop ends before they have left, or are answered."""
+
+import socket
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from tests.client.test_batcher import BATCH, FOREVER, SEND, SETTINGS, Shelf, message, with_threads
+from tests.waiting import until
+
+from reliable_mq.client.sending.thread_sending import Batcher
+from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ConnectionLost
+from reliable_mq.message import SendResult
+
+
+def interrupt_the_end_of(client: Client, batcher: Batcher) -> None:
+    """Close a client, and wait no longer than until its batcher is being closed, as for Ctrl-C."""
+    thread = client._thread
+    assert thread is not None
+
+    def run(closing: Coroutine[Any, Any, object]) -> None:
+        thread.submit(closing)
+        until(lambda: batcher._batcher._is_closed)
+        raise KeyboardInterrupt
+
+    thread.run = run  # type: ignore[assignment, method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+
+
+def are_told(futures: Iterable[Future[SendResult]]) -> None:
+    for future in futures:
+        with pytest.raises(ConnectionLost, match="closed meanwhile"):
+            future.result(60)
+
+
+def test_who_waits_for_a_stalled_broker_is_told_when_a_person_interrupts_the_end() -> None:
+    def scene(client: Client, shelf: Shelf) -> None:
+        client.send(message("the route is known"))
+        shelf.silent |= {SEND, BATCH}
+        batcher = client.batcher(count=2, linger=FOREVER)
+        futures = [batcher.put(message(at, key="one queue")) for at in range(5)]
+        until(lambda: any(BATCH in asked for asked in shelf.asked))
+        interrupt_the_end_of(client, batcher)
+        are_told(futures)
+        assert client._client.in_flight.count == 0
+
+    with_threads(scene)
+
+
+def test_who_waits_for_a_name_server_that_is_silent_is_told_likewise() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(f"127.0.0.1:{silent.getsockname()[1]}", settings=SETTINGS)
+        client.start()
+        batcher = client.batcher(linger=FOREVER)
+        futures = [batcher.put(message(at)) for at in range(2)]
+        interrupt_the_end_of(client, batcher)
+        are_told(futures)
