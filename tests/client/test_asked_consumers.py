@@ -35,10 +35,13 @@ from reliable_mq.client.flow import Flow
 from reliable_mq.errors import ConfigurationError, ConnectionLost, UsageError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.properties import encode_properties
+from reliable_mq.wire.record import Record
 
 T = TypeVar("T")
 
 CHECK = RequestCode.CHECK_CLIENT_CONFIG
+PULL = RequestCode.PULL_MESSAGE
 
 
 def test_offsets_that_an_administrator_resets_are_read_from_and_committed() -> None:
@@ -292,5 +295,36 @@ def test_who_waits_for_a_dead_letter_when_the_consumer_is_closed_hears_that() ->
         await simple.close()
         with pytest.raises(ConnectionLost, match="this consumer was closed meanwhile"):
             await giving_up
+
+    play(scene())
+
+
+class OnePull(ScriptedClient):
+    """Lets all pulls wait when the topic was pulled once, as a broker does that has no more."""
+
+    async def run(self, flow: Flow[T]) -> T:
+        pulled = (call.command.ext_fields["topic"] for call in self.world.calls_of(PULL))
+        if getattr(flow, "__name__", "") == "pull_once" and "t" in pulled:
+            await asyncio.Event().wait()
+        return await super().run(flow)
+
+
+def test_a_key_goes_on_behind_what_is_acknowledged_together_with_what_is_no_message() -> None:
+    def with_key(offset: int) -> Record:
+        properties = encode_properties({"UNIQ_KEY": f"ID{offset}", "__SHARDINGKEY": "k"})
+        return msgspec.structs.replace(record(offset), properties=properties)
+
+    async def scene() -> None:
+        client = OnePull(world_with(once(found(2, with_key(0), with_key(1)))))
+        simple = simple_from(client.world, ordered=True, client=client)
+        simple.start()
+        (first,) = await simple.receive(timeout=60.0)
+        receiving = asyncio.create_task(simple.receive(timeout=3600.0))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="what was received is asked for"):
+            await simple.ack(first, "no message")  # type: ignore[arg-type]
+        await eventually(receiving.done)
+        assert [message.queue_offset for message in receiving.result()] == [1]
+        await simple.close()
 
     play(scene())

@@ -139,18 +139,21 @@ class AsyncSimpleConsumer(GroupMember):
 
         Raises:
             LeaseLost: when one was not in your hands any more. All others are acknowledged.
-            UsageError: when the consumer is closed.
+            UsageError: when the consumer is closed, or one is no message; those before it are
+                acknowledged.
         """
         self._check_open()
         lost: LeaseLost | None = None
-        for message in messages:
-            try:
-                lease = self._leases.end(message)
-            except LeaseLost as error:
-                lost = lost or error
-                continue
-            lease.assigned.finish(message.queue_offset)
-        self._something_ended()
+        try:
+            for message in messages:
+                try:
+                    lease = self._leases.end(message)
+                except LeaseLost as error:
+                    lost = lost or error
+                    continue
+                lease.assigned.finish(message.queue_offset)
+        finally:  # also when one is no message: those before it have ended
+            self._something_ended()
         if lost is not None:
             raise lost
 

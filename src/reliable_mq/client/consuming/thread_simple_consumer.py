@@ -69,7 +69,8 @@ class SimpleConsumer:
 
         Raises:
             LeaseLost: when one was not in your hands any more. All others are acknowledged.
-            UsageError: when the consumer is closed.
+            UsageError: when the consumer is closed, or one is no message; those before it are
+                acknowledged.
         """
         self._thread.run(self._consumer.ack(*messages))
 
