@@ -155,9 +155,8 @@ class Client(ThreadSending):
         Raises:
             ConfigurationError: when the group's name is illegal.
         """
-        threads = Threads(4, f"rmq-{group}")
-        joining = self._client.transactions.join(group, threads.wrapped(check))
-        self._started().run(joining)
+        thread, threads = self._started(), Threads(4, f"rmq-{group}")
+        thread.run(self._client.transactions.join(group, threads.wrapped(check)))
         replaced, self._checkers[group] = self._checkers.get(group), threads
         if replaced is not None:
             replaced.close()
@@ -176,8 +175,8 @@ class Client(ThreadSending):
             RemoteError: when the broker refuses it; it may take no halves at all.
             Unavailable: when no broker stores it safely in time. One that did is asking for it.
         """
-        sending = self._client.transactions.send(message, group, timeout=timeout)
-        return self._started().run(sending)
+        thread = self._started()
+        return thread.run(self._client.transactions.send(message, group, timeout=timeout))
 
     def end_half(self, half: Half, decision: Decision) -> None:
         """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.

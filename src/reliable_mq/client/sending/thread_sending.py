@@ -164,9 +164,12 @@ class ThreadSending:
     def send_oneway(self, message: Message) -> None:
         """Send one message and ask for no answer: nobody will know whether it is stored.
 
+        While no connection can be had it is tried again, `retries` times within `request_timeout`.
+
         Raises:
             MessageRefused: when the message cannot be sent as it is.
-            Unavailable: when no broker can be reached.
+            TooManyInFlight: when no place is free in time. Nothing was sent.
+            Unavailable: when no broker can be reached. Nothing was sent.
         """
         self._started().run(self._sending.send_oneway(message))
 
@@ -183,11 +186,12 @@ class ThreadSending:
 
         Args:
             messages: of one topic, without delays; with ordering keys of one queue.
-            timeout: seconds for all tries together.
+            timeout: seconds for the wait for places and all tries together.
             queue: the queue to use; by default the ordering keys or the turn choose.
 
         Raises:
             MessageRefused: when they cannot be sent together, or are too large together.
+            TooManyInFlight: when no places are free in time. Nothing was sent.
             RemoteError: when the broker refuses them.
             Unavailable: when no broker takes them in time. They may be stored all the same.
         """
@@ -219,6 +223,7 @@ class ThreadSending:
             linger: seconds that a message waits for others.
 
         Raises:
+            UsageError: when the client is not started, or a value is of a wrong type.
             ConfigurationError: when one of them cannot work.
         """
 
