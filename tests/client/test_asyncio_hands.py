@@ -5,6 +5,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -70,6 +71,32 @@ def test_what_a_handler_sets_in_its_context_is_gone_with_the_next_message() -> N
 
     play(scene())
     assert seen == ["nobody", "Ada", "nobody", "Ada"]
+
+
+@pytest.mark.parametrize("change", [list.clear, list.pop, lambda given: given.append(given[0])])
+def test_a_handler_that_changes_what_it_was_given_has_failed_and_takes_nothing_away(
+    change: Any,
+) -> None:
+    """Its messages stayed with the call for ever: neither handled nor handed out again."""
+    handled: list[int] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        if len(handled) < 2:
+            handled.extend(message.queue_offset for message in messages)
+            change(messages)
+        handled.extend(message.queue_offset for message in messages)
+        return [CONSUMED] * len(messages)
+
+    async def scene() -> None:
+        consumer, assigned = reading(
+            ScriptedClient(World()), handle, ordered=True, keys=["j", "k"], batch=2,
+            retry_waits=(LIMIT,),
+        )  # fmt: skip
+        consumer.hands.pump()
+        await eventually(lambda: not assigned.unfinished)
+
+    play(scene())
+    assert handled == [0, 1, 0, 1]
 
 
 def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(

@@ -262,11 +262,11 @@ class MemoryConsumer(GroupMember):
                 self._assigned(message).hold(message.queue_offset, until, counts=False)
         if not now:
             return 0
-        outcomes = checked_outcomes(await self._handler(now), len(now))
+        outcomes = checked_outcomes(await self._handler(tuple(now)), len(now))
         for message, outcome in zip(now, outcomes, strict=True):
             await self._settle(message, outcome)
             if outcome == CONSUMED and self._faults.meet("duplicate", message.topic):
-                await self._handler([message])
+                await self._handler((message,))
         return len(now)
 
     async def _settle(self, message: ReceivedMessage, outcome: Outcome) -> None:

@@ -158,7 +158,7 @@ class AsyncHands:
         Raises:
             Exception: what the handler raises.
         """
-        (outcome,) = checked_outcomes(await self._handler([message]), 1)
+        (outcome,) = checked_outcomes(await self._handler((message,)), 1)
         return outcome
 
     async def finish(self) -> None:

@@ -35,7 +35,7 @@ class HandlerCall:
     def __init__(
         self, group: ConsumerGroup, messages: Sequence[ReceivedMessage], begun: float
     ) -> None:
-        self.messages = messages
+        self.messages = tuple(messages)  # what a handler does to it is nothing to us
         self.begun = begun
         self.is_overdue = False  # it took longer than it may
         self.is_bypassed = False  # nobody waits for it any more: another hand takes its place
