@@ -25,6 +25,7 @@ from reliable_mq.client.observing.middleware import (
 from reliable_mq.client.observing.seldom import SAID_AGAIN_SECONDS, Seldom
 from reliable_mq.client.observing.send_results import of_batch, of_many, of_one
 from reliable_mq.errors import ConfigurationError, RequestTimeout, UsageError
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Message, ReceivedMessage, SendResult
 
 MESSAGE = Message(topic="orders", body=b"{}")
@@ -112,6 +113,23 @@ def test_a_message_that_a_hook_made_illegal_is_sent_as_it_was(
     assert "a middleware made a message of topic orders illegal" in caplog.text
 
 
+def test_no_hook_is_blamed_for_what_was_illegal_before(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = msgspec.structs.replace(MESSAGE, topic="no name")
+    sent = Sent()
+    send(hooks(Adds(region="eu")), sent, wrong)
+
+    assert [(each.topic, each.properties) for each in sent.messages] == [("no name", {})]
+    assert not caplog.records  # who sends it is told
+
+
+def test_a_hook_may_change_a_message_with_a_body_that_only_this_client_allows() -> None:
+    large = msgspec.structs.replace(MESSAGE, body=bytes(MESSAGE_BODY_SIZE_MAX + 1))
+    sent = Sent()
+    send(hooks(Adds(region="eu")), sent, large)
+
+    assert sent.messages[0].properties == {"region": "eu"}
+
+
 class Loses(Middleware):
     """Takes the messages away."""
 
@@ -127,11 +145,13 @@ class Spoils(Middleware):
 
 
 @pytest.mark.parametrize("bad", [Loses(), Spoils()])
-def test_no_hook_can_take_a_message_away(bad: Middleware) -> None:
-    sent = Sent()
-    send(hooks(bad), sent)
+def test_no_hook_can_take_a_message_away(bad: Middleware, caplog: pytest.LogCaptureFixture) -> None:
+    sent, hooked = Sent(), hooks(bad)
+    for _ in range(3):
+        send(hooked, sent)
 
-    assert [each.body for each in sent.messages] == [b"{}"]
+    assert [each.body for each in sent.messages] == [b"{}"] * 3
+    assert len(caplog.records) == 1  # not with each message
 
 
 class Raises(Middleware):

@@ -29,9 +29,10 @@ from reliable_mq.client.observing.middleware import (
     check_middleware,
 )
 from reliable_mq.client.observing.seldom import Seldom
-from reliable_mq.client.sending.outgoing import check_message, named, properties_of
+from reliable_mq.client.sending.outgoing import check_message, named, properties_of, size_of
 from reliable_mq.client.sending.transaction import Half
 from reliable_mq.errors import MessageRefused
+from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Decision, Message, ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -166,23 +167,32 @@ class Hooks:
     def _legal(self, sent: list[Message], changed: object) -> list[Message]:
         """Return what hooks made of messages, but those as they were that could not be sent now."""
         if not isinstance(changed, list) or len(changed) != len(sent):
-            log.error("a middleware took messages away or added some: they are sent as they were")
+            if self._faults.note("number", time.monotonic()) is not None:
+                log.error(
+                    "a middleware took messages away or added some: they are sent as they were"
+                )
             return sent
-        legal = []
-        for before, after in zip(sent, changed, strict=True):
-            try:
-                if after is not before:
-                    check_message(after)
-                    properties_of(after)
-                legal.append(after)
-            except (MessageRefused, AttributeError, TypeError) as error:
-                if self._faults.note("changed", time.monotonic()) is not None:
-                    log.error(  # noqa: TRY400 - where it was raised says nothing of who did it
-                        "a middleware made a message of topic %s illegal, it is sent as it was: %s",
-                        *(before.topic, error),
-                    )
-                legal.append(before)
-        return legal
+        return [
+            after if after is before or self._is_legal(before, after) else before
+            for before, after in zip(sent, changed, strict=True)
+        ]
+
+    def _is_legal(self, before: Message, after: Message) -> bool:
+        """Say whether a message may be sent as a hook made it; tell when that is the hook's fault.
+
+        How large a body may be is checked later, unless a hook made it larger.
+        """
+        size_max = max(MESSAGE_BODY_SIZE_MAX, size_of(before))
+        fault = _fault_of(after, size_max)
+        if fault is None:
+            return True
+        is_its_own = _fault_of(before, size_max) is None  # else the sender is told
+        if is_its_own and self._faults.note("changed", time.monotonic()) is not None:
+            log.error(
+                "a middleware made a message of topic %s illegal, it is sent as it was: %s",
+                *(before.topic, fault),
+            )
+        return False
 
     def ended(self, half: Half, decision: Decision, error: BaseException | None = None) -> None:
         """Tell that a half was ended, or that it failed."""
@@ -375,6 +385,16 @@ class Hooks:
         if times is not None:
             more = f" (and {times} times more since this was said last)" if times else ""
             log.error("%s of %s failed%s", name, kind, more, exc_info=error)
+
+
+def _fault_of(message: Message, body_size_max: int) -> Exception | None:
+    """Return why a message cannot be sent, None when it can."""
+    try:
+        check_message(message, body_size_max)
+        properties_of(message)
+    except (MessageRefused, AttributeError, TypeError) as error:
+        return error
+    return None
 
 
 def _named(message: Message, now_ms: int) -> Message:
