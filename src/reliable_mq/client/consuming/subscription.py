@@ -125,10 +125,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         _check_topics(self.group, self.topics)
         if self.from_where not in {"first", "last", "timestamp"}:
             raise ConfigurationError(f"from_where is {self.from_where!r}: first, last or timestamp")
-        for name in ("max_attempts", "concurrency", "batch", "series"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name} is {value!r}: it must be 1 or more")
+        self._check_simple()
         if not isinstance(self.retry_waits, Sequence):
             raise ConfigurationError(f"retry_waits is {self.retry_waits!r}: give a tuple")
         for wait in (*self.retry_waits, self.handling_seconds):
@@ -140,6 +137,19 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a wait in retry_waits never ends")
         if self.batch > 1 and self.series > 1:
             raise ConfigurationError(f"series is {self.series}: with a batch it must be 1")
+
+    def _check_simple(self) -> None:
+        for name in ("ordered", "broadcasting", "takes_faulty"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigurationError(f"{name} is {value!r:.100}: give True or False")
+        if not _is_integer(self.from_time_ms):
+            raise ConfigurationError(
+                f"from_time_ms is {self.from_time_ms!r:.100}: give milliseconds since the epoch"
+            )
+        for name in ("max_attempts", "concurrency", "batch", "series"):
+            value = getattr(self, name)
+            if not _is_integer(value) or value < 1:
+                raise ConfigurationError(f"{name} is {value!r}: it must be 1 or more")
 
     @property
     def retry_topic(self) -> str:
@@ -160,6 +170,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     def all_topics(self) -> dict[str, str | Sql]:
         """Return topic -> what is wanted of it, the retry topic included."""
         return {**self.topics, self.retry_topic: EVERY_TAG}
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:

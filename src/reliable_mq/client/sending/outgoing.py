@@ -84,11 +84,11 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
     if len(message.body) > body_size_max:
         raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
-    if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
+    if message.delay_level and not _is_integer(message.delay_level, 1, DELAY_LEVEL_MAX):
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     if message.is_timed:
         check_times(message)
-    if message.flag and not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
+    if message.flag and not _is_integer(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
         raise MessageRefused(f"flag {message.flag} is no number of 32 bits")
     if message.keys:
         _check_keys(message.keys)
@@ -98,6 +98,10 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
     taken = _OWN_FIELDS.intersection(message.properties)
     if taken:
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
+
+
+def _is_integer(value: int, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _check_keys(keys: Sequence[str]) -> None:
