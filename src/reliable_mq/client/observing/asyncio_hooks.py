@@ -29,9 +29,8 @@ from reliable_mq.client.observing.middleware import (
     check_middleware,
 )
 from reliable_mq.client.observing.seldom import Seldom
-from reliable_mq.client.sending.outgoing import check_message, named, properties_of, size_of
+from reliable_mq.client.sending.outgoing import fault_of, named, size_of
 from reliable_mq.client.sending.transaction import Half
-from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
 from reliable_mq.message import Decision, Message, ReceivedMessage
 
@@ -183,10 +182,10 @@ class Hooks:
         How large a body may be is checked later, unless a hook made it larger.
         """
         size_max = max(MESSAGE_BODY_SIZE_MAX, size_of(before))
-        fault = _fault_of(after, size_max)
+        fault = fault_of(after, size_max)
         if fault is None:
             return True
-        is_its_own = _fault_of(before, size_max) is None  # else the sender is told
+        is_its_own = fault_of(before, size_max) is None  # else the sender is told
         if is_its_own and self._faults.note("changed", time.monotonic()) is not None:
             log.error(
                 "a middleware made a message of topic %s illegal, it is sent as it was: %s",
@@ -385,16 +384,6 @@ class Hooks:
         if times is not None:
             more = f" (and {times} times more since this was said last)" if times else ""
             log.error("%s of %s failed%s", name, kind, more, exc_info=error)
-
-
-def _fault_of(message: Message, body_size_max: int) -> Exception | None:
-    """Return why a message cannot be sent, None when it can."""
-    try:
-        check_message(message, body_size_max)
-        properties_of(message)
-    except (MessageRefused, AttributeError, TypeError) as error:
-        return error
-    return None
 
 
 def _named(message: Message, now_ms: int) -> Message:

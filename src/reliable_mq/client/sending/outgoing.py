@@ -100,6 +100,16 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused(f"property {min(taken)} is set by a field of the message")
 
 
+def fault_of(message: Message, body_size_max: int) -> Exception | None:
+    """Return why a message cannot be sent, None when it can; nothing is asked of a broker."""
+    try:
+        check_message(message, body_size_max)
+        properties_of(message)
+    except (MessageRefused, AttributeError, TypeError) as error:
+        return error
+    return None
+
+
 def _is_integer(value: int, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
