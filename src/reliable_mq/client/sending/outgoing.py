@@ -111,7 +111,8 @@ def fault_of(message: Message, body_size_max: int) -> Exception | None:
 
 
 def _is_integer(value: int, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    # What has no order raises, and is told by its type.
+    return low <= value <= high and isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_keys(keys: Sequence[str]) -> None:
