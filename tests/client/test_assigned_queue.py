@@ -177,7 +177,9 @@ def test_a_pull_that_was_under_way_does_not_bring_back_what_was_dropped() -> Non
 
 def test_an_empty_queue_jumps_where_the_broker_wants_it() -> None:
     queue = assigned()
+    queue.committed_offset = 500
     assert queue.jump_to(500)
+    assert queue.committed_offset != 500  # nobody knows what the group has now: it is told again
     assert (queue.next_offset, queue.commit_offset) == (500, 500)
 
 

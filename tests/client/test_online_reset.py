@@ -43,6 +43,39 @@ def test_a_consumer_that_waits_reads_again_from_where_its_group_was_reset_to(
     play(scene())
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_what_is_polled_again_after_a_reset_is_committed_again(
+    broker: ReliableMQBroker, topic: str, group: str, auto_commit: bool
+) -> None:
+    """The client took it for committed, because it had been before the reset."""
+
+    async def scene() -> None:
+        async with AsyncClient(broker.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 1)
+            await client.send_many(numbered(topic, 3))
+            pull = client.pull_consumer(group, auto_commit=auto_commit)
+            await pull.subscribe({topic: "*"})
+
+            async def handle_all() -> None:
+                polled: list[ReceivedMessage] = []
+                while len(polled) < 3:
+                    polled += await pull.poll()
+                await pull.commit()
+
+            async def committed() -> list[int]:
+                progress = await client.consumer_progress(group, topic)
+                return [done for done, _ in progress.values()]
+
+            await handle_all()
+            assert await committed() == [3]
+            await asyncio.to_thread(reset, broker, topic, group, 0)
+            assert await committed() == [0]
+            await handle_all()
+            assert await committed() == [3]
+
+    play(scene())
+
+
 def test_a_reset_in_the_middle_of_a_message_is_not_undone_by_its_end(
     broker: ReliableMQBroker, topic: str, group: str
 ) -> None:

@@ -49,6 +49,21 @@ def places(messages: list[ReceivedMessage]) -> list[tuple[int, int]]:
     return [(message.queue.queue_id, message.queue_offset) for message in messages]
 
 
+def test_after_a_move_nothing_of_before_is_committed_and_everything_afterwards() -> None:
+    group, positions = polled(FIRST)
+    fetched(group, 4)
+    positions.take(4, NOW)
+    positions.poll_begins()
+    group.assigned[0].committed_offset = 4
+
+    fetch(positions.move(FIRST, 0), 4)
+    assert positions.uncommitted() == {}  # it would undo the reset
+    assert places(positions.take(9, NOW)) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert positions.uncommitted(positions.positions()) == {FIRST: 4}
+    positions.poll_begins()
+    assert positions.uncommitted() == {FIRST: 4}
+
+
 def test_queues_take_turns_and_each_keeps_its_order() -> None:
     group, positions = polled(FIRST, SECOND)
     fetched(group, 3)

@@ -31,13 +31,14 @@ def reading(
     *,
     ordered: bool = False,
     takes_faulty: bool = False,
+    polled: bool = False,
     settings: ClientSettings | None = None,
 ) -> tuple[World, ConsumerGroup, AssignedQueue]:
     world = World()
     subscription = Subscription(
         group="g", topics={"t": expression}, ordered=ordered, takes_faulty=takes_faulty
     )
-    group = group_of(world, subscription, queues={"a": 1}, settings=settings)
+    group = group_of(world, subscription, queues={"a": 1}, settings=settings, polled=polled)
     assigned = group.assign(QUEUE)
     assigned.start_at(3)
     return world, group, assigned
@@ -91,6 +92,15 @@ def test_an_offset_that_does_not_exist_is_replaced_by_the_brokers() -> None:
     world.play(pull_once(group, assigned))
     assert assigned.next_offset == 1000
     assert not assigned.leaving
+
+
+def test_a_queue_that_is_polled_begins_anew_where_its_broker_wants_it() -> None:
+    """What was handled is none of the group's offsets any more, though nothing is held."""
+    world, group, assigned = reading(polled=True)
+    world.answers[PULL] = says(ResponseCode.PULL_OFFSET_MOVED, ext(0))
+    world.play(pull_once(group, assigned))
+    assert assigned.leaving
+    assert assigned.commit_offset == 0
 
 
 def test_a_queue_that_holds_messages_is_given_up_when_its_offset_moves() -> None:

@@ -301,6 +301,7 @@ class AssignedQueue:
             self.freeze(offset)
             return False
         self.next_offset = offset
+        self.committed_offset = OFFSET_UNKNOWN  # a reset has changed it
         return True
 
     def pass_over(self, offset: int) -> None:

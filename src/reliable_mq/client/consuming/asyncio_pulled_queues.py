@@ -192,7 +192,7 @@ class PulledQueues(GroupMember):
 
     def moved(self, assigned: AssignedQueue) -> None:
         """Read on where the broker has messages; what was fetched before that is none any more."""
-        self.seek(assigned.queue, assigned.commit_offset)
+        self.reader.begin_anew(self.positions.move(assigned.queue, assigned.commit_offset))
 
     def may_pull(self, assigned: AssignedQueue) -> bool:
         """Whether more of a queue should be fetched now."""

@@ -11,7 +11,7 @@ old one, which nobody reads any more, so that no message of before the seek is r
 
 from collections.abc import Iterable, Mapping
 
-from reliable_mq.client.consuming.assigned_queue import AssignedQueue
+from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.errors import InvariantBroken, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -101,6 +101,17 @@ class Positions:
         new = self._group.assign(queue)
         new.start_at(offset)
         new.committed_offset = old.committed_offset
+        return new
+
+    def move(self, queue: MessageQueue, offset: int) -> AssignedQueue:
+        """Seek `offset`, as somebody else wants it, and return what the queue is fetched into.
+
+        What was handled before is none of the group's offsets any more, and what brokers have as
+        such is not known: they are told again with what is handled from now on.
+        """
+        new = self.seek(queue, offset)
+        new.committed_offset = OFFSET_UNKNOWN
+        self._handled.pop(queue, None)
         return new
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:

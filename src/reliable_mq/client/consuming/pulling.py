@@ -152,11 +152,14 @@ def _move(
         if offset < assigned.next_offset:
             return group.settings.pull_retry_seconds_max
     log.warning(
-        "group %s: %s has no offset %d, reading on at %d",
-        *(group.name, assigned.queue, assigned.next_offset, offset),
+        "group %s: %s is read on at %d, as its broker wants it, not at %d: the group was reset, or"
+        " that offset is not there",
+        *(group.name, assigned.queue, offset, assigned.next_offset),
     )
     if reply.remark == _DELETED:
         assigned.pass_over(offset)
+    elif group.polled:  # what was said to be handled is not any more: begin anew
+        assigned.freeze(offset)
     else:
         assigned.jump_to(offset)
     return 0.0
