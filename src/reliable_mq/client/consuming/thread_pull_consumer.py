@@ -2,6 +2,7 @@
 
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
@@ -12,6 +13,7 @@ from reliable_mq.client.consuming.asyncio_pull_consumer import (
     OnQueues,
 )
 from reliable_mq.client.consuming.subscription import EVERY_TAG, Sql
+from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
 
@@ -98,10 +100,34 @@ class PullConsumer:
             timeout: seconds to wait for the first one; then the list is empty.
             max_messages: not more than so many.
 
+        A signal that interrupts it loses nothing: the next poll returns what this one would have.
+
         Raises:
             UsageError: when another poll is under way.
         """
-        return self._run(self._consumer.poll(timeout, max_messages))
+        returned: list[ReceivedMessage] = []
+
+        async def poll() -> list[ReceivedMessage]:
+            returned.extend(await self._consumer.poll(timeout, max_messages))
+            return returned
+
+        try:
+            return self._run(poll())
+        except ReliableMQError:
+            raise
+        except BaseException:  # behind the end of `poll`, which may have come all the same
+            with suppress(UsageError):  # the client is closed: nobody polls any more
+                self._thread.submit(self._take_back(returned))
+            raise
+
+    async def _take_back(self, messages: list[ReceivedMessage]) -> None:
+        """Go back to messages that nobody has got: with the next poll they would be handled."""
+        first: dict[MessageQueue, int] = {}
+        for message in messages:
+            first.setdefault(message.queue, message.queue_offset)
+        for queue, offset in first.items():
+            with suppress(UsageError):  # it was taken away: the next one reads it from there
+                await self._consumer.seek(queue, offset)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit how far the group has come, and wait until the brokers have it.
