@@ -139,10 +139,11 @@ def test_the_limit_of_bodies_can_be_set_and_holds_for_a_whole_batch(body_size_ma
     assert world.calls_of(BATCH) == []
 
 
-def test_what_is_allowed_always_fits_a_frame() -> None:
+@pytest.mark.parametrize("value", ["v", '"', "\x03"])
+def test_what_is_allowed_always_fits_a_frame(value: str) -> None:
     """A frame that is too large would look like a fault of the broker."""
     world, producer = world_of({"t" * 127: {"a": 1}}, ClientSettings(body_size_max=BODY_SIZE_LIMIT))
-    properties = {"p": "v" * 32_000}
+    properties = {"p": value * 32_600}
     message = Message(topic="t" * 127, body=bytes(BODY_SIZE_LIMIT), properties=properties)
     world.play(producer.send(message))
     (call,) = world.calls_of(SEND)

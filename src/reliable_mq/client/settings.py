@@ -16,8 +16,9 @@ from reliable_mq.limits import (
 )
 from reliable_mq.wire.compression import KINDS, how_to_install, is_installed
 
-BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 128 * 1024
-"""What is left of a frame for a body, whatever its header says."""
+BODY_SIZE_LIMIT = FRAME_SIZE_MAX - 256 * 1024
+"""What is left of a frame for a body, whatever its header says: of its 32 KiB of properties each
+byte may become six as JSON writes it."""
 INSTANCE_NAME_LENGTH_MAX = 100
 NO_COMPRESSION = "none"
 
