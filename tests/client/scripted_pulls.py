@@ -25,15 +25,16 @@ class PullingClient(ScriptedClient):
 
     namespace = NO_NAMESPACE
 
-    def __init__(self, world: World, settings: ClientSettings = QUICK) -> None:
+    def __init__(self, world: World, settings: ClientSettings = QUICK, *, queues: int = 1) -> None:
         super().__init__(world)
         self.settings = settings
+        self.queues = queues
 
     def polled_group(self, subscription: Subscription, *, is_member: bool) -> ConsumerGroup:
         return group_of(
             self.world,
             subscription,
-            queues={"a": 1},
+            queues={"a": self.queues},
             settings=self.settings,
             polled=True,
             is_member=is_member,

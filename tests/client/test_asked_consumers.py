@@ -162,6 +162,34 @@ def test_queues_that_are_assigned_anew_with_what_no_broker_can_filter_change_not
     play(scene())
 
 
+class Moving(PullingClient):
+    """Has a queue taken away whenever brokers are asked for offsets."""
+
+    pull: AsyncPullConsumer
+
+    async def run(self, flow: Flow[T]) -> T:
+        if getattr(flow, "__name__", "") in {"first_offset", "offsets_at"}:
+            assert self.pull._pulled is not None
+            self.pull._pulled.reader.choose([QUEUE])
+        return await super().run(flow)
+
+
+def test_the_lag_of_all_queues_leaves_out_one_that_leaves_meanwhile() -> None:
+    async def scene() -> None:
+        world = world_with(NOTHING_NEW)
+        world.answers[RequestCode.GET_MAX_OFFSET] = says(ext={"offset": "7"})
+        client = Moving(world, queues=2)
+        client.pull = pull = AsyncPullConsumer(client, PullOptions(group="g"))
+        gone = MessageQueue("t", "a", 1)
+        await pull.assign([QUEUE, gone])
+        assert await pull.lag() == {QUEUE: 7}
+        with pytest.raises(UsageError, match="is not assigned"):
+            await pull.lag(gone)
+        await pull.close()
+
+    play(scene())
+
+
 class SlowCheck(PullingClient):
     """Waits until it may before it looks whether brokers can filter."""
 

@@ -277,8 +277,7 @@ class AsyncPullConsumer:
             NoRoute: when a queue is not known.
             RemoteError, Unavailable: when a broker does not tell.
         """
-        wanted = self._whole(queues or self.queues)
-        flow = committed_offsets(self._open().group, wanted)
+        flow = committed_offsets(self._open().group, self._whole(queues or self.queues))
         return self._names.by_own_queue(await self._client.run(flow))
 
     async def begin_offsets(self, *queues: MessageQueue) -> dict[MessageQueue, int]:
@@ -296,10 +295,11 @@ class AsyncPullConsumer:
             UsageError: when a queue is not assigned.
             RemoteError, Unavailable: when a broker does not tell.
         """
-        wanted = queues or tuple(self.queues)
-        positions = {queue: await self.position(queue) for queue in wanted}
-        ends = await self.end_offsets(*wanted)
-        return {queue: max(0, ends[queue] - positions[queue]) for queue in wanted}
+        lag: dict[MessageQueue, int] = {}
+        for queue, end in (await self.end_offsets(*queues)).items():
+            if queues or queue in self.queues:  # else it has left meanwhile
+                lag[queue] = max(0, end - await self.position(queue))
+        return lag
 
     async def close(self) -> None:
         """Give the queues up and leave the group.
