@@ -160,6 +160,30 @@ def test_closing_waits_until_the_application_has_heard_of_queues_before_it_hears
     assert heard == ["assigning", "assigned", "revoked"]
 
 
+def test_a_thread_that_hangs_until_the_consumer_is_closed_hears_of_that_afterwards() -> None:
+    async def scene() -> None:
+        may_go_on = threading.Event()
+        heard: list[str] = []
+
+        def assigned(_: list[MessageQueue]) -> None:
+            heard.append("assigned")
+            may_go_on.wait()
+
+        pull = AsyncPullConsumer(PullingClient(world_with(NOTHING_NEW)), PullOptions(group="g"))
+        try:
+            await pull.subscribe(
+                {"t": "*"}, on_assigned=assigned, on_revoked=lambda _: heard.append("revoked")
+            )
+            await eventually(lambda: heard)
+            await pull.close()
+            assert heard == ["assigned"]
+        finally:
+            may_go_on.set()
+        await eventually(lambda: heard == ["assigned", "revoked"])
+
+    play(scene())
+
+
 def test_a_coroutine_hears_that_queues_go_when_the_thread_has_heard_that_they_came() -> None:
     heard: list[str] = []
 

@@ -318,7 +318,7 @@ class AsyncPullConsumer:
         finally:
             self._closed = True
             if self._threads is not None:
-                self._threads.close()
+                self._threads.close(drops=False)  # it hears of the end, however late
             self._client.reader_closed(self)
 
     async def _seek(self, queues: Iterable[MessageQueue], place: Place) -> None:

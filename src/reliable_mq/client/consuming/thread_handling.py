@@ -67,6 +67,10 @@ class Threads:
 
         return in_thread
 
-    def close(self) -> None:
-        """Start nothing more. A call that runs cannot be stopped; nobody waits for it."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def close(self, *, drops: bool = True) -> None:
+        """Take nothing more. A call that runs cannot be stopped; nobody waits for it.
+
+        Args:
+            drops: whether calls that have not begun are dropped; else they follow that one.
+        """
+        self._pool.shutdown(wait=False, cancel_futures=drops)
