@@ -125,6 +125,13 @@ def now() -> Flow[Instant]:
     return instant
 
 
+def reply_of(answer: Command | ReliableMQError) -> Command:
+    """Return the reply among the answers of `call_all`, or raise what went wrong."""
+    if isinstance(answer, ReliableMQError):
+        raise answer
+    return answer
+
+
 def succeeded(reply: Command) -> Command:
     """Return `reply` when its code is 0.
 

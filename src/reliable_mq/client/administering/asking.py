@@ -13,7 +13,7 @@ import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import Broker, RouteTable, decode_cluster
-from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import (
@@ -203,13 +203,6 @@ def first_failure(failures: Mapping[str, ReliableMQError]) -> ReliableMQError:
     if isinstance(first, RemoteError):
         return remote_error(first.code, text)
     return type(first)(text)
-
-
-def reply_of(answer: Command | ReliableMQError) -> Command:
-    """Return the reply among the answers of `call_all`, or raise what went wrong."""
-    if isinstance(answer, ReliableMQError):
-        raise answer
-    return answer
 
 
 def nothing(_: Command) -> None:

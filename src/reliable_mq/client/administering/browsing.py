@@ -13,7 +13,7 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.received import received, unpack, unpacked
-from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import NoRoute, ProtocolError, RecordError, ReliableMQError
 from reliable_mq.limits import MESSAGE_BODY_SIZE_MAX
@@ -98,7 +98,7 @@ def queue_range(
             ),
         ]
     )
-    low, high = (offset_in(_reply(answer)) for answer in answers)
+    low, high = (offset_in(reply_of(answer)) for answer in answers)
     return low, high
 
 
@@ -196,7 +196,7 @@ def query(
     found: dict[str, list[ReceivedMessage] | ReliableMQError] = {}
     for name, answer in zip(asked, answers, strict=True):
         try:
-            records = _records(_reply(answer))
+            records = _records(reply_of(answer))
         except ReliableMQError as error:
             found[name] = error
             continue
@@ -268,9 +268,3 @@ def shown(record: Record, queue: MessageQueue) -> ReceivedMessage:
     with contextlib.suppress(RecordError):
         record.body = unpacked(record)
     return received(record, queue)
-
-
-def _reply(answer: Command | ReliableMQError) -> Command:
-    if isinstance(answer, ReliableMQError):
-        raise answer
-    return answer

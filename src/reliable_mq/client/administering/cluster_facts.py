@@ -11,7 +11,7 @@ import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import Broker, decode_cluster
-from reliable_mq.client.flow import Call, Flow, Instant, call_all, now, succeeded
+from reliable_mq.client.flow import Call, Flow, Instant, call_all, now, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ProtocolError, ReliableMQError
 from reliable_mq.wire import fastjson
@@ -93,7 +93,7 @@ def _broker_facts(broker: Broker, timeout: float) -> Flow[BrokerFacts]:
     )
     after = yield from now()
     try:
-        state, config = [succeeded(_reply(answer)).body for answer in answers]
+        state, config = [succeeded(reply_of(answer)).body for answer in answers]
         runtime = {str(name): str(value) for name, value in _field(state, "table").items()}
         ahead, error = _clock(runtime, before, after)
         return BrokerFacts(
@@ -121,12 +121,6 @@ def _clock(runtime: dict[str, str], before: Instant, after: Instant) -> tuple[fl
     theirs = int(started) / 1000 + uptime + 0.5
     ours = (before.epoch_ms + after.epoch_ms) / 2000
     return theirs - ours, 0.5 + after.seconds - before.seconds
-
-
-def _reply(answer: Command | ReliableMQError) -> Command:
-    if isinstance(answer, ReliableMQError):
-        raise answer
-    return answer
 
 
 def _field(body: bytes, name: str) -> Any:

@@ -19,9 +19,8 @@ from reliable_mq.client.administering.asking import (
     decoded,
     first_failure,
     queue_of,
-    reply_of,
 )
-from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FoundNowhere, ReliableMQError, RemoteError
 from reliable_mq.message import MessageQueue

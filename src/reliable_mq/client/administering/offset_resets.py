@@ -20,15 +20,14 @@ from reliable_mq.client.administering.asking import (
     decoded,
     first_failure,
     queue_of,
-    reply_of,
 )
 from reliable_mq.client.administering.members import connections
 from reliable_mq.client.administering.progress import QueueProgress, offsets_in, progress
 from reliable_mq.client.administering.topics import brokers_of
 from reliable_mq.client.connecting.routes import Broker
-from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.consuming.offsets import commit_command, offset_in
 from reliable_mq.client.consuming.subscription import RETRY_PREFIX
-from reliable_mq.client.flow import Call, Flow, call, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import FoundNowhere, NoRoute, ReliableMQError, RemoteError, UsageError
 from reliable_mq.message import MessageQueue
@@ -39,7 +38,6 @@ from reliable_mq.wire.headers import (
     QueueHeader,
     ResetOffsetHeader,
     SearchOffsetHeader,
-    UpdateConsumerOffsetHeader,
 )
 from reliable_mq.wire.java_properties import parse_properties
 
@@ -162,17 +160,12 @@ def _written(
 ) -> Flow[_Offsets]:
     """Write the offsets of a group that is offline, at a broker that leaves a reset to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
-    commands = [_commit(group, queue, offset) for queue, offset in targets.items()]
+    commands = [
+        commit_command(group, queue, offset, oneway=False) for queue, offset in targets.items()
+    ]
     for reply in (yield from _answers(cluster, broker, commands)):
         succeeded(reply)
     return targets
-
-
-def _commit(group: str, queue: MessageQueue, offset: int) -> Command:
-    header = UpdateConsumerOffsetHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-    )
-    return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())
 
 
 def _answers(cluster: Cluster, broker: Broker, commands: Iterable[Command]) -> Flow[list[Command]]:
@@ -243,7 +236,7 @@ def _set(
                 f"broker {broker.name} cannot set one queue of a group that is online: stop the"
                 f" members of {group} first, or reset the topic by time"
             )
-        command = _commit(group, queue, offset)
+        command = commit_command(group, queue, offset, oneway=False)
     succeeded((yield from call(_master(broker), command, timeout)))
 
 

@@ -17,11 +17,10 @@ from reliable_mq.client.administering.asking import (
     decoded,
     merged,
     queue_of,
-    reply_of,
 )
 from reliable_mq.client.administering.groups import settings
 from reliable_mq.client.consuming.offsets import offset_in
-from reliable_mq.client.flow import Call, Flow, call_all
+from reliable_mq.client.flow import Call, Flow, call_all, reply_of
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import NoRoute
 from reliable_mq.message import MessageQueue

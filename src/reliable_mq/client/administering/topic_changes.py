@@ -17,7 +17,6 @@ from reliable_mq.client.administering.asking import (
     found,
     nothing,
     put_each,
-    reply_of,
 )
 from reliable_mq.client.administering.topic_settings import (
     TopicChange,
@@ -27,7 +26,7 @@ from reliable_mq.client.administering.topic_settings import (
 )
 from reliable_mq.client.administering.topics import route, settings_at
 from reliable_mq.client.consuming.subscription import check_name
-from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, succeeded
+from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, reply_of, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, NotFound, ReliableMQError, UsageError
 from reliable_mq.limits import RETRY_TOPIC_LENGTH_MAX, TOPIC_LENGTH_MAX
 from reliable_mq.wire.codes import RequestCode

@@ -8,7 +8,7 @@ from typing import Literal
 
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offsets import commit_command, offset_in
-from reliable_mq.client.flow import Call, Flow, call_all, succeeded
+from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ReliableMQError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -78,7 +78,7 @@ def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) ->
     answers = yield from call_all(list(calls.values()))
     for queue, answer in zip(calls, answers, strict=True):
         try:
-            succeeded(_reply(answer))
+            succeeded(reply_of(answer))
         except ReliableMQError as failure:
             failures.append(failure)
             continue
@@ -113,10 +113,4 @@ def _ask(
             raise NoRoute(f"no master of {queue} is known")
         calls.append(Call(address, question(queue), group.settings.request_timeout))
     answers = yield from call_all(calls)
-    return {queue: _reply(answer) for queue, answer in zip(wanted, answers, strict=True)}
-
-
-def _reply(answer: Command | ReliableMQError) -> Command:
-    if isinstance(answer, ReliableMQError):
-        raise answer
-    return answer
+    return {queue: reply_of(answer) for queue, answer in zip(wanted, answers, strict=True)}

@@ -10,7 +10,11 @@ from functools import lru_cache
 import msgspec
 
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
-from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.consuming.subscription import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    is_legal_name,
+)
 from reliable_mq.client.sending.timed import check_times, timer_properties
 from reliable_mq.errors import MessageRefused
 from reliable_mq.limits import (
@@ -39,7 +43,6 @@ DELAY_LEVEL_MAX = len(DELAY_LEVEL_SECONDS)
 BATCH_ITEM_OVERHEAD = 22
 _FLAG_LIMIT = 2**31
 
-_LEGAL_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _OWN_FIELDS = frozenset({KEYS, TAGS, WAIT, DELAY, UNIQ_KEY, SHARDING_KEY})
 #: source: Apache RocketMQ `TopicValidator.isNotAllowedSendTopic`, and our broker's for timers
 _NOT_TO_SEND_TO = frozenset(
@@ -65,7 +68,7 @@ def _check_name(topic: str) -> None:
         raise MessageRefused(f"topic {topic} is the brokers' own: nobody may send to it")
     prefixed = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     length_max = RETRY_TOPIC_LENGTH_MAX if prefixed else TOPIC_LENGTH_MAX
-    if not topic or len(topic) > length_max or not _LEGAL_CHARACTERS.issuperset(topic):
+    if not is_legal_name(topic, length_max):
         raise MessageRefused(
             f"topic {topic!r} is no legal name: use 1..{length_max} of a-z A-Z 0-9 _ - % |"
         )
