@@ -85,6 +85,16 @@ def test_a_topic_lives_from_create_to_delete(at: Callable[..., str], topic: str)
     assert topic not in at("topic", "list").splitlines()
 
 
+def test_a_change_that_is_refused_everywhere_is_told_as_that_alone(
+    at: Callable[..., str], broker: str, call: Call, topic: str
+) -> None:
+    at("topic", "create", topic)
+    update = ("topic", "update", topic, "--attribute", "no=such", "--yes", "--broker", broker)
+    code, out, err = call(*update)
+    assert (code, out) == (FAILED, "")
+    assert err.startswith("error: one: ")
+
+
 def test_a_group_lives_from_create_to_delete(
     at: Callable[..., str], broker: str, topic: str
 ) -> None:

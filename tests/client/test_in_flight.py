@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from tests.client.test_asyncio_client import IMPATIENT, QUICK, ROUTE, Peer, is_sent
-from tests.waiting import eventually, run_scene
+from tests.waiting import SECONDS_MAX, eventually, run_scene
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.thread_in_flight import InFlight
@@ -208,6 +208,29 @@ def test_a_message_that_is_refused_gives_its_place_back() -> None:
             assert (client.in_flight.count, client.in_flight.size) == (0, 0)
 
     run_scene(scene())
+
+
+def test_a_signal_handler_may_send_while_its_thread_takes_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for the lock that its own thread had."""
+    in_flight = InFlight(10, 100)
+    fits = InFlight._fits
+    nested: list[bool] = []
+
+    def interrupted(self: InFlight, size: int, count: int) -> bool:
+        if not nested:
+            nested.append(True)
+            assert self.take(1)
+            self.give(1)
+        return fits(self, size, count)
+
+    monkeypatch.setattr(InFlight, "_fits", interrupted)
+    thread = threading.Thread(target=in_flight.take, args=(1,), daemon=True)  # it may hang
+    thread.start()
+    thread.join(SECONDS_MAX)
+    assert not thread.is_alive()
+    assert in_flight.count == 1
 
 
 def test_a_thread_that_a_signal_takes_out_of_the_line_keeps_no_place(

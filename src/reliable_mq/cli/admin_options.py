@@ -23,6 +23,7 @@ from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.settings import EMBEDDED
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Collection[str])
 
 BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 FAILED = 1
@@ -110,22 +111,20 @@ def done_if_agreed(
     return change(dry_run=False)
 
 
-def tell_where(
-    what: str, done: str, brokers: Collection[str], *, dry_run: bool, as_json: bool
-) -> None:
+def tell_where(what: str, done: str, told: Told[C], *, dry_run: bool, as_json: bool) -> None:
     """Print at which brokers something was done: "topic orders made at a, b".
 
     Args:
         what: "topic orders".
         done: "made".
-        brokers: their names.
+        told: their names; and where it failed, which is not told here.
         dry_run: nothing was done, it would be.
         as_json: print JSON.
     """
     if as_json:
-        row = {"what": what, "done": done, "brokers": list(brokers), "dry_run": dry_run}
+        row = {"what": what, "done": done, "brokers": list(told.value), "dry_run": dry_run}
         typer.echo(printing.dumps(row))
-    elif not brokers:
+    elif told.value:
+        typer.echo(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(told.value)}")
+    elif not told.failures:
         typer.echo(f"{what} is as it is wanted")
-    else:
-        typer.echo(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(brokers)}")

@@ -108,7 +108,7 @@ def create(
     """Make a group at the masters of all brokers; where it is so already, nothing is done."""
     with administered(broker) as admin:
         told = admin.groups.create(group, wanted, brokers=at or (), dry_run=dry_run)
-    tell_where(f"group {group}", "made", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"group {group}", "made", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 
@@ -134,7 +134,7 @@ def update(
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"group {group}", "changed", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"group {group}", "changed", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 
@@ -157,7 +157,7 @@ def delete(
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"group {group}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"group {group}", "deleted", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 

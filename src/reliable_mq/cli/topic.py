@@ -120,7 +120,7 @@ def create(
             brokers=at or (),
             dry_run=dry_run,
         )
-    tell_where(f"topic {topic}", "made", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"topic {topic}", "made", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 
@@ -166,7 +166,7 @@ def update(
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"topic {topic}", "changed", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"topic {topic}", "changed", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 
@@ -186,7 +186,7 @@ def delete(
             dry_run=dry_run,
             yes=yes,
         )
-    tell_where(f"topic {topic}", "deleted", told.value, dry_run=dry_run, as_json=as_json)
+    tell_where(f"topic {topic}", "deleted", told, dry_run=dry_run, as_json=as_json)
     end_with(told.failures)
 
 

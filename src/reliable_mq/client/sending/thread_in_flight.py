@@ -37,7 +37,7 @@ class InFlight:
     def __init__(self, count_max: int, size_max: int) -> None:
         self._count_max = count_max
         self._size_max = size_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may send while its thread has it
         self._waiters: deque[_Waiter] = deque()
         self.count = 0
         self.size = 0
