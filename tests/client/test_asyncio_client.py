@@ -146,6 +146,36 @@ def test_a_broker_that_misses_a_heartbeat_is_connected_to_anew() -> None:
     play(scene, IMPATIENT)
 
 
+class Knowing(Peer):
+    """A broker that knows after one heartbeat who it is that speaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_short: list[bool] = []
+
+    def _answer(self, command: Command) -> Command | None:
+        if command.code != BEAT:
+            return super()._answer(command)
+        self.in_short.append(msgspec.json.decode(command.body)["withoutSub"])
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"}
+        return reply(command, ext=ext)
+
+
+def test_a_broker_that_knows_who_we_are_hears_it_in_short() -> None:
+    async def scene() -> None:
+        broker = Knowing()
+        async with (
+            broker.listening() as broker_address,
+            Peer(broker_address).listening() as address,
+            AsyncClient(address, settings=QUICK) as client,
+        ):
+            await client.send(message())
+            await eventually(lambda: any(broker.in_short))
+        assert not broker.in_short[0]
+
+    run_scene(scene())
+
+
 def test_a_silent_name_server_is_connected_to_anew() -> None:
     async def scene(client: AsyncClient, name_server: Peer, _: Peer) -> None:
         name_server.silent.add(ROUTE)

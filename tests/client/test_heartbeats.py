@@ -81,6 +81,15 @@ def test_everything_is_said_again_to_a_new_connection_and_after_every_doubt() ->
         assert not said(beats.command(BROKER, [], consumers))["withoutSub"], doubt
 
 
+def test_the_answer_to_an_earlier_heartbeat_says_nothing_of_a_group_that_has_come_since() -> None:
+    beats = Heartbeats("me", in_short=True)
+    earlier = beats.command(BROKER, [], [reader("g")])
+    later = beats.command(BROKER, [], [reader("g"), reader("h")])
+    earlier.opaque, later.opaque = 1, 2  # as the connection numbers them
+    beats.answered(BROKER, reply(earlier, ext=KNOWN))
+    assert not said(beats.command(BROKER, [], [reader("g"), reader("h")]))["withoutSub"]
+
+
 def test_each_broker_is_told_for_itself() -> None:
     beats = Heartbeats("me", in_short=True)
     beats.answered(BROKER, reply(beats.command(BROKER, [], [reader("g")]), ext=KNOWN))

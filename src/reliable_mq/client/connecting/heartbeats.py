@@ -37,7 +37,7 @@ class Heartbeats:
     def __init__(self, client_id: str, *, in_short: bool) -> None:
         self._client_id = client_id
         self._in_short = in_short
-        self._sent: dict[str, int] = {}
+        self._sent: dict[str, tuple[Command, int]] = {}  # the last one, and its fingerprint
         self._understood: dict[str, int] = {}
         self._versions: dict[str, int] = {}
 
@@ -47,7 +47,6 @@ class Heartbeats:
         """Return the heartbeat that the broker at `address` needs now."""
         producers = [{"groupName": name} for name in producer_groups]
         fingerprint = fingerprint_of(producers, consumers) if self._in_short else NO_FINGERPRINT
-        self._sent[address] = fingerprint
         short = self._in_short and self._understood.get(address) == fingerprint
         body = {
             "clientID": self._client_id,
@@ -58,18 +57,24 @@ class Heartbeats:
             "producerDataSet": producers,
             "withoutSub": short,
         }
-        return request(RequestCode.HEART_BEAT, None, msgspec.json.encode(body))
+        command = request(RequestCode.HEART_BEAT, None, msgspec.json.encode(body))
+        self._sent[address] = command, fingerprint
+        return command
 
     def answered(self, address: str, reply: Command) -> None:
-        """Take in what a broker answered to the last heartbeat."""
+        """Take in what a broker answered to a heartbeat.
+
+        The answer to one before the last says nothing of the last, in which groups may be new.
+        """
         self._versions[address] = reply.version
         knows = (
             reply.code == ResponseCode.SUCCESS
             and reply.ext_fields.get("IS_SUPPORT_HEART_BEAT_V2") == "true"
             and reply.ext_fields.get("IS_SUB_CHANGE") == "false"
         )
-        if knows and address in self._sent:
-            self._understood[address] = self._sent[address]
+        last, fingerprint = self._sent.get(address, (None, NO_FINGERPRINT))
+        if knows and last is not None and last.opaque == reply.opaque:
+            self._understood[address] = fingerprint
         else:
             self._understood.pop(address, None)
 
