@@ -1,6 +1,7 @@
 """The client's shell against a name server and a broker that follow a script."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConfigurationError, ConnectionLost, Unavailable, UsageError
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage
+from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, reply
 from reliable_mq.wire.frame import FrameReader
@@ -262,6 +264,20 @@ def test_a_client_must_be_started_and_starts_and_ends_once() -> None:
     asyncio.run(scene())
     with pytest.raises(UsageError, match="not started"):
         Client("127.0.0.1:1").send(message())
+
+
+def test_a_client_whose_start_is_interrupted_leaves_no_thread_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: LoopThread, starting: Coroutine[Any, Any, None]) -> None:
+        starting.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LoopThread, "run", interrupted)
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        Client("127.0.0.1:1").start()
+    assert set(threading.enumerate()) <= before
 
 
 class SlowEnd(Middleware):

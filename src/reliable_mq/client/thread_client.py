@@ -18,7 +18,6 @@ from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.thread_sending import ThreadSending
 from reliable_mq.client.sending.transaction import CheckBack, Half
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import Decision, Message, MessageQueue
 from reliable_mq.runtime.loop_thread import LoopThread, on_loop
 
@@ -122,7 +121,7 @@ class Client(ThreadSending):
         thread = self._thread or LoopThread()
         try:
             thread.run(self._client.start())
-        except ReliableMQError:
+        except BaseException:  # also what interrupts the caller
             if thread is not self._thread:
                 thread.close()
             raise
