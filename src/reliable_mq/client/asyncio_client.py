@@ -92,7 +92,7 @@ class AsyncClient(AsyncSending):
 
         Raises:
             ForkedClient: when it was made before a fork: every member of a group has its own name.
-            UsageError: when it was started before.
+            UsageError: when it was started before, on whatever loop: each loop needs its own.
         """
         await super().start()
         await self.hooks.start(self)
@@ -108,6 +108,7 @@ class AsyncClient(AsyncSending):
         if self.is_foreign or self._is_closed:
             return
         links = self._started()
+        self._refuse_other_loop()
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(links))
         await asyncio.shield(self._closing)

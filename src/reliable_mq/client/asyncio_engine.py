@@ -136,7 +136,12 @@ class AsyncEngine:
         await asyncio.gather(*self._daemons, return_exceptions=True)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end over the connections of this client."""
+        """Drive a flow to its end over the connections of this client.
+
+        Raises:
+            UsageError: on another event loop than the client's own.
+        """
+        self._refuse_other_loop()
         answer: Any = None
         failure: ReliableMQError | None = None
         try:
@@ -171,7 +176,7 @@ class AsyncEngine:
 
     def clear_link(self, address: str) -> Link | None:
         """Return the connection to `address` if a request can leave on it at once."""
-        if self._links is None or self.is_foreign:
+        if self._links is None or self.is_foreign or not self._is_own_loop:
             return None
         return self._links.clear(address)
 
@@ -291,6 +296,17 @@ class AsyncEngine:
     def _leave_to_parent(self) -> None:
         """Keep the connections from being closed by a forked child that collects its garbage."""
         leave_to_parent(self)
+
+    @property
+    def _is_own_loop(self) -> bool:
+        return asyncio.get_running_loop() is self._loop
+
+    def _refuse_other_loop(self) -> None:
+        if self._loop is not None and not (self._is_own_loop or self.is_foreign):
+            raise UsageError(
+                "this client was started on another event loop than it is used on: start one on"
+                " each loop, or use Client, which has a loop of its own"
+            )
 
     def _refuse_in_fork(self) -> None:
         if self.is_foreign:
