@@ -182,11 +182,12 @@ def test_a_lock_is_not_used_until_it_is_known_what_another_owner_finished() -> N
 def test_commits_are_sent_for_what_moved_and_only_once() -> None:
     world, group = started()
     assert world.play(commit(group, group.assigned)) == 5, "where a group begins is committed too"
-    world.posts.clear()
+    world.calls.clear()
     assigned = group.assigned[0]
     assigned.put([], 9)
     assert world.play(commit(group, group.assigned)) == 1
-    assert world.posts[0].command.ext_fields["commitOffset"] == "9"
+    (call,) = world.calls_of(UPDATE)
+    assert call.command.ext_fields["commitOffset"] == "9"
     assert world.play(commit(group, group.assigned)) == 0
 
 
@@ -204,7 +205,17 @@ def test_a_commit_that_a_broker_did_not_get_is_sent_again() -> None:
     world.dead.add("a:10911")
     assert world.play(commit(group, group.assigned)) == 0
     world.dead.clear()
+    world.answers[UPDATE] = says(ResponseCode.SYSTEM_ERROR)
+    assert world.play(commit(group, group.assigned)) == 0
+    world.answers[UPDATE] = says()
     assert world.play(commit(group, group.assigned)) == 5
+
+
+def test_a_commit_waits_for_the_broker_because_an_older_one_under_way_could_set_it_back() -> None:
+    world, group = started()
+    world.play(commit(group, group.assigned))
+    assert world.posts == []
+    assert not any(call.command.is_oneway for call in world.calls_of(UPDATE))
 
 
 def test_a_queue_is_committed_before_it_is_unlocked() -> None:
@@ -330,7 +341,7 @@ def test_without_a_master_a_slave_tells_where_to_read_on() -> None:
     assert {call.address for call in world.calls_of(COMMITTED)} == {"slave:10911"}
     assert {assigned.next_offset for assigned in group.assigned} == {5}
     world.play(commit(group, group.assigned))
-    assert world.posts == [], "commits wait for the master"
+    assert world.calls_of(UPDATE) == [], "commits wait for the master"
 
 
 def test_a_slave_that_knows_no_offset_makes_nobody_begin_anew() -> None:

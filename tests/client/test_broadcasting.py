@@ -106,7 +106,7 @@ def test_what_is_handled_is_saved_with_all_that_was_known_and_only_when_it_moved
     assert kept.saved == [{QUEUE: 8, elsewhere: 9}]
     assert world.play(commit(group, group.all_queues)) == 0
     assert len(kept.saved) == 1
-    assert world.posts == []
+    assert not world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
 
 
 def test_offsets_that_cannot_be_saved_are_saved_the_next_time() -> None:

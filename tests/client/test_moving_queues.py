@@ -58,7 +58,7 @@ def test_a_queue_that_was_given_back_meanwhile_is_not_committed() -> None:
     group.leave(assigned.queue)
     group.forget(assigned)
     assert world.play(commit(group, [assigned])) == 0
-    assert world.posts == []
+    assert not world.calls_of(RequestCode.UPDATE_CONSUMER_OFFSET)
 
 
 def two_messages_of_one_key(call: Call) -> Command:

@@ -160,9 +160,7 @@ def _written(
 ) -> Flow[_Offsets]:
     """Write the offsets of a group that is offline, at a broker that leaves a reset to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
-    commands = [
-        commit_command(group, queue, offset, oneway=False) for queue, offset in targets.items()
-    ]
+    commands = [commit_command(group, queue, offset) for queue, offset in targets.items()]
     for reply in (yield from _answers(cluster, broker, commands)):
         succeeded(reply)
     return targets
@@ -236,7 +234,7 @@ def _set(
                 f"broker {broker.name} cannot set one queue of a group that is online: stop the"
                 f" members of {group} first, or reset the topic by time"
             )
-        command = commit_command(group, queue, offset, oneway=False)
+        command = commit_command(group, queue, offset)
     succeeded((yield from call(_master(broker), command, timeout)))
 
 

@@ -167,7 +167,7 @@ class PulledQueues(GroupMember):
         await self._commit(self.positions.uncommitted())
 
     async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._client.run(commit_offsets(self.group, offsets))
+        await self.reader.commit(commit_offsets(self.group, offsets))
 
     # The reader's owner ---------------------------------------------------------------------
 

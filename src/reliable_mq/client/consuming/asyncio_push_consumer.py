@@ -120,7 +120,7 @@ class AsyncPushConsumer(GroupMember):
         return None if queues is None else list(map(self.group.namespace.whole_queue, queues))
 
     async def _commit(self) -> None:
-        await self._client.run(commit(self.group, self.group.all_queues))
+        await self.reader.commit(commit(self.group, self.group.all_queues))
 
     # The reader's owner ---------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from reliable_mq.client.asyncio_daemon import attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
@@ -19,10 +19,13 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.obstacles import Obstacles
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.subscription_version import be_newest
+from reliable_mq.client.flow import Flow
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.message import MessageQueue
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class FlowRunner(RunsFlows, Protocol):
@@ -77,6 +80,8 @@ class QueueReader:
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._givers: set[asyncio.Task[None]] = set()
         self._keeping: set[asyncio.Task[bool]] = set()
+        self._commits: set[asyncio.Task[Any]] = set()
+        self._one_commit = asyncio.Lock()
         self._look = asyncio.Event()
         self._has_stopped = False
         self._is_settled = False
@@ -117,6 +122,7 @@ class QueueReader:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pullers.clear()
         await self._locks_answered()
+        await self._commits_answered()
 
     def look_soon(self) -> None:
         """See anew, now, which queues are this member's and where they are read."""
@@ -132,6 +138,18 @@ class QueueReader:
         """Fetch into `assigned` from now on; a pull under way for its queue is given up."""
         self._stop_pulling(assigned.queue)
         self._start_pulling(assigned)
+
+    async def commit(self, flow: Flow[T]) -> T:
+        """Run a flow that commits, behind what is being committed; raises what it raises.
+
+        A broker takes requests by many threads: of two commits under way the older one may come
+        last, and set the group back. So who is cancelled here leaves the flow to its end, and a
+        queue is given back when that has come.
+        """
+        committing = asyncio.create_task(self._commit_in_turn(flow))
+        self._commits.add(committing)
+        committing.add_done_callback(self._commits.discard)
+        return await asyncio.shield(committing)
 
     def choose(self, queues: Iterable[MessageQueue]) -> None:
         """Read just these queues, in a group that shares them with nobody."""
@@ -303,8 +321,17 @@ class QueueReader:
                 if not goes_on:
                     break
         await self._locks_answered()
+        await self._commits_answered()
         await self._client.run(give_back(self.group, assigned))
         self.look_soon()
+
+    async def _commit_in_turn(self, flow: Flow[T]) -> T:
+        async with self._one_commit:
+            return await self._client.run(flow)
+
+    async def _commits_answered(self) -> None:
+        if self._commits:
+            await asyncio.wait(set(self._commits))
 
     async def _locks_answered(self) -> None:
         """Wait until no request for locks is under way: none may come behind an unlock."""

@@ -220,12 +220,12 @@ class AsyncSimpleConsumer(GroupMember):
         for assigned in self.group.assigned:
             self._leases.forget(assigned)
         self._something_ended()
-        await self._reader.stop()
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._settling, *([self._committing] if self._committing else [])]
         for task in tasks:
             task.cancel()
+        await self._reader.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await self._client.run(give_all_back(self.group))
@@ -301,7 +301,7 @@ class AsyncSimpleConsumer(GroupMember):
         self._ended.set()
 
     async def _commit(self) -> None:
-        await self._client.run(commit(self.group, self.group.all_queues))
+        await self._reader.commit(commit(self.group, self.group.all_queues))
 
     def _check_open(self) -> None:
         if self._closing is not None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
-from reliable_mq.client.flow import Call, Flow, Post, call, call_all, now, succeeded, work
-from reliable_mq.errors import NoRoute, ProtocolError, StoreError, Unavailable
+from reliable_mq.client.flow import Call, Flow, call, call_all, now, reply_of, succeeded, work
+from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError, StoreError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
@@ -103,25 +103,26 @@ def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> 
 
 
 def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
-    """Commit what has moved since the last time, without waiting for answers.
+    """Commit what has moved since the last time, and wait until the brokers have it.
 
-    Returns how many offsets were sent. A broker that cannot be reached gets them next time.
+    Returns how many offsets were committed; what fails is committed the next time. Not one-way, as
+    Apache's client does: its broker takes requests by many threads, and what came without waiting
+    for an answer could be stored behind a later one, and set the group back.
 
     Raises:
         StoreError: when a group that broadcasts cannot write its offsets.
     """
     if group.local_offsets is not None:
         return (yield from commit_locally(group.local_offsets, queues))
-    count = 0
     instant = yield from now()
-    for assigned in queues:
-        offset = assigned.commit_offset
-        address = _to_commit_at(group, assigned, instant.lease_seconds)
-        if address is None or offset == assigned.committed_offset:
-            continue
+    moved = [each for each in queues if each.commit_offset != each.committed_offset]
+    calls = _commits(group, moved, instant.lease_seconds)
+    answers = yield from call_all(list(calls.values()))
+    count = 0
+    for (assigned, offset), answer in zip(calls, answers, strict=True):
         try:
-            yield Post(address, commit_command(group.name, assigned.queue, offset, oneway=True))
-        except Unavailable:
+            succeeded(reply_of(answer))
+        except ReliableMQError:
             continue
         assigned.committed_offset = offset
         count += 1
@@ -132,7 +133,7 @@ def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flo
     """Commit queues that are about to be given back, and wait for that; what fails is done with."""
     if group.local_offsets is None:
         instant = yield from now()
-        yield from call_all(_final_commits(group, queues, instant.lease_seconds))
+        yield from call_all(list(_commits(group, queues, instant.lease_seconds).values()))
         return
     try:
         yield from commit_locally(group.local_offsets, queues)
@@ -159,18 +160,17 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
     return len(moved)
 
 
-def _final_commits(
+def _commits(
     group: ConsumerGroup, queues: Iterable[AssignedQueue], lease_seconds: float
-) -> list[Call]:
-    """Return the calls that commit queues about to be given back, now by the clock of leases."""
-    calls: list[Call] = []
+) -> dict[tuple[AssignedQueue, int], Call]:
+    """Return the calls that commit queues, by queue and offset, now by the clock of leases."""
+    calls: dict[tuple[AssignedQueue, int], Call] = {}
     for assigned in queues:
         address = _to_commit_at(group, assigned, lease_seconds)
         if address is not None:
-            command = commit_command(
-                group.name, assigned.queue, assigned.commit_offset, oneway=False
-            )
-            calls.append(Call(address, command, group.settings.request_timeout))
+            offset = assigned.commit_offset
+            command = commit_command(group.name, assigned.queue, offset)
+            calls[assigned, offset] = Call(address, command, group.settings.request_timeout)
     return calls
 
 
@@ -187,12 +187,12 @@ def _to_commit_at(
     return group.master_of(assigned.queue.broker_name)
 
 
-def commit_command(group: str, queue: MessageQueue, offset: int, *, oneway: bool) -> Command:
+def commit_command(group: str, queue: MessageQueue, offset: int) -> Command:
     """Return the request that commits `offset`, the next one to be read, for a group."""
     header = UpdateConsumerOffsetHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
-    return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=oneway)
+    return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())
 
 
 def read_reset(body: bytes) -> dict[MessageQueue, int]:

@@ -73,7 +73,7 @@ def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) ->
         if address is None:
             failures.append(NoRoute(f"no master of {queue} is known"))
         else:
-            command = commit_command(group.name, queue, offset, oneway=False)
+            command = commit_command(group.name, queue, offset)
             calls[queue] = Call(address, command, group.settings.request_timeout)
     answers = yield from call_all(list(calls.values()))
     for queue, answer in zip(calls, answers, strict=True):
