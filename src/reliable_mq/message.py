@@ -42,6 +42,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     what idempotency and reconciliation match on. The producer makes one when it is empty.
     Messages with one `ordering_key` go to one queue and are handled in order.
 
+    A property without a value is not stored, nor is an empty key: receivers find none.
+
     At most one of three says that it is shown to consumers later: `delay_level` (1..18, of every
     broker), `delay` (from when the broker has it, to the millisecond) or `deliver_at` (an instant
     with a time zone; one that has passed delays nothing). The latter two are timers, which brokers
