@@ -14,7 +14,7 @@ from tests.client.script import World
 from tests.client.scripted_consumer import QUICK, ScriptedClient, message, play, reading
 from tests.waiting import eventually
 
-from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
+from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
 
@@ -97,6 +97,28 @@ def test_a_handler_that_changes_what_it_was_given_has_failed_and_takes_nothing_a
 
     play(scene())
     assert handled == [0, 1, 0, 1]
+
+
+def test_what_a_handler_makes_of_properties_is_not_seen_by_the_next_attempt() -> None:
+    seen: list[dict[str, str]] = []
+
+    async def handle(messages: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+        properties = messages[0].properties
+        seen.append(dict(properties))
+        properties.clear()
+        properties["mine"] = "yes"
+        return [CONSUMED if len(seen) == 3 else Later()]
+
+    async def scene() -> None:
+        consumer, assigned = reading(
+            ScriptedClient(World()), handle, ordered=True, keys=["k"], retry_waits=(LIMIT,)
+        )
+        consumer.hands.pump()
+        await eventually(lambda: not assigned.unfinished)
+
+    play(scene())
+    assert seen[0]
+    assert seen == [seen[0]] * 3
 
 
 def test_a_coroutine_that_takes_too_long_is_cancelled_and_has_failed(

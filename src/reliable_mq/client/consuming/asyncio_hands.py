@@ -262,6 +262,8 @@ class AsyncHands:
                 assigned.finish(message.queue_offset)
             else:
                 rest.append((message, outcome))
+        if rest:
+            call.restore()
         failed = sum(is_failure(outcome) for _, outcome in rest)
         rates = self._group.rates.of(messages[0].queue.topic, call.begun)
         rates.handled(len(messages) - len(rest), failed, seconds, now)

@@ -29,7 +29,7 @@ class HandlerCall:
 
     __slots__ = (
         *("_handed_on", "_homes", "begun", "has_ended", "is_bypassed", "is_overdue"),
-        *("is_called", "messages"),
+        *("is_called", "_properties", "messages"),
     )
 
     def __init__(
@@ -43,6 +43,7 @@ class HandlerCall:
         self.has_ended = False  # the handler has; the messages may be about to be settled
         self._homes = {message.queue: group.find(message.queue) for message in messages}
         self._handed_on: set[tuple[MessageQueue, int]] | None = None
+        self._properties = [message.properties.copy() for message in self.messages]
 
     @property
     def handed_on(self) -> int:
@@ -60,6 +61,16 @@ class HandlerCall:
             return None
         assigned = self._homes[message.queue]
         return None if assigned is None or assigned.is_given_back else assigned
+
+    def restore(self) -> None:
+        """Give the messages the properties that they came with.
+
+        What a handler made of them is for no other attempt, and no dead letter, to see.
+        """
+        for message, properties in zip(self.messages, self._properties, strict=True):
+            if message.properties != properties:
+                message.properties.clear()
+                message.properties.update(properties)
 
     def is_over(self, limit: float, now: float) -> bool:
         """Say whether the handler runs longer than `limit` seconds."""
