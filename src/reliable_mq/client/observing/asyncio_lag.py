@@ -5,12 +5,15 @@ last pulls. Refuses to know what the numbers are for.
 """
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable
 
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.observing.middleware import ObservedClient
+from reliable_mq.client.observing.seldom import Seldom
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 
@@ -23,7 +26,8 @@ class LagWatch:
 
     Args:
         client: whose members.
-        note: told of each group and topic, and of one that is read here no more with 0.
+        note: told of each group and topic, and of one that is read here no more with 0. What it
+            raises is logged, and it is told again with the next look.
         seconds: between two looks.
     """
 
@@ -33,15 +37,17 @@ class LagWatch:
         self._seconds = seconds
         self._names = Namespace(client.settings.namespace)
         self._known: set[tuple[str, str]] = set()
+        self._seldom = Seldom()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         """Look no more; nothing is read here any more."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        for group, topic in self._known:
-            self._note(group, topic, 0)
+        try:
+            await asyncio.gather(self._task, return_exceptions=True)
+        finally:
+            for group, topic in self._known:
+                self._tell(group, topic, 0)
 
     async def _run(self) -> None:
         while True:
@@ -62,4 +68,12 @@ class LagWatch:
             behind[key] = 0
         self._known |= behind.keys()
         for (name, topic), count in behind.items():
-            self._note(name, topic, count)
+            self._tell(name, topic, count)
+
+    def _tell(self, group: str, topic: str, count: int) -> None:
+        try:
+            self._note(group, topic, count)
+        except Exception as error:
+            often = self._seldom.note(type(error), asyncio.get_running_loop().time())
+            if often is not None:
+                log.exception("the lag of group %s in topic %s was not noted", group, topic)
