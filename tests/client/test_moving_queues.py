@@ -21,6 +21,7 @@ from tests.client.scripted_consumer import (
 from tests.client.test_assignment import LOCK, started, world_and_group
 from tests.waiting import eventually
 
+from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_all_back, keep_ready, rebalance
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.offsets import commit
@@ -133,7 +134,9 @@ def _of_one(step: Step) -> Flow[Any]:
     return (yield step)
 
 
-def ordered_consumer(client: ScriptedClient) -> AsyncPushConsumer:
+def ordered_consumer(
+    client: ScriptedClient, made: type[AsyncPushConsumer] = AsyncPushConsumer
+) -> AsyncPushConsumer:
     client.world.answers |= {
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: members("client-a"),
         LOCK: grant_all,
@@ -145,7 +148,7 @@ def ordered_consumer(client: ScriptedClient) -> AsyncPushConsumer:
     settings = msgspec.structs.replace(QUICK, lock_renew_seconds=0.001)
     subscription = Subscription(group="g", topics={"t": "*"})
     group = group_of(client.world, subscription, queues={"a": 1}, settings=settings)
-    return AsyncPushConsumer(client, group, consumed)
+    return made(client, group, consumed)
 
 
 def locks_and_unlocks(world: World) -> list[int]:
@@ -187,3 +190,31 @@ def test_a_lock_whose_connection_was_lost_is_given_back_over_another_one() -> No
     world.answers[RequestCode.UNLOCK_BATCH_MQ] = in_turn(fails(ConnectionLost("gone")), says())
     world.play(give_all_back(group))
     assert len(world.calls_of(RequestCode.UNLOCK_BATCH_MQ)) == 2
+
+
+def test_a_queue_whose_reading_was_ended_by_a_bug_is_read_again_and_the_bug_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was read no more, without a word, for as long as this member had it."""
+    bugs = [ZeroDivisionError("a bug")]
+
+    class Buggy(AsyncPushConsumer):
+        def may_pull(self, assigned: AssignedQueue) -> bool:
+            if assigned.queue.topic == "t" and bugs:
+                raise bugs.pop()
+            return super().may_pull(assigned)
+
+    async def scene() -> None:
+        world = World()
+        consumer = ordered_consumer(ScriptedClient(world), Buggy)
+        await consumer.start()
+        await eventually(
+            lambda: any(
+                call.command.ext_fields["topic"] == "t"
+                for call in world.calls_of(RequestCode.PULL_MESSAGE)
+            )
+        )
+        await consumer.close()
+
+    play(scene())
+    assert "a bug" in caplog.text

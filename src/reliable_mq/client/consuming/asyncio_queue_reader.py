@@ -231,7 +231,7 @@ class QueueReader:
         keeping.add_done_callback(self._keeping.discard)
         well = await asyncio.shield(keeping)
         for assigned in self.group.assigned:
-            if assigned.is_started and assigned.queue not in self._pullers:
+            if assigned.is_started and not self._is_pulled(assigned.queue):
                 self._start_pulling(assigned)
         self._owner.fetched()  # a lock may have come back
         return well
@@ -239,7 +239,17 @@ class QueueReader:
     def _start_pulling(self, assigned: AssignedQueue) -> None:
         if self._has_stopped:  # the application may seek while it is told that queues go
             return
-        self._pullers[assigned.queue] = asyncio.create_task(self._pull(assigned))
+        puller = asyncio.create_task(self._pull(assigned))
+        puller.add_done_callback(self._puller_ended)
+        self._pullers[assigned.queue] = puller
+
+    def _is_pulled(self, queue: MessageQueue) -> bool:
+        puller = self._pullers.get(queue)
+        return puller is not None and not puller.done()
+
+    def _puller_ended(self, puller: asyncio.Task[None]) -> None:
+        if not puller.cancelled() and (bug := puller.exception()) is not None:
+            log.error("group %s: a queue's reading ended badly", self.group.name, exc_info=bug)
 
     def _stop_pulling(self, queue: MessageQueue) -> None:
         puller = self._pullers.pop(queue, None)
