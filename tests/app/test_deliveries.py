@@ -13,6 +13,7 @@ from tests.app.lives import LONG, A, B, C, Ledger, Life, delivery, write_effect
 
 from reliable_mq.app.key_reading import key_reader_of
 from reliable_mq.client.consuming.subscription import CONSUMED, Later
+from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.sql_types import READS_ONLY
 from reliable_mq.testing.local_servers import LocalValkey
@@ -50,6 +51,34 @@ def test_the_lease_of_a_consumer_is_the_lease_that_redis_holds(
             assert isinstance(outcome, Later)
             assert outcome.after_seconds is not None
             assert 19 * LONG < outcome.after_seconds <= 20 * LONG
+
+    asyncio.run(scenario())
+
+
+def test_who_is_cancelled_while_a_thread_is_in_the_handler_says_that_it_goes_on(
+    database_url: str, ledger: Ledger
+) -> None:
+    """Else its queue would be unlocked, and the next owner begin with the key beside it."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(session: Session, message: ReceivedMessage) -> None:
+        begun.set()
+        may_end.wait()
+
+    async def scenario() -> None:
+        async with Life(database_url, None, handler=handle, lease=LONG) as life:
+
+            async def interrupted() -> None:
+                with pytest.raises(GoesOn):
+                    await life.deliveries.handle([delivery(A)])
+
+            handling = asyncio.create_task(interrupted())
+            try:
+                await asyncio.to_thread(begun.wait)
+                handling.cancel()
+                await handling
+            finally:
+                may_end.set()
 
     asyncio.run(scenario())
 

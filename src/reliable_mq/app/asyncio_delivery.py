@@ -22,6 +22,7 @@ from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
 from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
+from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import (
     UNREACHABLE,
@@ -261,6 +262,10 @@ class Deliveries:
                 results = await loop.run_in_executor(
                     self._threads, thread_handling.handle, self._attempts, wanted
                 )
+        except asyncio.CancelledError as error:
+            if self._consumer.plan.is_async:
+                raise
+            raise GoesOn from error  # nobody else may begin with its ordering key
         finally:
             for each in wanted:
                 self._running.pop(each.entry.token, None)

@@ -26,7 +26,12 @@ from reliable_mq.client.consuming.subscription import (
     checked_outcomes,
     is_failure,
 )
-from reliable_mq.client.consuming.thread_handling import AnyHandler, Threads, is_asynchronous
+from reliable_mq.client.consuming.thread_handling import (
+    AnyHandler,
+    GoesOn,
+    Threads,
+    is_asynchronous,
+)
 from reliable_mq.client.flow import Flow
 from reliable_mq.message import ReceivedMessage
 
@@ -232,11 +237,21 @@ class AsyncHands:
 
     def _hand_ended(self, hand: asyncio.Task[None]) -> None:
         running = len(self._calls)
-        del self._calls[hand]
+        call = self._calls.pop(hand)
+        if hand.cancelled() and not call.goes_on:
+            self._take_back(call)
         self.handled.set()
         if not hand.cancelled() and (bug := hand.exception()) is not None:
             log.error("group %s: a delivery ended badly", self._group.name, exc_info=bug)
         self.pump(running)
+
+    def _take_back(self, call: HandlerCall) -> None:
+        """Hold again what a call that was cancelled has not settled: nobody handles it now."""
+        now = asyncio.get_running_loop().time()
+        for message in call.messages:
+            assigned = call.home(message)
+            if assigned is not None and assigned.is_running(message.queue_offset):
+                assigned.hold(message.queue_offset, now, counts=False)
 
     async def _handle(self, hand: asyncio.Task[None], call: HandlerCall) -> None:
         messages = call.messages
@@ -279,8 +294,9 @@ class AsyncHands:
             if self._threads is None:
                 handling = _in_its_own_context(cast("Coroutine[Any, Any, Any]", handling))
             return checked_outcomes(await handling, len(call.messages))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self._closed:
+                call.goes_on = isinstance(error, GoesOn)
                 raise
             reason = "the handler was cancelled from within"
             if call.is_overdue:

@@ -29,7 +29,7 @@ class HandlerCall:
 
     __slots__ = (
         *("_handed_on", "_homes", "begun", "has_ended", "is_bypassed", "is_overdue"),
-        *("is_called", "_properties", "messages"),
+        *("_properties", "goes_on", "is_called", "messages"),
     )
 
     def __init__(
@@ -41,6 +41,7 @@ class HandlerCall:
         self.is_bypassed = False  # nobody waits for it any more: another hand takes its place
         self.is_called = False  # the handler is; before, its hand waits for a turn of the loop
         self.has_ended = False  # the handler has; the messages may be about to be settled
+        self.goes_on = False  # it was cancelled, but a thread is in the handler
         self._homes = {message.queue: group.find(message.queue) for message in messages}
         self._handed_on: set[tuple[MessageQueue, int]] | None = None
         self._properties = [message.properties.copy() for message in self.messages]

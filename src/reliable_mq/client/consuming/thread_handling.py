@@ -27,6 +27,10 @@ class ExitInside(Exception):
     """A function raised what ends a thread or the program; it says what."""
 
 
+class GoesOn(asyncio.CancelledError):
+    """Who waited for a handler was cancelled, but a thread is in it and cannot be stopped."""
+
+
 def is_asynchronous(function: Callable[..., Any]) -> bool:
     """Say whether calling `function` gives a coroutine; it may be a partial, or an object."""
     call = getattr(function, "__call__", None)  # noqa: B004 - what calls it, not whether it can
@@ -61,7 +65,10 @@ class Threads:
 
         async def in_thread(argument: A) -> R:
             loop = asyncio.get_running_loop()
-            result: Any = await loop.run_in_executor(self._pool, call, argument)
+            try:
+                result: Any = await loop.run_in_executor(self._pool, call, argument)
+            except asyncio.CancelledError as error:
+                raise GoesOn from error
             answer: R = await result if inspect.isawaitable(result) else result
             return answer
 
