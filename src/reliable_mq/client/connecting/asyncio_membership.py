@@ -66,6 +66,7 @@ class AsyncMembership:
         self._engine = engine
         self.heartbeats = Heartbeats(engine.client_id, in_short=engine.settings.heartbeat_v2)
         self._members: dict[str, Member] = {}
+        self._left: set[str] = set()  # consumer groups, until brokers have answered to it
         self._producers: dict[str, None] = {}  # an ordered set
         self._is_everywhere = False
         self._all_masters: set[str] = set()
@@ -96,8 +97,11 @@ class AsyncMembership:
         """Check that nothing here is a member of a consumer group yet.
 
         Raises:
-            UsageError: when something is: a broker knows one member for each connection.
+            UsageError: when something is: a broker knows one member for each connection. Also
+                while brokers are told that it left: they would strike off who joins meanwhile.
         """
+        if group in self._left:
+            raise UsageError(f"this client is leaving group {group}: wait for the end of its close")
         if group in self._members:
             raise UsageError(f"this client consumes for group {group} already")
 
@@ -105,7 +109,7 @@ class AsyncMembership:
         """Take a member in; brokers hear of it with the next heartbeat, which its start sends.
 
         Raises:
-            UsageError: when the client is in its group already.
+            UsageError: when the client is in its group already, or yet.
         """
         self.check_free(member.group_name)
         self._members[member.group_name] = member
@@ -113,7 +117,11 @@ class AsyncMembership:
     async def leave(self, group: str) -> None:
         """Take the member out of a group at every broker that is connected."""
         self._members.pop(group, None)
-        await self._unregister(consumer_group=group)
+        self._left.add(group)
+        try:
+            await self._unregister(consumer_group=group)
+        finally:
+            self._left.discard(group)
 
     def produce(self, group: str) -> None:
         """Be in a producer group from now on, at the brokers that are sent to."""
@@ -180,7 +188,7 @@ class AsyncMembership:
 
     async def farewell(self) -> None:
         """Leave all producer groups."""
-        for group in self._producers:
+        for group in list(self._producers):
             await self._unregister(producer_group=group)
 
     async def _unregister(
