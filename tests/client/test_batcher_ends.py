@@ -1,4 +1,4 @@
-"""What becomes of messages in a batcher whose loop ends before they have left, or are answered."""
+"""What becomes of messages in a batcher whose loop ends first, or which meet a bug."""
 
 import socket
 from collections.abc import Coroutine, Iterable
@@ -6,9 +6,19 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tests.client.test_batcher import BATCH, FOREVER, SEND, SETTINGS, Shelf, message, with_threads
+from tests.client.test_batcher import (
+    BATCH,
+    FOREVER,
+    SEND,
+    SETTINGS,
+    Shelf,
+    message,
+    play,
+    with_threads,
+)
 from tests.waiting import until
 
+from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.thread_sending import Batcher
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ConnectionLost
@@ -58,3 +68,29 @@ def test_who_waits_for_a_name_server_that_is_silent_is_told_likewise() -> None:
         futures = [batcher.put(message(at)) for at in range(2)]
         interrupt_the_end_of(client, batcher)
         are_told(futures)
+
+
+@pytest.mark.parametrize("where", ["the route", "the row", "the row of a known topic"])
+def test_a_bug_on_the_way_into_a_row_is_told_to_its_sender_and_keeps_nobody_waiting(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(*_: object) -> object:
+        raise ZeroDivisionError("a bug")
+
+    async def scene(client: AsyncClient, _: Shelf) -> None:
+        async with client.batcher() as batcher:
+            if where == "the row of a known topic":
+                await batcher.send(message(0))
+            if where == "the route":
+                monkeypatch.setattr(batcher._routes, "to_send", bug)
+            else:
+                monkeypatch.setattr(batcher._producer, "queue_of", bug)
+            bad = [await batcher.put(message(at, key="k")) for at in range(2)]
+            for each in bad:
+                with pytest.raises(ZeroDivisionError):
+                    await each
+            monkeypatch.undo()
+            assert (await batcher.send(message(2, key="k"))).queue_offset == 10
+
+    play(scene)
+    assert "a bug" in caplog.text

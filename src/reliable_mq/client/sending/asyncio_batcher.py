@@ -235,7 +235,7 @@ class AsyncBatcher:
             self._unsorted[message.topic] = [parcel]
             topic = message.topic
             self._start(self._sort(topic), lambda: self._unsorted.pop(topic, ()))
-        elif self._sorted_in(parcel, route):
+        elif self._is_full_with(parcel, route):
             self._depart()
         elif self._timer is None:
             self._set_timer()
@@ -246,16 +246,27 @@ class AsyncBatcher:
         hurried = parcel.owner.wave.is_flushed
         return self._rows.add(parcel, queue, self._loop.time(), hurried=hurried)
 
+    def _is_full_with(self, parcel: Parcel, route: Route) -> bool:
+        """Put a message into its row, and return whether something may leave now."""
+        try:
+            return self._sorted_in(parcel, route)
+        except Exception as error:  # a bug; nobody shall wait for ever because of it
+            log.exception("a message for topic %s found no row", parcel.letter.message.topic)
+            self._end(parcel, error)
+            return False
+
     async def _sort(self, topic: str) -> None:
         """Put the first messages of a topic into rows, as soon as its queues are known."""
         try:
             route = await self._run(self._routes.to_send(topic))
-        except ReliableMQError as error:
+        except Exception as error:  # also for a bug nobody shall wait for ever
+            if not isinstance(error, ReliableMQError):
+                log.exception("the route of topic %s was not found", topic)
             for parcel in self._unsorted.pop(topic):
                 self._end(parcel, error)
             return
         for parcel in self._unsorted.pop(topic):
-            self._sorted_in(parcel, route)
+            self._is_full_with(parcel, route)
         self._depart()
 
     def _depart(self) -> None:
