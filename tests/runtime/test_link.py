@@ -155,6 +155,19 @@ def test_an_address_that_cannot_be_reached_fails_at_once_for_a_while() -> None:
     play(silent, scene)
 
 
+def test_addresses_that_could_not_be_reached_are_forgotten_some_time_later() -> None:
+    """Brokers come and go by new addresses for as long as a client lives."""
+
+    async def scene(it: World) -> None:
+        it.links.BACKOFF_SECONDS = it.links.FAILURES_KEPT_SECONDS = 0.0
+        for at in range(5):
+            with pytest.raises(ConnectionLost):
+                await it.links.call(f"127.0.0.1:no port {at}", request(1), LONG_SECONDS)
+        assert list(it.links._failures) == ["127.0.0.1:no port 4"]
+
+    play(silent, scene)
+
+
 def test_clients_that_lost_a_peer_together_do_not_come_back_together() -> None:
     async def scene(it: World) -> None:
         nobody, pauses = "127.0.0.1:1", []

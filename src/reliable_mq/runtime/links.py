@@ -40,6 +40,8 @@ class Links:
 
     BACKOFF_SECONDS = 0.05
     BACKOFF_SECONDS_MAX = 1.0
+    FAILURES_KEPT_SECONDS = 60.0
+    """An address that nobody wanted for so long begins anew with the shortest pause."""
 
     def __init__(
         self,
@@ -229,7 +231,10 @@ class Links:
         # Clients that lost one broker together do not all come back at once.
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
         text = f"{address} cannot be reached: {why}"
-        self._failures[address] = (count, asyncio.get_running_loop().time() + pause, text)
+        now = asyncio.get_running_loop().time()
+        forgotten = now - self.FAILURES_KEPT_SECONDS
+        self._failures = {at: each for at, each in self._failures.items() if each[1] > forgotten}
+        self._failures[address] = (count, now + pause, text)
         return ConnectionLost(text)
 
     def _lost(self, link: Link) -> None:
