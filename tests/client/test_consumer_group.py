@@ -4,7 +4,7 @@ from tests.client.script import World, group_of
 
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.consuming.subscription import Sql, Subscription
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
 
@@ -62,3 +62,10 @@ def test_a_queue_that_leaves_has_no_turn() -> None:
     assert next_queue(group) == 0
     group.leave(assigned[1].queue)
     assert [next_queue(group) for _ in range(3)] == [0, 0, None]
+
+
+def test_what_becomes_of_the_callers_dict_of_topics_changes_no_subscription() -> None:
+    topics: dict[str, str | Sql] = {"t": "*"}
+    subscription = Subscription(group="g", topics=topics)
+    topics["no topic!"] = ""
+    assert subscription.topics == {"t": "*"}

@@ -123,6 +123,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_name("consumer group", self.group, GROUP_LENGTH_MAX)
         _check_topics(self.group, self.topics)
+        msgspec.structs.force_setattr(self, "topics", dict(self.topics))  # the caller's may change
         if self.from_where not in {"first", "last", "timestamp"}:
             raise ConfigurationError(f"from_where is {self.from_where!r}: first, last or timestamp")
         self._check_simple()
