@@ -217,9 +217,18 @@ def test_the_routes_of_many_topics_are_refreshed_side_by_side() -> None:
     run_scene(scene())
 
 
-def test_a_client_that_did_nothing_bothers_nobody() -> None:
-    async def scene(_: AsyncClient, name_server: Peer, broker: Peer) -> None:
-        await asyncio.sleep(3 * QUICK.heartbeat_seconds)
+def test_a_client_that_did_nothing_bothers_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: AsyncClient, name_server: Peer, broker: Peer) -> None:
+        beats = 0
+        beat = client.membership.heartbeat
+
+        async def counted() -> None:
+            nonlocal beats
+            await beat()
+            beats += 1
+
+        monkeypatch.setattr(client.membership, "heartbeat", counted)
+        await eventually(lambda: beats >= 3)
         assert name_server.asked == broker.asked == []
 
     play(scene)

@@ -59,6 +59,9 @@ def test_nobody_who_is_away_keeps_a_consumer_from_starting() -> None:
     world.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = says(ResponseCode.TOPIC_NOT_EXIST)
     world.answers[CHECK] = fails(ConnectionLost("away"))
     world.play(check_filters(group))
+    assert [call.address for call in world.calls_of(CHECK)] == ["a:10911", "b:10911"]
+    asked = world.calls_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert [call.command.ext_fields["topic"] for call in asked] == ["nowhere"]
 
 
 def test_a_subscription_by_tags_asks_nobody() -> None:
