@@ -46,6 +46,29 @@ def test_nobody_joins_a_group_before_brokers_have_answered_that_it_was_left() ->
     play(scene())
 
 
+def test_a_group_is_left_behind_the_heartbeat_under_way_although_who_sent_it_is_cancelled() -> None:
+    """Taken in later, it would put the member back for as long as the connection lives."""
+
+    async def scene() -> None:
+        engine = Connected()
+        membership = AsyncMembership(engine)
+        member, _ = reading(ScriptedClient(World()), consumed)
+        membership.join(member)
+        beating = asyncio.create_task(membership.heartbeat())
+        await eventually(lambda: engine.asked == 1)
+        beating.cancel()
+        leaving = asyncio.create_task(membership.leave("g"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert engine.asked == 1
+        engine.may_answer.set()
+        await leaving
+        codes = [call.command.code for call in engine.world.calls]
+        assert codes[-2:] == [RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT]
+
+    play(scene())
+
+
 def test_a_producer_that_joins_while_the_client_says_farewell_disturbs_nobody() -> None:
     async def scene() -> None:
         engine = Connected()

@@ -71,6 +71,7 @@ class AsyncMembership:
         self._is_everywhere = False
         self._all_masters: set[str] = set()
         self._refusing: set[str] = set()
+        self._beats: set[asyncio.Task[None]] = set()
         self._introducing = asyncio.Lock()
         self._introductions_begun = 0
         self._introduction_ended = 0  # the number of the last one that told all brokers
@@ -147,6 +148,12 @@ class AsyncMembership:
         self._refusing &= known
         addresses = known if self._members else self._master_addresses()
         calls = [self._call(address) for address in addresses]
+        beat = asyncio.create_task(self._beat(calls))
+        self._beats.add(beat)
+        beat.add_done_callback(self._beats.discard)
+        await asyncio.shield(beat)  # who is cancelled here leaves it under way: see `_unregister`
+
+    async def _beat(self, calls: list[Call]) -> None:
         answers = await self._engine.run(call_all(calls))
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, ReliableMQError):
@@ -194,6 +201,13 @@ class AsyncMembership:
     async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
+        """Take a group back behind the heartbeats under way.
+
+        Brokers answer those by other threads: one that is taken in later would put this client back
+        into the group.
+        """
+        if self._beats:
+            await asyncio.wait(set(self._beats))
         addresses = self._engine.open_addresses() & self._broker_addresses()
         for address in addresses:  # what the group wants is told anew when it is joined again
             self.heartbeats.forget(address)
