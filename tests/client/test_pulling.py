@@ -53,8 +53,8 @@ def test_a_pull_asks_for_32_messages_and_lets_the_broker_hold_it_for_15_seconds(
     world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
     world.play(pull_once(group, assigned))
     header = asked(world)
-    assert (header.queue_offset, header.max_msg_nums, header.sys_flag) == (3, 32, 0b11)
-    assert (header.commit_offset, header.suspend_timeout_millis) == (3, 15_000)
+    assert (header.queue_offset, header.max_msg_nums, header.sys_flag) == (3, 32, 0b10)
+    assert (header.commit_offset, header.suspend_timeout_millis) == (0, 15_000)
     assert header.sub_version == group.version
     assert world.calls_of(PULL)[0].timeout > 15
 
@@ -157,14 +157,15 @@ def test_flow_control_of_the_broker_is_no_failure() -> None:
     assert assigned.failures == 0
 
 
-def test_a_pull_commits_only_under_the_lock() -> None:
-    world, group, assigned = reading(ordered=True)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_pull_commits_nothing_because_a_broker_could_store_that_behind_a_commit(
+    ordered: bool,
+) -> None:
+    world, group, assigned = reading(ordered=ordered)
     world.answers[PULL] = says(ResponseCode.PULL_NOT_FOUND, ext(3))
-    world.play(pull_once(group, assigned))
-    assert (asked(world).sys_flag, asked(world).commit_offset) == (0b10, 0)
     assigned.lock_until(world.seconds + 30)
     world.play(pull_once(group, assigned))
-    assert (asked(world).sys_flag, asked(world).commit_offset) == (0b11, 3)
+    assert (asked(world).sys_flag, asked(world).commit_offset) == (0b10, 0)
 
 
 def test_a_compressed_body_is_unpacked() -> None:

@@ -13,13 +13,11 @@ from tests.client.test_assignment import COMMITTED, LOCK, received, started
 from reliable_mq.client.consuming.assignment import keep_ready
 from reliable_mq.client.consuming.asyncio_simple_consumer import AsyncSimpleConsumer
 from reliable_mq.client.consuming.offsets import commit, commit_at_last
-from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
 from reliable_mq.client.observing.asyncio_hooks import Hooks
 from reliable_mq.client.observing.middleware import Origin
 from reliable_mq.message import MessageQueue, ReceivedMessage
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.headers import PullMessageHeader
 
 
 def test_a_handler_starts_nothing_under_a_lock_that_ran_out_while_the_machine_slept() -> None:
@@ -58,17 +56,7 @@ def test_nothing_is_committed_under_a_lock_that_ran_out_while_the_machine_slept(
     world.asleep = 30.0
     world.play(commit(group, ordered))
     world.play(commit_at_last(group, ordered))
-    world.answers[RequestCode.PULL_MESSAGE] = says(
-        ext={
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": "9",
-            "minOffset": "0",
-            "maxOffset": "9",
-        }
-    )
-    world.play(pull_once(group, ordered[0]))
-    (pull,) = world.calls
-    assert PullMessageHeader.decode(pull.command.ext_fields).commit_offset == 0
+    assert world.calls == []
 
 
 def test_a_lock_is_good_for_as_long_after_the_machine_slept_as_without() -> None:

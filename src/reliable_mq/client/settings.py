@@ -93,7 +93,8 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_seconds: float = 20.0
     #: rebalance again so soon when a queue could not be had or a topic is not there yet
     rebalance_retry_seconds: float = 1.0
-    offset_commit_seconds: float = 5.0
+    #: what has moved is committed so often; a kill lets the messages since then come again
+    offset_commit_seconds: float = 1.0
 
     lock_renew_seconds: float = 20.0
     #: how long a granted queue lock is trusted; a broker keeps it for 60 s

