@@ -1,5 +1,6 @@
 """Gunicorn and Celery as people run them: the application is loaded, then workers are forked."""
 
+import contextlib
 import http.client
 import os
 import signal
@@ -8,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.child_process import LoggedProcess
+from bench.child_process import ChildError, LoggedProcess
 from tests.client.servers import Servers
 from tests.waiting import SECONDS_MAX, until
 
@@ -111,9 +112,10 @@ def test_workers_of_celery_send_by_clients_of_their_own(tmp_path: Path) -> None:
             assert len(refusals) == 2, "two workers, one after the other"
             assert all(body.startswith(words.encode()) for body in refusals)
             assert goes_on(servers), "the workers took nothing of the parent's with them"
-            # billiard tells those workers to end that are in its list when it closes: one that it
-            # is just making, in the place of one that ended, hears nothing and is waited for.
             until(lambda: celery.output().count("a worker has begun") == 3, celery.output)
-            celery.stop()
+            # billiard may wait for ever for a worker that it is just making, in the place of one
+            # that ended: how Celery itself ends is not what is asked here.
+            with contextlib.suppress(ChildError):
+                celery.stop()
         finally:
             celery.kill()
