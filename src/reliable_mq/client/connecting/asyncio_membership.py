@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import Protocol, TypeVar
 
+from reliable_mq.client.asyncio_daemon import UnderWay
 from reliable_mq.client.connecting.heartbeats import Heartbeats
 from reliable_mq.client.connecting.membership import Member, unregister_calls
 from reliable_mq.client.connecting.name_servers import NameServers
@@ -71,7 +72,7 @@ class AsyncMembership:
         self._is_everywhere = False
         self._all_masters: set[str] = set()
         self._refusing: set[str] = set()
-        self._beats: set[asyncio.Task[None]] = set()
+        self._beats = UnderWay()
         self._introducing = asyncio.Lock()
         self._introductions_begun = 0
         self._introduction_ended = 0  # the number of the last one that told all brokers
@@ -148,10 +149,7 @@ class AsyncMembership:
         self._refusing &= known
         addresses = known if self._members else self._master_addresses()
         calls = [self._call(address) for address in addresses]
-        beat = asyncio.create_task(self._beat(calls))
-        self._beats.add(beat)
-        beat.add_done_callback(self._beats.discard)
-        await asyncio.shield(beat)  # who is cancelled here leaves it under way: see `_unregister`
+        await self._beats.see(self._beat(calls))  # to its end: see `_unregister`
 
     async def _beat(self, calls: list[Call]) -> None:
         answers = await self._engine.run(call_all(calls))
@@ -206,8 +204,7 @@ class AsyncMembership:
         Brokers answer those by other threads: one that is taken in later would put this client back
         into the group.
         """
-        if self._beats:
-            await asyncio.wait(set(self._beats))
+        await self._beats.ended()
         addresses = self._engine.open_addresses() & self._broker_addresses()
         for address in addresses:  # what the group wants is told anew when it is joined again
             self.heartbeats.forget(address)

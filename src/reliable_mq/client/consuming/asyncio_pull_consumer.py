@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from datetime import datetime
 from typing import Any, Literal, Protocol, Self
 
@@ -348,7 +347,7 @@ class AsyncPullConsumer:
         options = self._options
         wanted = Subscription(
             group=options.group,
-            topics=copy(topics),
+            topics=topics,
             ordered=False,
             from_where=options.from_where,
             from_time_ms=options.from_time_ms,

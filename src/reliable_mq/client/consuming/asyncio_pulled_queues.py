@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from reliable_mq.client.asyncio_daemon import attempt, repeat
+from reliable_mq.client.asyncio_daemon import UnderWay, attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.asyncio_queue_reader import FlowRunner, QueueReader
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
@@ -68,6 +68,7 @@ class PulledQueues(GroupMember):
         self._closed = False
         self._committing: asyncio.Task[None] | None = None
         self._announced: set[MessageQueue] = set()  # the application has heard that they are ours
+        self._telling = UnderWay()
         self._calls: set[asyncio.Task[None]] = set()
         self._one_call = asyncio.Lock()
 
@@ -88,8 +89,7 @@ class PulledQueues(GroupMember):
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.gather(self._committing, return_exceptions=True)
-        async with self._one_call:
-            pass  # who told the application of queues may be cancelled: it hears that to the end
+        await self._telling.ended()  # who told the application may be cancelled
         try:
             await self.leave(self.group.all_queues)
         finally:
@@ -209,10 +209,7 @@ class PulledQueues(GroupMember):
         and the application has to hear of them in full before it hears that they go.
         """
         if told is not None and queues:
-            telling = asyncio.create_task(self._tell_in_turn(told, sorted(queues)))
-            self._calls.add(telling)
-            telling.add_done_callback(self._calls.discard)
-            await asyncio.shield(telling)
+            await self._telling.see(self._tell_in_turn(told, sorted(queues)))
 
     async def _tell_in_turn(self, told: Told, queues: list[MessageQueue]) -> None:
         """Go on when the application has heard, at the latest after `close_timeout`.

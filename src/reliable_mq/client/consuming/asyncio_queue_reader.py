@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from reliable_mq.client.asyncio_daemon import attempt, repeat
+from reliable_mq.client.asyncio_daemon import UnderWay, attempt, repeat
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.assignment import give_back, keep_ready, rebalance
 from reliable_mq.client.consuming.asyncio_hands import RunsFlows
@@ -79,8 +79,8 @@ class QueueReader:
         self._renewing: asyncio.Task[None] | None = None
         self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._givers: set[asyncio.Task[None]] = set()
-        self._keeping: set[asyncio.Task[bool]] = set()
-        self._commits: set[asyncio.Task[Any]] = set()
+        self._keeping = UnderWay()
+        self._commits = UnderWay()
         self._one_commit = asyncio.Lock()
         self._look = asyncio.Event()
         self._has_stopped = False
@@ -122,7 +122,7 @@ class QueueReader:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pullers.clear()
         await self._locks_answered()
-        await self._commits_answered()
+        await self._commits.ended()
 
     def look_soon(self) -> None:
         """See anew, now, which queues are this member's and where they are read."""
@@ -146,10 +146,7 @@ class QueueReader:
         last, and set the group back. So who is cancelled here leaves the flow to its end, and a
         queue is given back when that has come.
         """
-        committing = asyncio.create_task(self._commit_in_turn(flow))
-        self._commits.add(committing)
-        committing.add_done_callback(self._commits.discard)
-        return await asyncio.shield(committing)
+        return await self._commits.see(self._commit_in_turn(flow))
 
     def choose(self, queues: Iterable[MessageQueue]) -> None:
         """Read just these queues, in a group that shares them with nobody."""
@@ -226,10 +223,7 @@ class QueueReader:
 
     async def _keep_ready(self) -> bool:
         # Who is cancelled here leaves a request for locks under way: see `_locks_answered`.
-        keeping = asyncio.create_task(self._client.run(keep_ready(self.group)))
-        self._keeping.add(keeping)
-        keeping.add_done_callback(self._keeping.discard)
-        well = await asyncio.shield(keeping)
+        well = await self._keeping.see(self._client.run(keep_ready(self.group)))
         for assigned in self.group.assigned:
             if assigned.is_started and not self._is_pulled(assigned.queue):
                 self._start_pulling(assigned)
@@ -331,7 +325,7 @@ class QueueReader:
                 if not goes_on:
                     break
         await self._locks_answered()
-        await self._commits_answered()
+        await self._commits.ended()
         await self._client.run(give_back(self.group, assigned))
         self.look_soon()
 
@@ -339,11 +333,7 @@ class QueueReader:
         async with self._one_commit:
             return await self._client.run(flow)
 
-    async def _commits_answered(self) -> None:
-        if self._commits:
-            await asyncio.wait(set(self._commits))
-
     async def _locks_answered(self) -> None:
         """Wait until no request for locks is under way: none may come behind an unlock."""
-        if self._keeping and self.group.subscription.ordered:
-            await asyncio.wait(set(self._keeping))
+        if self.group.subscription.ordered:
+            await self._keeping.ended()
