@@ -177,6 +177,11 @@ def _rule(hint: Any) -> _Rule | None:
     return _SIMPLE.get(hint) or (_instance(hint) if isinstance(hint, type) else None)
 
 
+def is_integer(value: object) -> bool:
+    """Say whether a value is an integer. True and False are none here, though Python has it so."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_number(value: Any) -> bool:
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
     return is_real and math.isfinite(value)
@@ -185,7 +190,7 @@ def _is_number(value: Any) -> bool:
 _SIMPLE: dict[Any, _Rule] = {
     str: _Rule(lambda value: isinstance(value, str), "text"),
     bool: _Rule(lambda value: isinstance(value, bool), "True or False"),
-    int: _Rule(lambda value: isinstance(value, int) and not isinstance(value, bool), "an integer"),
+    int: _Rule(is_integer, "an integer"),
     float: _Rule(_is_number, "a finite number"),
     NoneType: _Rule(lambda value: value is None, "None"),
 }

@@ -25,6 +25,7 @@ from reliable_mq.client.administering.topic_settings import (
     to_put,
 )
 from reliable_mq.client.administering.topics import route, settings_at
+from reliable_mq.client.checked import is_integer
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.flow import Call, Flow, Wait, call_all, now, reply_of, succeeded
 from reliable_mq.errors import ConfigurationError, NoRoute, NotFound, ReliableMQError, UsageError
@@ -116,7 +117,7 @@ def give_queues(cluster: Cluster, topic: str, queues: int) -> Flow[None]:
         RemoteError, Unavailable: when a broker refuses or cannot be reached; others may have it.
     """
     check_name("topic", topic, TOPIC_LENGTH_MAX)
-    if isinstance(queues, bool) or not isinstance(queues, int) or queues < 1:
+    if not is_integer(queues) or queues < 1:
         raise ConfigurationError(f"{queues!r} is no number of queues: give 1 or more")
     put = to_put(topic, TopicSettings(read_queues=queues, write_queues=queues), {})
     brokers = yield from all_brokers(cluster)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from reliable_mq.client.checked import check_fields
+from reliable_mq.client.checked import check_fields, is_integer
 from reliable_mq.client.consuming.allocation import Allocation, average
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, RETRY_ATTEMPTS_MAX, TOPIC_LENGTH_MAX
@@ -143,13 +143,13 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("ordered", "broadcasting", "takes_faulty"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigurationError(f"{name} is {value!r:.100}: give True or False")
-        if not _is_integer(self.from_time_ms):
+        if not is_integer(self.from_time_ms):
             raise ConfigurationError(
                 f"from_time_ms is {self.from_time_ms!r:.100}: give milliseconds since the epoch"
             )
         for name in ("max_attempts", "concurrency", "batch", "series"):
             value = getattr(self, name)
-            if not _is_integer(value) or value < 1:
+            if not is_integer(value) or value < 1:
                 raise ConfigurationError(f"{name} is {value!r}: it must be 1 or more")
 
     @property
@@ -171,10 +171,6 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     def all_topics(self) -> dict[str, str | Sql]:
         """Return topic -> what is wanted of it, the retry topic included."""
         return {**self.topics, self.retry_topic: EVERY_TAG}
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_topics(group: str, topics: Mapping[str, str | Sql]) -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
+from reliable_mq.client.checked import is_integer
 from reliable_mq.client.connecting.routes import TEMPLATE_TOPIC
 from reliable_mq.client.consuming.subscription import (
     DEAD_LETTER_PREFIX,
@@ -87,11 +88,11 @@ def check_message(message: Message, body_size_max: int = MESSAGE_BODY_SIZE_MAX) 
         raise MessageRefused("the body is empty: Apache's clients refuse to send and read that")
     if len(message.body) > body_size_max:
         raise MessageRefused(f"the body has {len(message.body)} bytes, {body_size_max} are allowed")
-    if message.delay_level and not _is_integer(message.delay_level, 1, DELAY_LEVEL_MAX):
+    if message.delay_level and not _is_within(message.delay_level, 1, DELAY_LEVEL_MAX):
         raise MessageRefused(f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}")
     if message.is_timed:
         check_times(message)
-    if message.flag and not _is_integer(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
+    if message.flag and not _is_within(message.flag, -_FLAG_LIMIT, _FLAG_LIMIT - 1):
         raise MessageRefused(f"flag {message.flag} is no number of 32 bits")
     if message.keys:
         _check_keys(message.keys)
@@ -113,9 +114,9 @@ def fault_of(message: Message, body_size_max: int) -> Exception | None:
     return None
 
 
-def _is_integer(value: int, low: int, high: int) -> bool:
+def _is_within(value: int, low: int, high: int) -> bool:
     # What has no order raises, and is told by its type.
-    return low <= value <= high and isinstance(value, int) and not isinstance(value, bool)
+    return low <= value <= high and is_integer(value)
 
 
 def _check_keys(keys: Sequence[str]) -> None:
