@@ -25,7 +25,6 @@ from bench.send_throughput import BODY_BYTES, BROKERS, SETTLE_SECONDS_MAX, pin_t
 SEND_THREADS = 8
 SEND_BATCH = 32
 PROGRAM_SECONDS_MAX = 300.0
-IDLE_SECONDS_MAX = 60  # a group that missed its first rebalance waits 20 s for the next one
 
 Broker = ApacheRocketMQ | ReliableMQBroker
 
@@ -89,9 +88,7 @@ def measure(directory: Path, *, backlog: int, runs: int, warmup: float) -> list[
                 count=backlog,
                 body=BODY_BYTES,
             )
-            consumer = WarmProgram(
-                "PushConsumer", home, namesrv=broker.name_server_address, idle=IDLE_SECONDS_MAX
-            )
+            consumer = WarmProgram("PushConsumer", home, namesrv=broker.name_server_address)
             pairs.append(Pair(broker, stack.enter_context(consumer)))
         pids = [pid for pair in pairs for pid in (*pair.broker.pids, pair.consumer.pid)]
         wait_until_idle(pids, SETTLE_SECONDS_MAX)

@@ -24,6 +24,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * <p>With {@code --rounds stdin} every line of standard input holds the options of a round, each with a
  * consumer of its own, and the program ends at end of input: the JVM stays warm between rounds.
+ *
+ * <p>The client's first rebalance, a second after its start, gives its subscription a new version and
+ * says so in a heartbeat, which is left out while the periodic one, a second after the start as well,
+ * is under way. Then every broker refuses its pulls until the next heartbeat, 30 seconds later.
  */
 public final class PushConsumer {
     private static final Map<String, String> DEFAULTS = new LinkedHashMap<>();
@@ -35,7 +39,7 @@ public final class PushConsumer {
         DEFAULTS.put("tag", "*");
         DEFAULTS.put("listener", "concurrent"); // concurrent | ordered
         DEFAULTS.put("count", "0"); // messages to wait for; 0: until idle
-        DEFAULTS.put("idle", "20"); // seconds
+        DEFAULTS.put("idle", "60"); // seconds: twice its heartbeats' interval, see below
         DEFAULTS.put("linger", "0"); // seconds to go on after --count, to see a message that comes twice
         DEFAULTS.put("received", ""); // file of what came
         DEFAULTS.put("rounds", "one"); // one | stdin
