@@ -55,7 +55,7 @@ public class RequestReply {
     private static void ask(DefaultMQProducer asker, String topic) throws Exception {
         for (String body : new String[] {"one", "two", "x".repeat(8192)}) {
             Message reply = asker.request(
-                new Message(topic, body.getBytes(StandardCharsets.UTF_8)), 20_000);
+                new Message(topic, body.getBytes(StandardCharsets.UTF_8)), 60_000);
             String text = new String(reply.getBody(), StandardCharsets.UTF_8);
             System.out.printf("answer %s %d bytes topic=%s%n",
                 text.substring(0, Math.min(text.length(), 12)), text.length(), reply.getTopic());

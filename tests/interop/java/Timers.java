@@ -39,7 +39,7 @@ public final class Timers {
         producer.start();
         consumer.start();
         run(producer, words[1]);
-        long end = System.currentTimeMillis() + 20_000;
+        long end = System.currentTimeMillis() + 60_000;
         while (!LATE.containsKey("last") && System.currentTimeMillis() < end) {
             TimeUnit.MILLISECONDS.sleep(20);
         }
