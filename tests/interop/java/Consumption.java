@@ -32,7 +32,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * "name: what was seen". Arguments: the name server's and the broker's address.
  */
 public class Consumption {
-    private static final long PATIENCE_MS = 30_000;
+    private static final long PATIENCE_MS = 120_000;
     private static String nameServer;
     private static String broker;
     private static DefaultMQAdminExt admin;
