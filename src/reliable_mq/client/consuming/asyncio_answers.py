@@ -54,7 +54,6 @@ class ConsumerAnswers:
     def __init__(self, engine: Engine, find: Callable[[str], AsyncPushConsumer | None]) -> None:
         self._engine = engine
         self._find = find
-        self._running: set[asyncio.Task[None]] = set()
 
     def requests(self) -> dict[int, OnRequest]:
         """Return what answers, by request code."""
@@ -80,15 +79,13 @@ class ConsumerAnswers:
 
     def _consume_directly(self, address: str, command: Command) -> Command | None:
         consumer = self._find(command.ext_fields.get("consumerGroup", ""))
-        if consumer is None:
+        if consumer is None or not consumer.hands.accepts:
             return _nobody(command)
         try:
             message = _message_in(command)
         except RecordError as error:
             return reply(command, ResponseCode.SYSTEM_ERROR, f"the message does not read: {error}")
-        task = asyncio.create_task(self._handle(address, command, consumer, message))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        consumer.hands.begin_apart(self._handle(address, command, consumer, message))
         return None
 
     async def _handle(
@@ -100,7 +97,9 @@ class ConsumerAnswers:
         try:
             outcome = await consumer.hands.handle_apart(message)
         except asyncio.CancelledError:
-            raise
+            is_own = consumer.hands.accepts
+            why = "the handler cancelled itself" if is_own else "the consumer was closed"
+            outcome = asyncio.CancelledError(why)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told to who asked
             outcome = error
         seconds = time.monotonic() - begun

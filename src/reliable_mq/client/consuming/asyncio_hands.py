@@ -90,9 +90,15 @@ class AsyncHands:
         self._calls: dict[asyncio.Task[None], HandlerCall] = {}
         self._bypassed = 0
         self._settling: set[asyncio.Task[None]] = set()
+        self._apart: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._closed = False
+
+    @property
+    def accepts(self) -> bool:
+        """Whether handler calls may begin; when the consumer closes, none may any more."""
+        return not self._closed
 
     @property
     def calls(self) -> list[HandlerCall]:
@@ -153,9 +159,15 @@ class AsyncHands:
             if is_new or waiting or self._group.subscription.ordered:
                 log.warning(
                     "group %s: a handler call takes longer than %g s, it began %.0f s ago: %s%s",
-                    *(self._group.name, self._limit, now - call.begun, _ids(call)),
+                    *(self._group.name, self._limit, now - call.begun, call.ids),
                     waiting,
                 )
+
+    def begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin what calls `handle_apart`; the end waits for it as for other handler calls."""
+        task = asyncio.create_task(work)
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
 
     async def handle_apart(self, message: ReceivedMessage) -> Outcome:
         """Have one message handled now, apart from all queues, and return what comes of it.
@@ -172,11 +184,12 @@ class AsyncHands:
         for timer in (self._timer, self._patience):
             if timer is not None:
                 timer.cancel()
-        if not self._calls:
+        running = [*self._calls, *self._apart]
+        if not running:
             return
         timeout = self._group.settings.close_timeout
-        _, late = await asyncio.wait(list(self._calls), timeout=timeout)
-        if late:
+        _, late = await asyncio.wait(running, timeout=timeout)
+        if late := late - self._apart:
             log.warning(
                 "group %s: %d handler calls did not end within %g s; their messages are delivered"
                 " again%s",
@@ -187,7 +200,7 @@ class AsyncHands:
     async def close(self) -> None:
         """Cancel what still runs; a handler that will not be cancelled is left alone."""
         self._closed = True
-        tasks = [*self._calls, *self._settling]
+        tasks = [*self._calls, *self._settling, *self._apart]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -382,8 +395,3 @@ def _in_its_own_context(handling: Coroutine[Any, Any, T]) -> Generator[Any, Any,
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-def _ids(call: HandlerCall) -> str:
-    ids = [message.message_id for message in call.messages[:3]]
-    return ", ".join(ids) + (" …" if len(call.messages) > len(ids) else "")

@@ -51,6 +51,12 @@ class HandlerCall:
         """How many messages the call has no say of any more, because it took too long."""
         return len(self._handed_on or ())
 
+    @property
+    def ids(self) -> str:
+        """The first ids of the messages, for a log."""
+        ids = [message.message_id for message in self.messages[:3]]
+        return ", ".join(ids) + (" …" if len(self.messages) > len(ids) else "")
+
     def home(self, message: ReceivedMessage) -> AssignedQueue | None:
         """Return the queue that a message was taken from; None when the call has no say of it.
 
