@@ -74,6 +74,7 @@ class AsyncTransactions:
         self._hooks = hooks or Hooks((), Origin())
         self._answerers: dict[str, Answerer] = {}
         self._answering: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._is_closed = False
 
     @property
     def groups(self) -> list[str]:
@@ -143,7 +144,9 @@ class AsyncTransactions:
         return results
 
     def asked(self, address: str, command: Command) -> None:
-        """Take a broker's question; it is answered by a task of its own."""
+        """Take a broker's question; it is answered by a task of its own, until the close."""
+        if self._is_closed:
+            return
         try:
             check = read_check_back(command, address)
         except ProtocolError as error:
@@ -163,7 +166,8 @@ class AsyncTransactions:
         task.add_done_callback(lambda _: self._answering.pop(key))
 
     async def close(self) -> None:
-        """Answer nothing more."""
+        """Answer nothing more: brokers ask again, others of the group or later."""
+        self._is_closed = True
         tasks = list(self._answering.values())
         for task in tasks:
             task.cancel()
