@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +16,9 @@ from tests.waiting import eventually
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.consuming.asyncio_answers import ConsumerAnswers
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
+from reliable_mq.client.consuming.subscription import Outcome
 from reliable_mq.client.flow import Instant
+from reliable_mq.message import ReceivedMessage
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, request
@@ -104,6 +108,22 @@ def test_closing_waits_no_longer_than_it_may_for_a_thread_that_an_administrator_
             assert [result for result, _ in told.results] == ["CR_THROW_EXCEPTION"]
         finally:
             hanging.may_end.set()
+
+    play(scene())
+
+
+async def finds_no_file(_: Sequence[ReceivedMessage]) -> Sequence[Outcome]:
+    raise FileNotFoundError(os.fsdecode(b"caf\xe9.txt"))
+
+
+def test_who_asked_hears_also_of_an_error_whose_words_are_no_characters() -> None:
+    async def scene() -> None:
+        told = Told()
+        consumer, _ = reading(ScriptedClient(World()), finds_no_file)
+        assert ask(told, consumer) is None
+        await eventually(lambda: told.replies)
+        assert told.results == [("CR_THROW_EXCEPTION", r"FileNotFoundError: caf\udce9.txt")]
+        await consumer.close()
 
     play(scene())
 

@@ -45,6 +45,7 @@ class World:
         self.address = address
         self.links = links
         self.requests: list[Command] = []
+        self.answer: Callable[[Command], Command] = lambda asked: reply(asked, 3, "not supported")
         self.lost: list[str] = []
         self.greeted: list[str] = []
         # Held here, or a collection of garbage would end a connection that nobody reads from: no
@@ -71,7 +72,7 @@ async def world(script: Script) -> AsyncIterator[World]:
 
     def on_request(_: str, command: Command) -> Command | None:
         it.requests.append(command)
-        return None if command.is_oneway else reply(command, 3, "not supported")
+        return None if command.is_oneway else it.answer(command)
 
     async def greet(address: str, _: Link) -> None:
         it.greeted.append(address)

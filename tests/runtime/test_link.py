@@ -1,13 +1,16 @@
 """Connections: replies find their waiters, whatever the peer does."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.runtime.link_world import LONG_SECONDS, Peer, World, play, silent
 
 from reliable_mq.errors import ConnectionLost, RequestTimeout
 from reliable_mq.runtime.link import Link
+from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply, request
+from reliable_mq.wire.frame import JSON, LENGTH_MAX, ROCKETMQ
 
 NOTIFY = 40
 
@@ -128,6 +131,41 @@ def test_requests_of_the_peer_are_heard_and_those_that_want_a_reply_get_one() ->
         assert [(a.opaque, a.code, a.is_reply) for a in answers] == [(4711, 3, True)]
 
     play(asks, scene)
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+@pytest.mark.parametrize(
+    ("too_much", "why"),
+    [
+        ({"body": bytes(LENGTH_MAX)}, "frame length 16777"),
+        ({"remark": "the file \udcff is not there"}, "surrogates not allowed"),
+    ],
+)
+def test_a_reply_of_ours_that_cannot_be_sent_is_no_fault_of_the_peer_which_is_told(
+    too_much: dict[str, Any], why: str, serialize_type: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Command] = []
+
+    async def asks(peer: Peer) -> None:
+        (command,) = await peer.receive(1)
+        question = request(307)
+        question.opaque, question.serialize_type = 4711, serialize_type
+        peer.send(question)
+        answers.extend(await peer.receive(1))
+        peer.send(reply(command))
+
+    async def scene(it: World) -> None:
+        it.answer = lambda asked: reply(asked, **too_much)
+        await it.links.call(it.address, request(1), LONG_SECONDS)
+        (answer,) = answers
+        assert (answer.opaque, answer.code) == (4711, ResponseCode.SYSTEM_ERROR)
+        assert answer.is_reply
+        assert answer.serialize_type == serialize_type
+        assert it.lost == []
+
+    play(asks, scene)
+    assert why in caplog.text
+    assert "what is no command" not in caplog.text
 
 
 def test_a_body_of_many_segments_arrives_whole() -> None:

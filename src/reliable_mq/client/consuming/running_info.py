@@ -87,8 +87,8 @@ def directly_consumed(outcome: Outcome | BaseException, seconds: float, *, order
         "order": ordered,
         "spentTimeMills": int(seconds * 1000),
     }
-    if remark:
-        body["remark"] = remark
+    if remark:  # the words of an error may have what is no character, from the name of a file say
+        body["remark"] = remark.encode(errors="backslashreplace").decode()
     return fastjson.dumps(body)
 
 
