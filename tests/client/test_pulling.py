@@ -11,10 +11,12 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.pulling import pull_once
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.subscription import Subscription
+from reliable_mq.client.flow import Call
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, RecordError, RequestTimeout
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire.codes import RequestCode, ResponseCode
+from reliable_mq.wire.command import Command
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import (
@@ -189,6 +191,38 @@ def test_a_body_that_cannot_be_unpacked_becomes_a_dead_letter_and_the_queue_goes
     assert [message.queue_offset for message in group.take(world.seconds)] == [4]
     assigned.finish(4)
     assert assigned.commit_offset == 5
+
+
+def test_a_body_that_cannot_be_unpacked_waits_for_the_lock_of_its_queue() -> None:
+    """Another owner may be at it, who makes the dead letter, or has made it."""
+    world, group, assigned = reading(ordered=True)
+    faulty = record(4, sys_flag=0x101, body=b"lz4")
+    world.answers[PULL] = found(6, record(3), faulty, record(5))
+    stored = {"msgId": "X", "queueId": "0", "queueOffset": "0"}
+    world.answers[RequestCode.SEND_MESSAGE_V2] = says(ext=stored)
+    assert world.play(pull_once(group, assigned)) == 0.0
+    assert (assigned.unfinished, assigned.next_offset) == (1, 4), "what lies before it is kept"
+    world.answers[PULL] = found(6, faulty, record(5))
+    assert world.play(pull_once(group, assigned)) == group.settings.pull_retry_seconds_max
+    assert not world.calls_of(RequestCode.SEND_MESSAGE_V2)
+    assigned.lock_until(world.lease_seconds + 1.0)
+    assert world.play(pull_once(group, assigned)) == 0.0
+    assert len(world.calls_of(RequestCode.SEND_MESSAGE_V2)) == 1
+    assert (assigned.unfinished, assigned.next_offset) == (2, 6)
+
+
+def test_a_faulty_message_that_another_owner_has_finished_meanwhile_is_left_to_it() -> None:
+    world, group, assigned = reading(ordered=True)
+    assigned.lock_until(float("inf"))
+
+    def late(call: Call) -> Command:
+        assigned.forget_below(5)  # the lock has come back while the broker held the pull
+        return found(6, record(3), record(4, sys_flag=0x101, body=b"lz4"), record(5))(call)
+
+    world.answers[PULL] = late
+    assert world.play(pull_once(group, assigned)) == 0.0
+    assert not world.calls_of(RequestCode.SEND_MESSAGE_V2)
+    assert [message.queue_offset for message in group.take(world.seconds)] == [5]
 
 
 def test_who_asks_for_faulty_messages_gets_them_with_what_is_wrong() -> None:

@@ -115,14 +115,15 @@ def _accept(
     assigned.read_from = header.suggest_which_broker_id
     if reply.code == ResponseCode.PULL_OFFSET_MOVED:
         return _move(group, assigned, reply, header.next_begin_offset, broker, address)
-    messages: list[ReceivedMessage] = []
-    next_offset = header.next_begin_offset
-    if reply.code == ResponseCode.SUCCESS:
-        messages, next_offset = yield from _read(group, assigned, reply.body, next_offset)
-        took = instant.seconds - begun
-        group.rates.of(assigned.queue.topic, begun).pulled(len(messages), took, instant.seconds)
+    if reply.code != ResponseCode.SUCCESS:
+        assigned.put((), header.next_begin_offset)
+        return 0.0
+    pulled_from = assigned.next_offset
+    messages, next_offset = yield from _read(group, assigned, reply.body, header.next_begin_offset)
+    took = instant.seconds - begun
+    group.rates.of(assigned.queue.topic, begun).pulled(len(messages), took, instant.seconds)
     assigned.put(messages, next_offset)
-    return 0.0
+    return 0.0 if assigned.next_offset > pulled_from else group.settings.pull_retry_seconds_max
 
 
 def _move(
@@ -179,8 +180,9 @@ def _read(
 ) -> Flow[tuple[list[ReceivedMessage], int]]:
     """Return the messages of a pull, and where to read on.
 
-    One that cannot be unpacked may become a dead letter. What is unpacked to more than was asked
-    for is enough: the rest of the pull is left, to be pulled again.
+    One that cannot be unpacked may become a dead letter, once its queue is locked: until then
+    another owner may be at it, and the rest of the pull is left, to be pulled again. So it is when
+    what is unpacked comes to more than was asked for.
     """
     records = list(iter_records(body))
     size_max = max(MESSAGE_BODY_SIZE_MAX, group.settings.body_size_max)
@@ -190,10 +192,16 @@ def _read(
     messages: list[ReceivedMessage] = []
     for at, record in enumerate(records[:count]):
         message = received(record, assigned.queue)
-        if at in faults:
-            if not group.subscription.takes_faulty:
-                yield from dead_letter(group, message, faults[at])
-                continue
+        if at in faults and group.subscription.takes_faulty:
             message = msgspec.structs.replace(message, fault=faults[at])
+        elif at in faults:
+            if record.queue_offset < assigned.next_offset:  # another owner has finished it
+                continue
+            instant = yield from now()
+            if not assigned.holds_lock(instant.lease_seconds):
+                next_offset = record.queue_offset
+                break
+            yield from dead_letter(group, message, faults[at])
+            continue
         messages.append(message)
     return with_tags(messages, group.tags[assigned.queue.topic]), next_offset
