@@ -21,7 +21,7 @@ from tests.waiting import until
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.sending.thread_sending import Batcher
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import ConnectionLost
+from reliable_mq.errors import ConnectionLost, UsageError
 from reliable_mq.message import SendResult
 
 
@@ -68,6 +68,29 @@ def test_who_waits_for_a_name_server_that_is_silent_is_told_likewise() -> None:
         futures = [batcher.put(message(at)) for at in range(2)]
         interrupt_the_end_of(client, batcher)
         are_told(futures)
+
+
+async def ends_its_thread() -> None:
+    raise SystemExit(3)
+
+
+def test_a_client_whose_loop_something_has_ended_is_closed_like_another() -> None:
+    def scene(client: Client, shelf: Shelf) -> None:
+        client.send(message("the route is known"))
+        batcher = client.batcher(count=2, linger=FOREVER)
+        future = batcher.put(message(1))
+        thread = client._thread
+        assert thread is not None
+        thread.submit(ends_its_thread())
+        until(lambda: not thread.is_alive)
+        client.close()
+        are_told([future])
+        assert client._client.in_flight.count == 0
+        with pytest.raises(UsageError, match="this client is closed"):
+            client.send(message(2))
+        client.close()
+
+    with_threads(scene)
 
 
 @pytest.mark.parametrize("where", ["the route", "the row", "the row of a known topic"])

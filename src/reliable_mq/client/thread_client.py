@@ -130,13 +130,18 @@ class Client(ThreadSending):
     def close(self) -> None:
         """Close consumers and batchers gracefully, end the connections and the background thread.
 
-        In a forked process this does nothing: all of it is the parent's.
+        In a forked process this does nothing: all of it is the parent's. When something has ended
+        the thread, of which the log tells, brokers are told nothing.
         """
         thread = self._thread
         if thread is None or thread.is_foreign:
             return
         try:
-            thread.run(self._client.close())  # meanwhile handlers may still send
+            if thread.is_closed:
+                thread.close()  # behind it nothing runs on the loop any more
+                self._client.give_batchers_up()
+            else:
+                thread.run(self._client.close())  # meanwhile handlers may still send
         finally:
             self._thread, self._is_closed = None, True
             thread.close()

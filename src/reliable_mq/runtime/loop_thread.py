@@ -55,6 +55,11 @@ class LoopThread:
         return not self._closed and self._thread.is_alive()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the loop takes nothing more: it was closed, or something has ended it."""
+        return self._closed
+
+    @property
     def is_foreign(self) -> bool:
         """Whether this process is a fork of the one that started the thread, which is not here."""
         return self._process != os.getpid()
