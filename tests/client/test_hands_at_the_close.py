@@ -1,11 +1,13 @@
 """What becomes of a queue when its consumer closes and handlers do not end."""
 
 import msgspec
+import pytest
 from tests.client.script import World
 from tests.client.scripted_consumer import QUICK, Held, ScriptedClient, play, reading
 from tests.client.test_asyncio_hands import BACK, LIMIT, Hanging
 from tests.waiting import eventually
 
+from reliable_mq.errors import UsageError
 from reliable_mq.wire.codes import RequestCode
 
 UNLOCK = RequestCode.UNLOCK_BATCH_MQ
@@ -58,5 +60,17 @@ def test_a_queue_whose_thread_goes_on_after_the_close_stays_locked() -> None:
             assert not client.world.calls_of(UNLOCK)
         finally:
             hanging.may_end.set()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "lag"])
+def test_a_closed_consumer_says_so_to_who_wants_something_of_it(verb: str) -> None:
+    async def scene() -> None:
+        consumer, _ = reading(ScriptedClient(World()), Held(), keys=[])
+        await consumer.close()
+        with pytest.raises(UsageError, match="this consumer is closed"):
+            getattr(consumer, verb)()
+        await consumer.close()
 
     play(scene())

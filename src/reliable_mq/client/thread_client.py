@@ -46,6 +46,9 @@ class PushConsumer:
         Args:
             queues: these only; they stay paused also when they move to another member and come
                 back, but are not for that other one. None: all there are and all that come.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
         self._thread.run(on_loop(lambda: self._consumer.pause(queues)))
 
@@ -55,6 +58,9 @@ class PushConsumer:
         Args:
             queues: these only; a consumer that was paused as a whole stays so. None: all, in
                 whatever way they were paused.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
         self._thread.run(on_loop(lambda: self._consumer.resume(queues)))
 
@@ -63,6 +69,9 @@ class PushConsumer:
 
         Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
         not pulled yet is left out.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
         return self._thread.run(on_loop(self._consumer.lag))
 
@@ -184,6 +193,9 @@ class Client(ThreadSending):
 
     def end_half(self, half: Half, decision: Decision) -> None:
         """End a half by COMMIT or ROLLBACK, and wait until the broker has that stored.
+
+        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
+        Apache's stores the message with each COMMIT.
 
         Raises:
             UsageError: when the decision is none.

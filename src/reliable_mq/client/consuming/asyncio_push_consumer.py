@@ -17,6 +17,7 @@ from reliable_mq.client.consuming.consumer_group import ConsumerGroup, QueueLag
 from reliable_mq.client.consuming.group_member import GroupMember
 from reliable_mq.client.consuming.offsets import commit
 from reliable_mq.client.consuming.thread_handling import AnyHandler
+from reliable_mq.errors import closed
 from reliable_mq.message import MessageQueue
 
 
@@ -62,7 +63,11 @@ class AsyncPushConsumer(GroupMember):
         Args:
             queues: these only; they stay paused also when they move to another member and come
                 back, but are not for that other one. None: all there are and all that come.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
+        self._check_open()
         self.group.pause(self._whole(queues))
 
     @checked()
@@ -72,7 +77,11 @@ class AsyncPushConsumer(GroupMember):
         Args:
             queues: these only; a consumer that was paused as a whole stays so. None: all, in
                 whatever way they were paused.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
+        self._check_open()
         self.group.resume(self._whole(queues))
         for assigned in self.group.assigned:
             self.reader.pull_again(assigned.queue)
@@ -83,7 +92,11 @@ class AsyncPushConsumer(GroupMember):
 
         Nobody is asked: it is what brokers told with the last pull of each queue. A queue that was
         not pulled yet is left out.
+
+        Raises:
+            UsageError: when this consumer is closed.
         """
+        self._check_open()
         lag = self.group.lag(asyncio.get_running_loop().time())
         return self.group.namespace.by_own_queue(lag)
 
@@ -115,6 +128,10 @@ class AsyncPushConsumer(GroupMember):
     def rebalance_soon(self) -> None:
         """Compute the share of queues anew, now."""
         self.reader.look_soon()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise closed("consumer")
 
     def _whole(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue] | None:
         return None if queues is None else list(map(self.group.namespace.whole_queue, queues))
