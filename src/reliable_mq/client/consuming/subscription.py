@@ -97,7 +97,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             30 s, 1 min, …) for one that is sent back.
         handling_seconds: how long a handler call may take. After that an `async def` is cancelled,
             which is a failed attempt; a thread cannot be stopped, so its messages without ordering
-            key are handed out again, and the key of another one waits. Infinity: for ever.
+            key are handed out again, and the key of another one waits. Threads that an `async def`
+            waits for (`asyncio.to_thread`) go on unknown to the consumer. Infinity: for ever.
         takes_faulty: whether the handler gets messages whose body cannot be unpacked, with `fault`;
             else they become dead letters without it.
 

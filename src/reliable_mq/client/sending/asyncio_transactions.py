@@ -125,7 +125,11 @@ class AsyncTransactions:
 
     @checked()
     async def end(self, half: Half, decision: Decision) -> None:
-        """End a half and wait until the broker has it stored; see `TransactionFlows.end`."""
+        """End a half and wait until the broker has it stored; see `TransactionFlows.end`.
+
+        Once only: the bundled broker answers another end as if it counted, too, and does nothing;
+        Apache's stores the message with each COMMIT.
+        """
         await self._seen(half, decision, self._flows.end(half, decision))
 
     @checked()
