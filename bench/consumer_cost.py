@@ -23,7 +23,7 @@ from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once
+from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Together
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
@@ -88,6 +88,8 @@ class FedClient:
                     answer = [await self._call(call.command) for call in step.calls]
                 elif isinstance(step, Once):
                     answer = await self.run(step.flow())
+                elif isinstance(step, Together):
+                    answer = [await self.run(flow) for flow in step.flows]
                 else:
                     answer = None
         except StopIteration as end:

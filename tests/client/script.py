@@ -9,7 +9,18 @@ from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
+from reliable_mq.client.flow import (
+    Call,
+    CallAll,
+    Flow,
+    Instant,
+    Now,
+    Once,
+    Post,
+    Step,
+    Together,
+    Work,
+)
 from reliable_mq.client.sending.producer import Producer
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError
@@ -75,6 +86,8 @@ class World:
             return [self._call_or_failure(call) for call in step.calls]
         if isinstance(step, Once):
             return self.play(step.flow())
+        if isinstance(step, Together):
+            return [self.play(flow) for flow in step.flows]
         if isinstance(step, Work):
             self.works += 1
             return step.function()

@@ -22,7 +22,18 @@ from reliable_mq.client.connecting.name_servers import NameServers, parse_addres
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.connecting.signature import sign
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Work
+from reliable_mq.client.flow import (
+    Call,
+    CallAll,
+    Flow,
+    Instant,
+    Now,
+    Once,
+    Post,
+    Step,
+    Together,
+    Work,
+)
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import (
     ConfigurationError,
@@ -217,6 +228,8 @@ class AsyncEngine:
             return await asyncio.gather(*map(self._call_or_failure, step.calls))
         if isinstance(step, Once):
             return await self._once(step)
+        if isinstance(step, Together):
+            return await asyncio.gather(*map(self.run, step.flows))
         if isinstance(step, Post):
             timeout = self.settings.request_timeout
             return await self._started().post(step.address, step.command, timeout)

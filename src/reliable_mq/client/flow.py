@@ -6,6 +6,7 @@ A flow is a generator. It yields what it wants from the world and is resumed wit
     CallAll   several requests at once                          -> [Command | ReliableMQError]
     Post      a one-way request                                 -> None, once it is handed over
     Once      a flow that others may want too: it runs once     -> what that flow returns
+    Together  several flows at once                             -> [what each of them returns]
     Wait      some seconds                                      -> None
     Work      a function that takes a while or touches files    -> what it returns
     Now       the time                                          -> Instant
@@ -86,7 +87,13 @@ class Once(msgspec.Struct, frozen=True):
     flow: Callable[[], Generator[Any, Any, Any]]
 
 
-Step = Call | CallAll | Post | Once | Wait | Work | Now
+class Together(msgspec.Struct, frozen=True):
+    """Run all flows at once; what they return comes in their order. None of them may raise."""
+
+    flows: tuple[Generator[Any, Any, Any], ...]
+
+
+Step = Call | CallAll | Post | Once | Together | Wait | Work | Now
 Flow = Generator[Step, Any, T]
 """A generator of steps that returns T. Its answers are typed by the functions below."""
 
@@ -111,6 +118,12 @@ def once(key: tuple[str, ...], flow: Callable[[], Flow[T]]) -> Flow[T]:
     """Return what `flow` returns, running it once for all who ask at the same time."""
     answer: T = yield Once(key, flow)
     return answer
+
+
+def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
+    """Return what flows return that raise nothing, in their order; they run side by side."""
+    answers: list[T] = yield Together(tuple(flows))
+    return answers
 
 
 def work(function: Callable[[], T]) -> Flow[T]:

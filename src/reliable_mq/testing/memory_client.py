@@ -23,7 +23,19 @@ from reliable_mq.client.consuming.subscription import (
     Subscription,
     checked_outcomes,
 )
-from reliable_mq.client.flow import Call, CallAll, Flow, Instant, Now, Once, Post, Step, Wait, Work
+from reliable_mq.client.flow import (
+    Call,
+    CallAll,
+    Flow,
+    Instant,
+    Now,
+    Once,
+    Post,
+    Step,
+    Together,
+    Wait,
+    Work,
+)
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConnectionLost, ReliableMQError, RequestTimeout
@@ -155,6 +167,8 @@ class MemoryClient(AsyncClient):
             return [await self._call_or_failure(each) for each in step.calls]
         if isinstance(step, Once):
             return await self.run(step.flow())
+        if isinstance(step, Together):
+            return [await self.run(flow) for flow in step.flows]
         if isinstance(step, Work):
             return step.function()
         if isinstance(step, Post):

@@ -25,7 +25,8 @@ from reliable_mq.client.administering.members import connections
 from reliable_mq.client.administering.progress import QueueProgress, offsets_in, progress
 from reliable_mq.client.administering.topics import brokers_of
 from reliable_mq.client.connecting.routes import Broker
-from reliable_mq.client.consuming.offsets import commit_command, offset_in
+from reliable_mq.client.consuming.offset_tables import Commit, OffsetTables, commit_command
+from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.consuming.subscription import RETRY_PREFIX
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
@@ -160,9 +161,10 @@ def _written(
 ) -> Flow[_Offsets]:
     """Write the offsets of a group that is offline, at a broker that leaves a reset to members."""
     targets = yield from _targets(cluster, broker, rows, time_ms)
-    commands = [commit_command(group, queue, offset) for queue, offset in targets.items()]
-    for reply in (yield from _answers(cluster, broker, commands)):
-        succeeded(reply)
+    address, tables = _master(broker), OffsetTables(group, cluster.settings.request_timeout)
+    commits = [Commit(address, queue, offset) for queue, offset in targets.items()]
+    for answer in (yield from tables.commit(commits)):
+        succeeded(reply_of(answer))
     return targets
 
 

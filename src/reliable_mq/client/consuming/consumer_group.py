@@ -14,6 +14,7 @@ from reliable_mq.client.consuming.allocation import Allocation, Configured, Mach
 from reliable_mq.client.consuming.assigned_queue import OFFSET_UNKNOWN, AssignedQueue
 from reliable_mq.client.consuming.flow_budget import FlowBudget
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
+from reliable_mq.client.consuming.offset_tables import OffsetTables
 from reliable_mq.client.consuming.rates import Rates
 from reliable_mq.client.consuming.subscription import Sql, Subscription, tags_of
 from reliable_mq.client.sending.producer import Producer
@@ -83,6 +84,8 @@ class ConsumerGroup:
         self.name = subscription.group
         self.polled = polled
         self.is_member = is_member
+        #: takes what is committed to brokers
+        self.offset_tables = OffsetTables(self.name, settings.request_timeout)
         #: of a group that broadcasts: where it has come to in each queue
         self.local_offsets: LocalOffsets | None = None
         self.filters = subscription.all_topics() if self.has_retries else dict(subscription.topics)
@@ -231,6 +234,7 @@ class ConsumerGroup:
         A broker that restarts has forgotten who locked what, and maybe the newest offsets.
         """
         names = set(broker_names)
+        self.offset_tables.forget(names)
         for assigned in self.all_queues:
             if assigned.queue.broker_name in names:
                 assigned.lose_lock()

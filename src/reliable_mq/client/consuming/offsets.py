@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from reliable_mq.client.consuming.assigned_queue import AssignedQueue
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.local_offsets import LocalOffsets
-from reliable_mq.client.flow import Call, Flow, call, call_all, now, reply_of, succeeded, work
+from reliable_mq.client.consuming.offset_tables import Commit
+from reliable_mq.client.flow import Flow, call, now, reply_of, succeeded, work
 from reliable_mq.errors import NoRoute, ProtocolError, ReliableMQError, StoreError
 from reliable_mq.message import MessageQueue
 from reliable_mq.wire import fastjson
@@ -19,7 +20,6 @@ from reliable_mq.wire.headers import (
     ConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
-    UpdateConsumerOffsetHeader,
 )
 
 log = logging.getLogger(__name__)
@@ -116,15 +116,15 @@ def commit(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flow[int]:
         return (yield from commit_locally(group.local_offsets, queues))
     instant = yield from now()
     moved = [each for each in queues if each.commit_offset != each.committed_offset]
-    calls = _commits(group, moved, instant.lease_seconds)
-    answers = yield from call_all(list(calls.values()))
+    commits = _commits(group, moved, instant.lease_seconds)
+    answers = yield from group.offset_tables.commit(list(commits.values()))
     count = 0
-    for (assigned, offset), answer in zip(calls, answers, strict=True):
+    for (assigned, sent), answer in zip(commits.items(), answers, strict=True):
         try:
             succeeded(reply_of(answer))
         except ReliableMQError:
             continue
-        assigned.committed_offset = offset
+        assigned.committed_offset = sent.offset
         count += 1
     return count
 
@@ -133,7 +133,8 @@ def commit_at_last(group: ConsumerGroup, queues: Iterable[AssignedQueue]) -> Flo
     """Commit queues that are about to be given back, and wait for that; what fails is done with."""
     if group.local_offsets is None:
         instant = yield from now()
-        yield from call_all(list(_commits(group, queues, instant.lease_seconds).values()))
+        commits = _commits(group, queues, instant.lease_seconds)
+        yield from group.offset_tables.commit(list(commits.values()))
         return
     try:
         yield from commit_locally(group.local_offsets, queues)
@@ -162,16 +163,14 @@ def commit_locally(local: LocalOffsets, queues: Iterable[AssignedQueue]) -> Flow
 
 def _commits(
     group: ConsumerGroup, queues: Iterable[AssignedQueue], lease_seconds: float
-) -> dict[tuple[AssignedQueue, int], Call]:
-    """Return the calls that commit queues, by queue and offset, now by the clock of leases."""
-    calls: dict[tuple[AssignedQueue, int], Call] = {}
+) -> dict[AssignedQueue, Commit]:
+    """Return what is to be committed of queues, now by the clock of leases."""
+    commits: dict[AssignedQueue, Commit] = {}
     for assigned in queues:
         address = _to_commit_at(group, assigned, lease_seconds)
         if address is not None:
-            offset = assigned.commit_offset
-            command = commit_command(group.name, assigned.queue, offset)
-            calls[assigned, offset] = Call(address, command, group.settings.request_timeout)
-    return calls
+            commits[assigned] = Commit(address, assigned.queue, assigned.commit_offset)
+    return commits
 
 
 def _to_commit_at(
@@ -185,14 +184,6 @@ def _to_commit_at(
     if assigned.is_given_back or not assigned.is_started or not assigned.holds_lock(lease_seconds):
         return None
     return group.master_of(assigned.queue.broker_name)
-
-
-def commit_command(group: str, queue: MessageQueue, offset: int) -> Command:
-    """Return the request that commits `offset`, the next one to be read, for a group."""
-    header = UpdateConsumerOffsetHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-    )
-    return request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())
 
 
 def read_reset(body: bytes) -> dict[MessageQueue, int]:

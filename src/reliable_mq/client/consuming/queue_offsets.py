@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
-from reliable_mq.client.consuming.offsets import commit_command, offset_in
+from reliable_mq.client.consuming.offset_tables import Commit
+from reliable_mq.client.consuming.offsets import offset_in
 from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ReliableMQError
 from reliable_mq.message import MessageQueue
@@ -64,27 +65,27 @@ def commit_offsets(group: ConsumerGroup, offsets: Mapping[MessageQueue, int]) ->
 
     Raises:
         NoRoute: when the master of a queue is not known.
-        RemoteError, Unavailable: when a broker does not take it. All others are committed.
+        RemoteError, Unavailable: when a broker does not take it. All others are committed, but for
+            those of the same topic there when the group has none yet, and no answer came.
     """
     failures: list[ReliableMQError] = []
-    calls: dict[MessageQueue, Call] = {}
+    commits: list[Commit] = []
     for queue, offset in offsets.items():
         address = group.master_of(queue.broker_name)
         if address is None:
             failures.append(NoRoute(f"no master of {queue} is known"))
         else:
-            command = commit_command(group.name, queue, offset)
-            calls[queue] = Call(address, command, group.settings.request_timeout)
-    answers = yield from call_all(list(calls.values()))
-    for queue, answer in zip(calls, answers, strict=True):
+            commits.append(Commit(address, queue, offset))
+    answers = yield from group.offset_tables.commit(commits)
+    for sent, answer in zip(commits, answers, strict=True):
         try:
             succeeded(reply_of(answer))
         except ReliableMQError as failure:
             failures.append(failure)
             continue
-        assigned = group.find(queue)
+        assigned = group.find(sent.queue)
         if assigned is not None:
-            assigned.committed_offset = offsets[queue]
+            assigned.committed_offset = sent.offset
     if failures:
         raise failures[0]
 
