@@ -72,14 +72,14 @@ def fill(database: Database, count: int, *, settled: bool = False, logs: bool = 
         rest, age = "1, NULL, 'b'", "40 days"
     for begin in range(0, count, CHUNK):
         end = min(begin + CHUNK, count)
+        then = f"now() - interval '{age}' + i * interval '100 us'"
         with database.engine.begin() as connection:
             connection.execute(
                 text(
                     f"INSERT INTO {stubs} (message_id, topic, content, status, resend_time,"
                     " broker_name, create_date, update_date)"
                     f" SELECT lpad(i::text, 32, '0'), 'topic' || i % {TOPICS}, 'body', {rest},"
-                    f" now() - interval '{age}', now() - interval '{age}'"
-                    f" FROM generate_series({begin}, {end - 1}) i"
+                    f" {then}, {then} FROM generate_series({begin}, {end - 1}) i"
                 )
             )
             if logs:
@@ -88,8 +88,7 @@ def fill(database: Database, count: int, *, settled: bool = False, logs: bool = 
                         f"INSERT INTO {database.logs.name} (consumer_group, message_id, topic,"
                         ' broker_name, queue_id, "offset", state, attempt, create_date,'
                         " consume_date) SELECT 'g', lpad(i::text, 32, 'f'), 't', 'b', 0, i, 1, 1,"
-                        " now() - interval '40 days', now() - interval '40 days'"
-                        f" FROM generate_series({begin}, {end - 1}) i"
+                        f" {then}, {then} FROM generate_series({begin}, {end - 1}) i"
                     )
                 )
     with database.engine.connect() as connection:

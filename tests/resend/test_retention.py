@@ -381,7 +381,7 @@ def test_a_key_that_no_message_had_an_effect_under_goes_when_a_log_would(ledgers
 
 
 def test_a_wait_follows_the_work_so_that_senders_do_not_notice() -> None:
-    assert pause_after(RetentionCounts(stubs=200, is_full=True), 0.01) == pytest.approx(0.09)
+    assert pause_after(RetentionCounts(stubs=1000, is_full=True), 0.03) == pytest.approx(0.97)
     assert pause_after(RetentionCounts(), 0.01) == IDLE_SECONDS
 
 

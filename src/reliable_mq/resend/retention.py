@@ -106,7 +106,7 @@ class Retention:
         stub_retention: float,
         log_retention: float,
         lease: float = 60.0,
-        batch: int = 200,
+        batch: int = 1000,
         waits: RetentionWaits = "auto",
         days: Days | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
-PART = 0.1
+PART = 0.03
 """The part of the time in which rows are removed, as long as there are any."""
 IDLE_SECONDS = 60.0
 """How often it is looked whether something has become old."""
