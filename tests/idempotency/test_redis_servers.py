@@ -218,6 +218,27 @@ def test_a_password_that_is_not_encoded_is_shown_by_no_refusal_and_no_traceback(
     assert not re.search("s3|crt|℀", text), text
 
 
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize(
+    "password", ["55123?x", "55123#x", "55123/0?x", "55123/0#x", "55@12?x=1&y"]
+)
+def test_a_password_that_reads_as_a_port_is_refused_and_not_told_as_who_does_not_answer(
+    scheme: str, password: str
+) -> None:
+    """The error of a connection to shop:55123 would show a part of it."""
+    with pytest.raises(ConfigurationError, match="is no Redis URL: one is written") as refused:
+        servers_of(f"{scheme}://shop:{password}@host:6379/0", timeout=0.5)
+    text = "".join(traceback.format_exception(refused.value))
+    assert not re.search("55123|55@12", text), text
+
+
+def test_the_path_of_a_socket_may_have_any_sign() -> None:
+    async def close() -> None:
+        await servers_of("unix:///run/redis@shop.sock?db=1", timeout=0.5).close()
+
+    asyncio.run(close())
+
+
 def test_only_the_password_and_the_options_are_hidden() -> None:
     assert hidden("redis://shop:secret@a:1/0") == "redis://shop@a:1/0"
     assert hidden("redis+cluster://:secret@a:1,[::1]:2") == "redis+cluster://@a:1,[::1]:2"

@@ -1,8 +1,10 @@
 """Mails, against a real SMTP server."""
 
 import asyncio
+import re
 import smtplib
 import ssl
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
@@ -138,6 +140,16 @@ def test_a_template_that_cannot_be_filled_is_refused_at_the_start(
 
     with pytest.raises(ConfigurationError, match="templates of mails cannot be filled"):
         notifier("smtp://127.0.0.1", templates=tmp_path)
+
+
+@pytest.mark.parametrize("password", [f"s3{mark}crt" for mark in "?/#[]℀"] + ["53123?crt"])
+def test_a_password_that_is_not_encoded_is_shown_by_no_refusal_and_taken_for_no_port(
+    password: str,
+) -> None:
+    with pytest.raises(ConfigurationError, match="does not read: one is written") as refused:
+        SmtpNotifier(f"smtp://ops:{password}@host", sender="mq@a.b", recipients="ops@a.b")
+    text = "".join(traceback.format_exception(refused.value))
+    assert not re.search("s3|53123|crt|℀", text), text
 
 
 def test_a_mail_that_nobody_got_was_not_told() -> None:

@@ -9,7 +9,8 @@ cluster: one for each of its servers, at the same time). Refuses to know what th
                                                   rediss+sentinel://, rediss+cluster:// over TLS
 
 What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `sentinel_username` and
-`sentinel_password` are for the Sentinels themselves.
+`sentinel_password` are for the Sentinels themselves. `/?#[]@` in the login and the query are
+percent-encoded.
 """
 
 import hashlib
@@ -216,6 +217,7 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
         why = f"one begins with {', '.join(f'{each}://' for each in _OPENED)}"
         raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}")
     try:
+        _check_login(url)
         return _OPENED[scheme](url, known)
     except (ValueError, RedisError, RedisClusterException) as error:
         why = str(error)
@@ -241,6 +243,17 @@ def hidden(url: str) -> str:
 def _plain(url: str) -> re.Match[str] | None:
     """Return the parts of a URL; None: where its login ends may be read in two ways."""
     return _PLAIN.fullmatch(url) if url.isascii() else None
+
+
+def _check_login(url: str) -> None:
+    """Refuse an `@` behind the hosts: the login may end there, of which redis-py knows nothing.
+
+    It would take `user:123?x@host` for a server `user` at port 123, and its errors would tell that.
+    """
+    parts = urlsplit(url)
+    is_file = parts.scheme == "unix" and not parts.netloc
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}" and not is_file:
+        raise ValueError(_AS_IT_IS_WRITTEN)
 
 
 def _one(url: str, known: dict[str, Any]) -> RedisServers:

@@ -16,7 +16,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime, getaddresses
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from jinja2 import (
     ChoiceLoader,
@@ -35,6 +35,22 @@ log = logging.getLogger(__name__)
 _PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 _SUBJECT, _TEXT, _HTML = "escalation.subject.txt", "escalation.txt", "escalation.html"
 _SUBJECT_LENGTH_MAX = 200
+
+
+def _parts_of(server: str) -> tuple[SplitResult, int | None]:
+    """Return the parts of a URL and its port, or refuse it and show nothing of it.
+
+    Of a password that is not encoded a part reads as the port, and the errors of connections, too,
+    would tell that.
+    """
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(server)
+        if "@" not in f"{parts.path}{parts.query}{parts.fragment}":
+            return parts, parts.port
+    raise ConfigurationError(
+        "the URL of the mail server does not read: one is written smtps://user:password@host:465,"
+        " and /?#[]@ in the login as %2F %3F %23 %5B %5D %40"
+    )
 
 
 class SmtpNotifier:
@@ -73,14 +89,9 @@ class SmtpNotifier:
         self.cooldown = cooldown
         self._timeout = timeout
         self._tls = tls
-        try:
-            parts = urlsplit(server)
-            self._scheme, self._host = parts.scheme, parts.hostname or ""
-            self._port = parts.port or _PORTS.get(parts.scheme, 0)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"the URL of the mail server does not read: {error}"
-            ) from error
+        parts, port = _parts_of(server)
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = port or _PORTS.get(parts.scheme, 0)
         if self._scheme not in _PORTS or not self._host:
             raise ConfigurationError(
                 f"a mail server is {' or '.join(f'{scheme}://…' for scheme in _PORTS)}, not "
