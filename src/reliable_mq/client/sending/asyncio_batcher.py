@@ -7,7 +7,7 @@ Refuses to decide what leaves when: that is `linger`'s.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self
@@ -21,7 +21,7 @@ from reliable_mq.client.sending.asyncio_transactions import Run
 from reliable_mq.client.sending.linger import Batch, Parcel, Rows
 from reliable_mq.client.sending.outgoing import size_of
 from reliable_mq.client.sending.producer import Producer
-from reliable_mq.client.sending.thread_in_flight import InFlight
+from reliable_mq.client.sending.thread_in_flight import InFlight, Place
 from reliable_mq.errors import NotSent, ReliableMQError, closed, closed_meanwhile
 from reliable_mq.message import Message, SendResult
 
@@ -157,10 +157,16 @@ class AsyncBatcher:
             raise
         return ticket
 
-    def take(self, message: Message, ticket: Future[SendResult], size: int) -> None:
-        """Take a message of another thread, which has its place; `ticket` tells of all errors."""
+    def take(
+        self, message: Message, ticket: Future[SendResult], size: int, place: Iterator[Place]
+    ) -> None:
+        """Take a message of another thread, which has its place; `ticket` tells of all errors.
+
+        `place` is for `hand_back`, if the thread has given the message up.
+        """
         if not ticket.set_running_or_notify_cancel():
-            self._in_flight.give(size)
+            self._in_flight.hand_back(place)
+            self._in_flight.settle()
             return
         try:
             self._add(message, ticket, size)

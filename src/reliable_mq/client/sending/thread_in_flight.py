@@ -3,6 +3,10 @@
 Receives the sizes of messages about to be sent, from the event loop and from threads; hands on
 places. Who finds none waits for one, in the order in which all came, so that no large message
 starves behind small ones.
+
+A signal handler may send while its thread is in here, or raise there: Python calls it at the begin
+of its functions, at the end of a loop's turn and behind functions of C, and nowhere else. So what
+belongs together has none of these in between, and no place is lost.
 """
 
 import asyncio
@@ -11,6 +15,9 @@ from collections import deque
 from collections.abc import Callable
 
 from reliable_mq.errors import InvariantBroken, TooManyInFlight
+
+Place = tuple[int, int]
+"""The bytes of some messages, and how many they are."""
 
 
 class _Waiter:
@@ -39,6 +46,10 @@ class InFlight:
         self._size_max = size_max
         self._lock = threading.RLock()  # a signal handler may send while its thread has it
         self._waiters: deque[_Waiter] = deque()
+        self._handed_back: deque[Place] = deque()
+        #: gives places back, to be followed by `settle`: no signal handler
+        #: can raise before it has, as on the way into `give`. Of an iterator it does so once
+        self.hand_back = self._handed_back.extend
         self.count = 0
         self.size = 0
         self._holders = 0
@@ -50,11 +61,20 @@ class InFlight:
             size: bytes of all of them.
             count: how many they are; they are given back as one, too.
         """
-        with self._lock:
-            if self._waiters or not self._fits(size, count):
-                return False
-            self._take(size, count)
-            return True
+        has_place = False
+        try:
+            with self._lock:
+                if self._handed_back:  # somebody was interrupted before `settle`
+                    self._collect()
+                if self._waiters or not self._fits(size, count):
+                    return False
+                self._take(size, count)
+                has_place = True
+                return True
+        except BaseException:  # a signal's, on the way out
+            if has_place:
+                self.hand_back([(size, count)])
+            raise
 
     async def wait(self, size: int, timeout: float, count: int = 1) -> None:
         """Take places as soon as there are.
@@ -86,10 +106,8 @@ class InFlight:
         """
         ready = threading.Event()
         waiter = _Waiter(size, 1, ready.set)
-        if self._queue_up(waiter):
-            return
         try:
-            if ready.wait(timeout) or not self._give_up(waiter):
+            if self._queue_up(waiter) or ready.wait(timeout) or not self._give_up(waiter):
                 return
         except BaseException:  # a signal's
             if not self._give_up(waiter):
@@ -99,10 +117,13 @@ class InFlight:
 
     def give(self, size: int, count: int = 1) -> None:
         """Give places back as they were taken; whoever waits first gets them."""
+        self.hand_back([(size, count)])
+        self.settle()
+
+    def settle(self) -> None:
+        """Let who waits first have what was handed back."""
         with self._lock:
-            self.count -= count
-            self.size -= size
-            self._holders -= 1
+            self._collect()
             if self._waiters:
                 self._serve()
 
@@ -123,6 +144,14 @@ class InFlight:
             self.count + count <= self._count_max and self.size + size <= self._size_max
         )
 
+    def _collect(self) -> None:
+        while self._handed_back:
+            size, count = self._handed_back[0]
+            self.count -= count
+            self.size -= size
+            self._holders -= 1
+            del self._handed_back[0]
+
     def _take(self, size: int, count: int) -> None:
         self.count += count
         self.size += size
@@ -140,7 +169,8 @@ class InFlight:
         with self._lock:
             if waiter.has_place:
                 return False
-            self._waiters.remove(waiter)
+            if waiter in self._waiters:  # else a signal was sooner
+                self._waiters.remove(waiter)
             self._serve()  # a smaller one behind may fit
             return True
 

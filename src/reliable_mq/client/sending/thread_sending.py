@@ -65,15 +65,18 @@ class Batcher:
                 `send` are the future's.
         """
         check_sending(timeout)
-        size = size_of(message)
-        if not self._in_flight.take(size):
-            self._thread.call_soon(self._batcher.hurry)
-            self._in_flight.block(size, timeout)
+        size, in_flight = size_of(message), self._in_flight
         ticket: Future[SendResult] = Future()
+        place = iter([(size, 1)])  # it is given back once
+        if not in_flight.take(size):
+            self._thread.call_soon(self._batcher.hurry)
+            in_flight.block(size, timeout)
         try:
-            self._thread.call_soon(self._batcher.take, message, ticket, size)
-        except UsageError:  # the client is closed
-            self._in_flight.give(size)
+            self._thread.call_soon(self._batcher.take, message, ticket, size, place)
+        except BaseException:  # the client is closed, or a signal's
+            if ticket.cancel():  # else the batcher has it
+                in_flight.hand_back(place)
+                in_flight.settle()
             raise
         return ticket
 
@@ -127,7 +130,8 @@ class ThreadSending:
         try:
             return send_single(sending, thread, message, timeout, queue)
         finally:
-            sending.in_flight.give(size)
+            sending.in_flight.hand_back([(size, 1)])
+            sending.in_flight.settle()
 
     def send_async(
         self, message: Message, *, timeout: float = 3.0, queue: MessageQueue | None = None
@@ -149,16 +153,23 @@ class ThreadSending:
         check_sending(timeout, queue)
         thread, size = self._started(), size_of(message)
         in_flight = self._sending.in_flight
+        place = iter([(size, 1)])  # it is given back once
+
+        def give(_: Future[SendResult]) -> None:
+            in_flight.hand_back(place)
+            in_flight.settle()
+
         if not in_flight.take(size):
             in_flight.block(size, timeout)
         try:
             sending = self._sending.send_unbounded(message, timeout=timeout, queue=queue)
             future = thread.submit(sending)
-        except UsageError:  # the client is closed
-            in_flight.give(size)
+            # Not by the coroutine itself: one that is cancelled before it begins does nothing.
+            future.add_done_callback(give)
+        except BaseException:  # the client is closed, or a signal's
+            in_flight.hand_back(place)
+            in_flight.settle()
             raise
-        # Not by the coroutine itself: one that is cancelled before it begins does nothing.
-        future.add_done_callback(lambda _: in_flight.give(size))
         return future
 
     def send_oneway(self, message: Message) -> None:
