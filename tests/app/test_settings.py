@@ -2,6 +2,7 @@
 
 import logging
 import re
+import traceback
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,16 @@ def test_a_variable_that_is_no_json_is_told_with_what_to_write(
     name = variable.removeprefix("RELIABLE_MQ_").lower()
     with pytest.raises(ConfigurationError, match=f'"{name}".*are JSON'):
         ReliableMQ("shop")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["hooks.shop.example/s3cret", "https:///s3cret", "https://ops:s3cret?x@host", "https://["],
+)
+def test_a_webhook_that_is_refused_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="write it like https://host/path") as refused:
+        ReliableMQ("shop", **{**HOOK, "escalation_webhook": url})
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_secret_is_not_printed() -> None:

@@ -7,6 +7,7 @@ library in every language: headers `webhook-id` (the digest's id, also when it i
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
@@ -57,13 +58,14 @@ class WebhookNotifier:
         self.cooldown = cooldown
         self._timeout = timeout
         self._clock = clock
-        try:
+        is_url = False
+        with contextlib.suppress(ValueError):
             parts = urlsplit(url)
             is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError as error:
-            raise ConfigurationError(f"escalation_webhook={url!r}: {error}") from error
-        if not is_url:
-            raise ConfigurationError(f"escalation_webhook={url!r}: write it like https://host/path")
+        if not is_url:  # it is not shown: its path may be a secret, and part of a login its port
+            raise ConfigurationError(
+                "escalation_webhook is no URL: write it like https://host/path"
+            )
         self._url = url
         self._key = _key_of(secret)
         self._opener = _opener()

@@ -18,6 +18,7 @@ from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.received import received, unpacked
 from reliable_mq.client.consuming.running_info import directly_consumed, running_info
 from reliable_mq.client.consuming.subscription import Outcome
+from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.client.flow import Instant
 from reliable_mq.errors import RecordError
 from reliable_mq.message import MessageQueue, ReceivedMessage
@@ -96,10 +97,11 @@ class ConsumerAnswers:
         outcome: Outcome | BaseException
         try:
             outcome = await consumer.hands.handle_apart(message)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             is_own = consumer.hands.accepts
             why = "the handler cancelled itself" if is_own else "the consumer was closed"
-            outcome = asyncio.CancelledError(why)
+            goes_on = ", a thread is still in the handler" if isinstance(error, GoesOn) else ""
+            outcome = asyncio.CancelledError(why + goes_on)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is told to who asked
             outcome = error
         seconds = time.monotonic() - begun
