@@ -4,10 +4,11 @@
 
 PostgreSQL holds the stubs and consume logs of a day; orders come at a steady pace through relay,
 broker, worker and confirmation, and PostgreSQL itself notes when an order and its effect are
-committed. Rounds without and with a run of `reliable-mq reconcile` over all of it take turns. The
-processors are shared by all: Spark, PostgreSQL, broker, worker and producer. With `--apart` Spark
-has the last processor to itself, as on a machine of its own, the flow has the others, in rounds
-with and without a run, and PostgreSQL all of them: what is left is what a run costs the database.
+committed. Three kinds of rounds take turns: without a run of `reliable-mq reconcile`, beside one
+over all of it, and beside one over an export of it, which asks PostgreSQL nothing: what the one run
+adds to the other is what its load on PostgreSQL costs, the rest is that it shares processors and
+disk. With `--apart` Spark has the last processor, the flow has the others, in all rounds, and
+PostgreSQL has all of them.
 Options behind `--` are the command's (`--db-share 0.25`); SPARK_LOCAL_DIRS in the environment lets
 Spark's scratch lie on another disk than the databases.
 """
@@ -17,6 +18,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,6 +45,11 @@ RUN_SECONDS_MAX = 900.0
 EFFECTS_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
 BAR = "<= 1.15"
+KINDS = {
+    "alone": "alone",
+    "export": "beside a reconciliation of an export",
+    "beside": "beside a reconciliation",
+}
 
 
 class PacedFlow:
@@ -140,7 +147,9 @@ def _weigh(pid: int, nice: int) -> None:
         group.write_text(f"{nice}")
 
 
-def beside_a_run(paced: PacedFlow, command: Sequence[str], log: Path, nice: int) -> dict[str, Any]:
+def beside_a_run(
+    which: str, paced: PacedFlow, command: Sequence[str], log: Path, nice: int
+) -> dict[str, Any]:
     """Measure from the beginning of a run of the command to its end."""
     began, at_server = time.perf_counter(), paced.server_seconds()
     run = LoggedProcess(command, log)
@@ -157,7 +166,7 @@ def beside_a_run(paced: PacedFlow, command: Sequence[str], log: Path, nice: int)
         "run_seconds": round(time.perf_counter() - began, 1),
         "server_seconds": round(paced.server_seconds() - at_server, 2),
     }
-    return _summary("beside", found) | taken
+    return _summary(which, found) | taken
 
 
 def alone(paced: PacedFlow, seconds: float) -> dict[str, Any]:
@@ -188,15 +197,17 @@ def figures(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = [
         {"what": f"{name[:3]} of the order flow, {text}", "value": figure(which, name)}
         | {"unit": "ms", "bar": ""}
-        for which, text in (("alone", "alone"), ("beside", "beside a reconciliation"))
+        for which, text in KINDS.items()
         for name in ("p50_ms", "p99_ms")
     ]
     of_an_order = figure("alone", "server_seconds") / figure("alone", "orders")
     for_the_run = figure("beside", "server_seconds") - of_an_order * figure("beside", "orders")
     what = "PostgreSQL's processor time for a run"
     lines.append({"what": what, "value": for_the_run, "unit": "s", "bar": ""})
-    ratio = figure("beside", "p99_ms") / figure("alone", "p99_ms")
-    return [*lines, {"what": "p99, beside over alone", "value": ratio, "unit": "", "bar": BAR}]
+    for which, text, bar in (("alone", "alone", ""), ("export", "beside one of an export", BAR)):
+        ratio = figure("beside", "p99_ms") / figure(which, "p99_ms")
+        lines.append({"what": f"p99, over that {text}", "value": ratio, "unit": "", "bar": bar})
+    return lines
 
 
 def main() -> int:
@@ -217,16 +228,21 @@ def main() -> int:
     every = sorted(os.sched_getaffinity(0))
     sparks, flows = (every[-1:], every[:-1] or every) if options.apart else (every, every)
     command = ["setsid", "taskset", "--cpu-list", ",".join(map(str, sparks))]
-    command += ["nice", "-n", str(options.nice), *COMMAND, "reconcile"]
-    command += ["--db", ledgers.postgres.url, "--store", str(ledgers.store)]
-    command += ["--out", str(work / "out"), *options.more]
+    command += ["nice", "-n", str(options.nice), *COMMAND, "reconcile", "--out", str(work / "out")]
+    of_database = ["--db", ledgers.postgres.url, "--store", str(ledgers.store), *options.more]
+    exported = str(work / "export")
+    subprocess.run(
+        [*command, *of_database, "--export", exported], check=False, stdout=subprocess.DEVNULL
+    )
     rounds = []
     with flowing(work, ledgers, options.rate, set(flows)) as paced:
         paced.latencies_ms(lambda seconds: seconds < WARMUP / options.rate)
         for number in range(options.rounds):
             rounds.append(alone(paced, options.seconds))
-            rounds.append(beside_a_run(paced, command, work / f"run-{number}.log", options.nice))
-            print(rounds[-2:], flush=True)
+            for which, given in (("export", ["--ledgers", exported]), ("beside", of_database)):
+                log, whole = work / f"{which}-{number}.log", [*command, *given]
+                rounds.append(beside_a_run(which, paced, whole, log, options.nice))
+            print(rounds[-3:], flush=True)
     ledgers.postgres.stop()
     shutil.rmtree(work)
     settings = {

@@ -272,6 +272,18 @@ def test_a_batch_is_bounded_by_the_bytes_of_its_contents(database_url: str) -> N
         assert max(sizes) < 6 * 1024 * 1024
 
 
+def test_reading_that_sleeps_in_between_asks_for_little_at_a_time(database_url: str) -> None:
+    tables = TableWriter(database_url)
+    for number in range(1000):
+        tables.stub(message_id(number), bytes(1024))
+    url = tables.write()
+
+    asked = Asked(STUB, "rmq_", (CONTENT,))
+    for by_rows in (False, True):
+        assert len(list(read(url, replace(asked, share=0.99), by_rows=by_rows))) >= 7
+        assert len(list(read(url, asked, by_rows=by_rows))) == 1
+
+
 def test_reading_takes_its_share_of_the_time_and_sleeps_the_rest(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

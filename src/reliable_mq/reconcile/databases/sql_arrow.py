@@ -49,9 +49,10 @@ from reliable_mq.reconcile.source_filters import Condition
 from reliable_mq.sql_types import EARLIEST, LATEST, UtcDateTime, family_of
 from reliable_mq.wire.record import CRC_MASK, body_checksum
 
-BATCH_SIZE = 4 * 1024 * 1024
-"""Bytes of a batch, about; one row may be larger."""
-_BATCH_ROWS = 10_000
+_BATCH_SIZE = 4 * 1024 * 1024
+_PACED_BATCH_SIZE = 128 * 1024
+"""Where reading sleeps in between: a server works for some milliseconds on so much."""
+_ROW_SIZE = 400  # without its content
 _BUFFERED_ROWS = 16  # of rows with content, how many the driver may have read ahead
 
 _FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
@@ -73,9 +74,19 @@ class Asked:
     conditions: tuple[Condition, ...] = ()
     share: float = 1.0
 
+    @property
+    def batch_size(self) -> int:
+        """Bytes of a batch, about; one row may be larger."""
+        return _BATCH_SIZE if self.share == 1 else _PACED_BATCH_SIZE
+
+    @property
+    def batch_rows(self) -> int:
+        """Most rows of a batch, where rows are counted."""
+        return self.batch_size // _ROW_SIZE
+
 
 def read(url: str, asked: Asked, *, by_rows: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are asked for, in batches of about 4 MiB, in no order.
+    """Yield the rows that are asked for, in batches of at most about 4 MiB, in no order.
 
     Args:
         url: of the database, SQLAlchemy's.
@@ -166,7 +177,7 @@ def postgres_text(asked: Asked) -> str:
 
 
 def _read_postgres(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
-    return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), BATCH_SIZE)
+    return sql_adbc.read_postgres(sync_url(url), postgres_text(asked), asked.batch_size)
 
 
 # What a column is to SQLite's driver is what it is in the first row.
@@ -186,7 +197,7 @@ def _read_sqlite(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
         f"{_EXAMPLES.get(field.type, '0')} AS {dialect.identifier_preparer.quote(field.name)}"
         for field in kinds
     )
-    rows = _BATCH_ROWS
+    rows = asked.batch_rows
     if CONTENT in kinds.names:
         rows = _rows_of_batch(url, asked)
     text = f"SELECT {example} UNION ALL {_text(query, dialect)}"
@@ -202,7 +213,7 @@ def _rows_of_batch(url: str, asked: Asked) -> int:
     largest = select(func.max(func.length(table.c.content)))
     with connected(url) as connection:
         size = connection.scalar(largest.where(in_range(table, asked.part), *held)) or 1
-    return max(1, min(_BATCH_ROWS, BATCH_SIZE // size))
+    return max(1, min(asked.batch_rows, asked.batch_size // size))
 
 
 _READERS: dict[str, Callable[[str, Asked], Iterator[pa.RecordBatch]]] = {
@@ -215,15 +226,17 @@ def _read_rows(url: str, asked: Asked) -> Iterator[pa.RecordBatch]:
     schema = schema_of(asked.ledger, asked.columns)
     with connected(url) as connection:
         query = statement(asked, connection.dialect, by_rows=True)
-        ahead = _BUFFERED_ROWS if CONTENT in schema.names else _BATCH_ROWS
+        ahead = _BUFFERED_ROWS if CONTENT in schema.names else asked.batch_rows
         options = {"stream_results": True, "max_row_buffer": ahead}
         result = connection.execution_options(**options).execute(query)
         names = tuple(result.keys())
-        for rows in _bounded(result, names):
+        for rows in _bounded(result, names, asked):
             yield _batch_of_rows(names, rows, schema)
 
 
-def _bounded(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+def _bounded(
+    rows: Iterable[Sequence[Any]], names: Sequence[str], asked: Asked
+) -> Iterator[list[Sequence[Any]]]:
     """Gather rows until their number or their contents are enough for a batch."""
     place = names.index(CONTENT) if CONTENT in names else None
     gathered: list[Sequence[Any]] = []
@@ -231,7 +244,7 @@ def _bounded(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> Iterator[li
     for row in rows:
         gathered.append(row)
         size += len(row[place]) if place is not None else 0
-        if len(gathered) >= _BATCH_ROWS or size >= BATCH_SIZE:
+        if len(gathered) >= asked.batch_rows or size >= asked.batch_size:
             yield gathered
             gathered, size = [], 0
     if gathered:
