@@ -9,8 +9,8 @@ over all of it, and beside one over an export of it, which asks PostgreSQL nothi
 adds to the other is what its load on PostgreSQL costs, the rest is that it shares processors and
 disk. With `--apart` Spark has the last processor, the flow has the others, in all rounds, and
 PostgreSQL has all of them.
-Options behind `--` are the command's (`--db-share 0.25`); SPARK_LOCAL_DIRS in the environment lets
-Spark's scratch lie on another disk than the databases.
+Options behind `--` are those of the run over the database (`--db-share 0.25`); SPARK_LOCAL_DIRS in
+the environment lets Spark's scratch lie on another disk than the databases.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -147,6 +146,12 @@ def _weigh(pid: int, nice: int) -> None:
         group.write_text(f"{nice}")
 
 
+def judged(run: LoggedProcess) -> None:
+    """Wait for the end of a run, which may have findings, but no failure."""
+    if run.wait(RUN_SECONDS_MAX) not in (0, 2):
+        raise RuntimeError(run.output()[-2000:])
+
+
 def beside_a_run(
     which: str, paced: PacedFlow, command: Sequence[str], log: Path, nice: int
 ) -> dict[str, Any]:
@@ -156,12 +161,10 @@ def beside_a_run(
     _weigh(run.child.pid, nice)
     try:
         found = paced.latencies_ms(lambda seconds: run.alive and seconds < RUN_SECONDS_MAX)
-        code = run.wait(RUN_SECONDS_MAX)
+        judged(run)
     finally:
         if run.alive:
             run.kill()
-    if code not in (0, 2):
-        raise RuntimeError(run.output()[-2000:])
     taken = {
         "run_seconds": round(time.perf_counter() - began, 1),
         "server_seconds": round(paced.server_seconds() - at_server, 2),
@@ -231,9 +234,7 @@ def main() -> int:
     command += ["nice", "-n", str(options.nice), *COMMAND, "reconcile", "--out", str(work / "out")]
     of_database = ["--db", ledgers.postgres.url, "--store", str(ledgers.store), *options.more]
     exported = str(work / "export")
-    subprocess.run(
-        [*command, *of_database, "--export", exported], check=False, stdout=subprocess.DEVNULL
-    )
+    judged(LoggedProcess([*command, *of_database, "--export", exported], work / "export.log"))
     rounds = []
     with flowing(work, ledgers, options.rate, set(flows)) as paced:
         paced.latencies_ms(lambda seconds: seconds < WARMUP / options.rate)

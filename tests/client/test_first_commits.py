@@ -179,9 +179,12 @@ def test_each_topic_and_each_broker_has_a_first_of_its_own() -> None:
     run_scene(scene())
 
 
-async def committed_first(client: Brokers, known: OffsetTables) -> None:
-    task = started(client, known.commit(commits(QUEUES[0])))
+async def committed_first(client: Brokers, known: OffsetTables, *queues: MessageQueue) -> None:
+    """Commit queues, the first of which goes alone."""
+    task = started(client, known.commit(commits(*queues)))
     assert await client.asked() == ALL[:1]
+    client.say()
+    await client.asked()
     client.say()
     await task
 
@@ -189,7 +192,7 @@ async def committed_first(client: Brokers, known: OffsetTables) -> None:
 def test_later_commits_leave_together() -> None:
     async def scene() -> None:
         client, known = Brokers(), tables()
-        await committed_first(client, known)
+        await committed_first(client, known, QUEUES[0])
         task = started(client, known.commit(commits()))
         assert await client.asked() == ALL
         client.say()
@@ -205,12 +208,7 @@ def test_who_gets_no_answer_to_the_first_sends_no_other_until_the_next_time() ->
         await client.asked()
         client.fail(RequestTimeout("no answer"))
         assert [type(answer) for answer in await task] == [RequestTimeout] * 4
-        again = started(client, known.commit(commits()))
-        assert await client.asked() == ALL[:1]
-        client.say()
-        await client.asked()
-        client.say()
-        await again
+        await committed_first(client, known, *QUEUES)
 
     run_scene(scene())
 
@@ -271,17 +269,12 @@ def test_a_broker_that_does_not_answer_keeps_many_commits_waiting_once() -> None
 def test_a_commit_after_one_that_failed_goes_alone_again() -> None:
     async def scene() -> None:
         client, known = Brokers(), tables()
-        await committed_first(client, known)
+        await committed_first(client, known, QUEUES[0])
         task = started(client, known.commit(commits(*QUEUES[:2])))
         await client.asked()
         client.fail(ConnectionLost("gone"))
         await task
-        again = started(client, known.commit(commits()))
-        assert await client.asked() == ALL[:1]
-        client.say()
-        await client.asked()
-        client.say()
-        await again
+        await committed_first(client, known, *QUEUES)
 
     run_scene(scene())
 

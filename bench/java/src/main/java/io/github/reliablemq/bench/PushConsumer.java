@@ -39,7 +39,7 @@ public final class PushConsumer {
         DEFAULTS.put("tag", "*");
         DEFAULTS.put("listener", "concurrent"); // concurrent | ordered
         DEFAULTS.put("count", "0"); // messages to wait for; 0: until idle
-        DEFAULTS.put("idle", "60"); // seconds: twice its heartbeats' interval, see below
+        DEFAULTS.put("idle", "60"); // seconds: twice its heartbeats' interval, see above
         DEFAULTS.put("linger", "0"); // seconds to go on after --count, to see a message that comes twice
         DEFAULTS.put("received", ""); // file of what came
         DEFAULTS.put("rounds", "one"); // one | stdin
