@@ -160,12 +160,20 @@ def test_a_url_names_hosts_a_primary_a_login_and_options() -> None:
     assert (options["username"], options["password"], options["db"]) == ("shop", "s@crt", 3)
 
 
-def test_a_cluster_url_names_its_hosts() -> None:
+@pytest.mark.parametrize(
+    ("hosts", "places"),
+    [
+        ("a,b:7001", {("a", 6379), ("b", 7001)}),
+        ("[::1]:7001,a", {("::1", 7001), ("a", 6379)}),
+        ("a:1,[::1],[2001:db8::7]:2", {("a", 1), ("::1", 6379), ("2001:db8::7", 2)}),
+    ],
+)
+def test_a_cluster_url_names_its_hosts(hosts: str, places: set[tuple[str, int]]) -> None:
     async def scenario() -> None:
-        made: Any = servers_of("rediss+cluster://:secret@a,b:7001", timeout=0.5)
+        made: Any = servers_of(f"rediss+cluster://:secret@{hosts}", timeout=0.5)
         cluster: RedisCluster = made._cluster
         nodes = {(n.host, n.port) for n in cluster.nodes_manager.startup_nodes.values()}
-        assert nodes == {("a", 6379), ("b", 7001)}
+        assert nodes == places
         assert cluster.nodes_manager.connection_kwargs["password"] == "secret"
 
     asyncio.run(scenario())
@@ -190,6 +198,9 @@ def test_a_cluster_url_names_its_hosts() -> None:
         ("redis://a/three", "/three is no number of a database"),
         ("redis://a/0/1", "/0/1 is no number of a database"),
         ("redis://a,b", "several hosts are"),
+        ("redis://a:1,[::1]/0", "several hosts are"),
+        ("redis://a,/0", r"redis://user:password@host:6379/0"),
+        ("redis+cluster://a:1,[::1/0", r"redis://user:password@host:6379/0"),
         ("redis://a?db_number=3", "that redis-py does not take: 'db_number'"),
         ("redis://a?password=secret&socket_timeout=x", "Invalid value for 'socket_timeout'"),
         ("rediss://a?ssl_cert_reqs=maybe", "SSL Certificate Requirements Flag: maybe"),
@@ -230,6 +241,12 @@ def test_a_password_that_reads_as_a_port_is_refused_and_not_told_as_who_does_not
         servers_of(f"{scheme}://shop:{password}@host:6379/0", timeout=0.5)
     text = "".join(traceback.format_exception(refused.value))
     assert not re.search("55123|55@12", text), text
+
+
+def test_one_host_may_be_an_ipv6_address() -> None:
+    one: Any = servers_of("redis://shop:secret@[::1]:7001/2", timeout=0.5)
+    options = one._redis.connection_pool.connection_kwargs
+    assert (options["host"], options["port"], options["db"]) == ("::1", 7001, 2)
 
 
 def test_the_path_of_a_socket_may_have_any_sign() -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -42,6 +42,8 @@ _PLAIN = re.compile(
     rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^@?#]*)?)(?P<options>\?[^@]*)?"
 )
 """A URL that has each of `/?#[]@` where it belongs only, or encoded."""
+_AUTHORITY = re.compile(r"[^/?#]*")
+"""What stands between `://` and the path, RFC 3986, section 3.2."""
 _AS_IT_IS_WRITTEN = (
     "one is written redis://user:password@host:6379/0, and /?#[]@ in the login and the options"
     " as %2F %3F %23 %5B %5D %40"
@@ -250,18 +252,18 @@ def _check_login(url: str) -> None:
 
     It would take `user:123?x@host` for a server `user` at port 123, and its errors would tell that.
     """
-    parts = urlsplit(url)
-    is_file = parts.scheme == "unix" and not parts.netloc
+    parts, hosts = _parts_of(url)
+    is_file = parts.scheme == "unix" and not hosts
     if "@" in f"{parts.path}{parts.query}{parts.fragment}" and not is_file:
         raise ValueError(_AS_IT_IS_WRITTEN)
 
 
 def _one(url: str, known: dict[str, Any]) -> RedisServers:
-    parts = urlsplit(url)
+    parts, hosts = _parts_of(url)
     if parts.scheme != "unix":
-        host, _ = _host(parts.netloc.rpartition("@")[2] or "localhost", _PORT)
-        if "," in host:
+        if "," in hosts:
             raise ValueError("several hosts are redis+sentinel:// or redis+cluster://")
+        _host(hosts or "localhost", _PORT)
         _database([each for each in parts.path.split("/") if each])
     redis: Redis = Redis.from_url(url, retry=None, **known)
     _check_options(redis)
@@ -324,9 +326,9 @@ def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
 
 def _place(url: str, port: int) -> _Place:
     """Take a URL with several hosts apart; redis-py reads what they share."""
-    parts = urlsplit(url)
+    parts, hosts = _parts_of(url)
     scheme = parts.scheme.partition("+")[0]
-    login, at, hosts = parts.netloc.rpartition("@")
+    login, at, _ = parts.netloc.rpartition("@")
     found = [_host(each, port) for each in hosts.split(",") if each]
     if not found:
         raise ValueError("it names no host")
@@ -334,6 +336,19 @@ def _place(url: str, port: int) -> _Place:
     options: dict[str, Any] = dict(parse_url(f"{scheme}://{login}{at}host/?{query}"))
     options.pop("host", None)
     return _Place(found, [each for each in parts.path.split("/") if each], options)
+
+
+def _parts_of(url: str) -> tuple[SplitResult, str]:
+    """Return the parts of a URL without its hosts, and the list of hosts as it is written.
+
+    The list of hosts is taken out before `urlsplit` reads the URL. Newer Pythons accept an IPv6
+    address only where it is the whole host (CPython gh-105704), so `a:1,[::1]` is an error there.
+    """
+    scheme, slashes, rest = url.partition("://")
+    authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]  # it matches the empty text, too
+    login, at, hosts = authority.rpartition("@")
+    parts = urlsplit(f"{scheme}{slashes}{login}{at}{rest.removeprefix(authority)}")
+    return parts, hosts
 
 
 def _host(text: str, port: int) -> tuple[str, int]:
