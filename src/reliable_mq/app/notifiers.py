@@ -4,7 +4,6 @@ A notifier is known by its name to all processes that share a database, and one 
 its name says whom it tells: applications that write to different people are different notifiers.
 """
 
-from email.utils import getaddresses
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.alerts import LogNotifier, Notifier
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
+from reliable_mq.resend.mail_addresses import addresses_of
 from reliable_mq.settings import Settings
 
 
@@ -59,7 +59,10 @@ def notifiers_of(settings: Settings) -> list[Notifier]:
 
 def mail_name(recipients: str) -> str:
     """Return the name of who mails to these addresses, in whatever order they are written."""
-    addresses = {address.lower() for _, address in getaddresses([recipients])}
+    try:
+        addresses = {address.addr_spec.lower() for address in addresses_of(recipients)}
+    except ValueError:  # the notifier will say what is wrong with it
+        addresses = {recipients}
     name = f"mail to {', '.join(sorted(addresses))}"
     if len(name) <= NOTIFIER_LENGTH_MAX and name.isprintable():
         return name

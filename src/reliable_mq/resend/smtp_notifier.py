@@ -11,10 +11,9 @@ import smtplib
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
-from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
-from email.utils import format_datetime, getaddresses
+from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -29,6 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.escalation import Digest, Escalation, Kind, Share
+from reliable_mq.resend.mail_addresses import addresses_of
 
 log = logging.getLogger(__name__)
 
@@ -169,16 +169,11 @@ class SmtpNotifier:
 
 
 def _addresses(text: str, setting: str) -> tuple[Address, ...]:
-    hint = f"{setting}={text!r}: write it like ops@shop.example"
     try:
-        found = tuple(
-            Address(display_name=name, addr_spec=spec) for name, spec in getaddresses([text])
-        )
-    except (MessageError, ValueError, IndexError) as error:
+        return addresses_of(text)
+    except ValueError as error:
+        hint = f"{setting}={text!r}: write it like ops@shop.example"
         raise ConfigurationError(f"{hint} ({error})") from error
-    if not found or not text.isprintable() or not all(each.domain for each in found):
-        raise ConfigurationError(hint)
-    return found
 
 
 _MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
