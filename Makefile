@@ -23,15 +23,15 @@ RECONCILE ?=
 PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop wheel check format bench sim fuzz crash chaos walk clean
+.PHONY: help interpreter demo test interop wheel check format bench sim fuzz crash chaos walk clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
+demo: interpreter $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
-test: check ## all checks and tests but the long ones of interop (thirteen minutes on two cores); PYTEST="-k wire"
+test: interpreter check ## all checks and tests but the long ones of interop (thirteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
 interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
@@ -39,6 +39,12 @@ interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client ov
 
 wheel: $(READY) ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging
+
+# The first line of `make demo` and `make test`: which Python runs them.
+interpreter:
+	@python=$(BIN)/python; test -e $(READY) || python="$(PYTHON)"; test -z "$$python" || \
+	$$python -c 'import platform, sys; \
+	print("Python", platform.python_version(), "of", sys.base_prefix, "on", platform.platform(), flush=True)'
 
 check: $(READY) ## formatting, lint and types
 	$(BIN)/ruff format --check .
