@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import allowed_seconds
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*/main.py"))
@@ -21,7 +22,7 @@ def run(program: str, directory: Path) -> tuple[str, str]:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=allowed_seconds(SECONDS_MAX),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import allowed_seconds
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -27,7 +28,7 @@ def told(output: Path) -> str:
         [sys.executable, "-m", "reliable_mq.cli.main", "demo", *words, "--out", str(output)],
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=allowed_seconds(SECONDS_MAX),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import allowed_seconds
 
 pytestmark = pytest.mark.processes
 
@@ -43,7 +44,7 @@ def test_a_worker_whose_loop_thread_died_ends_with_code_1(tmp_path: Path) -> Non
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=allowed_seconds(SECONDS_MAX),
         check=False,
     )
 

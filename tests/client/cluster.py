@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import uvloop
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.waiting import SCENE_SECONDS_MAX
+from tests.waiting import SECONDS_MAX, within_limit
 
 from reliable_mq.client.consuming.asyncio_push_consumer import AsyncPushConsumer
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome
@@ -17,6 +18,8 @@ from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import Message, MessageQueue, ReceivedMessage, SendResult
 
 QUICK = ClientSettings(rebalance_retry_seconds=0.2, offset_commit_seconds=0.2, hold_seconds=0.05)
+PATIENT = msgspec.structs.replace(QUICK, request_timeout=SECONDS_MAX)
+"""For a broker of Apache's that has just started: on a busy machine its first answers take long."""
 
 
 class Cluster(Protocol):
@@ -32,11 +35,7 @@ def bundled() -> Iterator[ReliableMQBroker]:
 
 
 def play(scene: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(SCENE_SECONDS_MAX):
-            await scene
-
-    uvloop.run(limited())
+    uvloop.run(within_limit(scene))
 
 
 class Seen:

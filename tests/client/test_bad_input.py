@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.client.servers import FeedingPeer, NameServer, RecordingPeer
 from tests.client.test_asyncio_client import BEAT, QUICK, SEND, Peer, is_sent, message
-from tests.waiting import SCENE_SECONDS_MAX, eventually, run_scene
+from tests.waiting import eventually, run_scene, scene_limit
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.connecting.security import Credentials
@@ -45,7 +45,7 @@ async def client_of(
 ) -> AsyncIterator[AsyncClient]:
     """Give a client of these two servers, and as long as a test may take."""
     name_server = name_server or NameServer()
-    async with asyncio.timeout(SCENE_SECONDS_MAX), broker.listening() as broker_address:
+    async with scene_limit(), broker.listening() as broker_address:
         name_server.broker = broker_address
         async with (
             name_server.listening() as address,

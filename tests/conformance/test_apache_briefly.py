@@ -1,7 +1,7 @@
 """One visit to Apache's broker in every run of the tests; the whole suite is `make interop`."""
 
 import pytest
-from tests.client.cluster import QUICK, Seen, numbered, play
+from tests.client.cluster import PATIENT, Seen, numbered, play
 from tests.conformance.clusters import running
 from tests.waiting import eventually
 
@@ -19,7 +19,7 @@ async def commits(check: CheckBack) -> Decision:
 
 def test_messages_halves_and_retries_arrive_at_apaches_broker(topic: str, group: str) -> None:
     async def scene(name_servers: str) -> None:
-        async with AsyncClient(name_servers, settings=QUICK) as client:
+        async with AsyncClient(name_servers, settings=PATIENT) as client:
             await client.create_topic(topic, 4)
             seen = Seen(Later(after_seconds=1))
             wanted = Subscription(group=group, topics={topic: "*"})

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.child_process import ChildError
 from bench.java_programs import SERVER_JARS
 from tests.interop.java_shell import TalkingProgram, source_command
+from tests.waiting import allowed_seconds
 
 COMMAND_SECONDS_MAX = 180.0
 REGISTRATION_SECONDS = 60.0
@@ -36,7 +37,7 @@ class AdminShell(TalkingProgram):
         printed: list[str] = []
         while True:
             try:
-                line = self.line(COMMAND_SECONDS_MAX)
+                line = self.line(allowed_seconds(COMMAND_SECONDS_MAX))
             except TimeoutError:
                 raise ChildError(f"{words}: no end; so far:\n{''.join(printed)}") from None
             if line == _END:

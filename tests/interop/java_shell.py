@@ -9,6 +9,7 @@ from typing import IO, Self
 
 from bench.child_process import ChildError, end_by_input
 from bench.java_programs import CLIENT_JARS, SERVER_JARS, build_client, build_server, java_command
+from tests.waiting import allowed_seconds
 from tests.with_java import skipped_without_java
 
 SOURCES = Path(__file__).parent / "java"
@@ -44,7 +45,7 @@ def run_source(name: str, home: Path, *words: object, jars: Path = CLIENT_JARS) 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         check=False,
     )
     assert reply.returncode == 0, reply.stdout[-3000:] + reply.stderr[-3000:]

@@ -10,6 +10,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
+from tests.waiting import allowed_seconds
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.wire.codes import RequestCode
@@ -74,7 +75,7 @@ def _run(program: Path, asked: Broker, directory: Path) -> Output:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

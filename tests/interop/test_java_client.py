@@ -11,9 +11,10 @@ from bench.java_programs import (
 )
 from bench.positions import Position, read_positions
 from bench.reliable_mq_broker import ReliableMQBroker
+from tests.waiting import allowed_seconds
 from tests.with_java import SERVERS, skipped_without_java
 
-MESSAGES = 10_000
+MESSAGES = 4_000
 PROGRAM_SECONDS_MAX = 400
 
 pytestmark = SERVERS
@@ -39,7 +40,7 @@ def sent(broker: ReliableMQBroker, directory: Path) -> list[Position]:
     result = run_program(
         "Sender",
         directory,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         namesrv=broker.name_server_address,
         threads=16,
         count=MESSAGES,
@@ -55,7 +56,7 @@ def consume(broker: ReliableMQBroker, directory: Path, listener: str) -> list[Po
     run_program(
         "PushConsumer",
         directory,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         namesrv=broker.name_server_address,
         group=f"{listener}_listeners",
         listener=listener,
@@ -103,7 +104,7 @@ def test_explicit_pulls_read_what_was_acknowledged_in_queue_order(
     run_program(
         "PullReader",
         directory,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         namesrv=broker.name_server_address,
         found=found,
     )
@@ -116,7 +117,7 @@ def test_batches_keep_their_order_in_one_queue(broker: ReliableMQBroker, directo
     result = run_program(
         "Sender",
         directory,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         namesrv=broker.name_server_address,
         topic="batches",
         threads=4,
@@ -128,7 +129,7 @@ def test_batches_keep_their_order_in_one_queue(broker: ReliableMQBroker, directo
     run_program(
         "PullReader",
         directory,
-        timeout=PROGRAM_SECONDS_MAX,
+        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
         namesrv=broker.name_server_address,
         topic="batches",
         found=found,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK
+from tests.client.cluster import PATIENT
 from tests.client.observing.seen import QUEUE, received, stored
 from tests.interop.admin_shell import AdminShell
 from tests.interop.java_shell import run_source
@@ -62,7 +62,7 @@ def traced(broker: Broker) -> tuple[str, str, str]:
     def handle(messages: Any) -> list[Outcome]:
         return [answers.pop(0)]
 
-    with Client(broker.name_server_address, settings=QUICK, middleware=[tracing]) as client:
+    with Client(broker.name_server_address, settings=PATIENT, middleware=[tracing]) as client:
         client.create_topic("orders", 1)
         order = Message(topic="orders", body=b"{}", keys=("o1",), tag="paid", ordering_key="ada")
         sent = client.send(order)
@@ -75,7 +75,7 @@ def traced(broker: Broker) -> tuple[str, str, str]:
             assert time.monotonic() < deadline, "it is not handled"
             time.sleep(0.05)
     assert tracing.dropped == 0
-    return sent.message_id, half.message_id, QUICK.producer_group
+    return sent.message_id, half.message_id, PATIENT.producer_group
 
 
 def test_mqadmin_shows_who_sent_a_message_and_what_each_group_did_with_it(

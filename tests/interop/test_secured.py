@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
-from tests.client.cluster import QUICK, Seen, play
+from tests.client.cluster import PATIENT, Seen, play
 from tests.waiting import eventually
 from tests.with_java import INTEROP, started
 
@@ -54,7 +54,7 @@ async def registered(apache: ApacheRocketMQ) -> None:
 
 
 def client_of(apache: ApacheRocketMQ, who: Credentials | None, tls: TLS | None) -> AsyncClient:
-    settings = msgspec.structs.replace(QUICK, credentials=who, tls=tls)
+    settings = msgspec.structs.replace(PATIENT, credentials=who, tls=tls)
     return AsyncClient(apache.name_server_address, settings=settings)
 
 

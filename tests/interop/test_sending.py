@@ -11,7 +11,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.child_process import LoggedProcess
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK, Seen, play
+from tests.client.cluster import PATIENT, Seen, play
 from tests.interop.java_shell import run_source, source_command
 from tests.waiting import eventually
 from tests.with_java import INTEROP, Broker, started
@@ -44,7 +44,7 @@ def test_our_client_answers_what_javas_asks(broker: Broker, tmp_path: Path) -> N
     printed: list[str] = []
 
     async def scene() -> None:
-        settings = msgspec.structs.replace(QUICK, compression="zlib")
+        settings = msgspec.structs.replace(PATIENT, compression="zlib")
         async with AsyncClient(broker.name_server_address, settings=settings) as client:
             await client.create_topic(topic, 1)
 
@@ -83,7 +83,7 @@ def java_responder(broker: Broker, tmp_path: Path) -> Iterator[LoggedProcess]:
 
 def test_javas_client_answers_what_ours_asks(broker: Broker, java_responder: LoggedProcess) -> None:
     async def scene() -> None:
-        settings = msgspec.structs.replace(QUICK, compression="zlib")
+        settings = msgspec.structs.replace(PATIENT, compression="zlib")
         async with AsyncClient(broker.name_server_address, settings=settings) as client:
             await client.create_topic(ASKED, 1)
             for body in (b"one", b"two", b"x" * 8192):
@@ -104,14 +104,14 @@ def test_what_one_client_compresses_the_other_one_unpacks(broker: Broker, tmp_pa
 
     async def scene() -> None:
         names = broker.name_server_address
-        async with AsyncClient(names, settings=QUICK) as client:
+        async with AsyncClient(names, settings=PATIENT) as client:
             await client.create_topic(to_java, 1)
             await client.create_topic(from_java, 1)
             await client.consume(
                 Subscription(group="unpackers", topics={from_java: "*"}, from_where="first"), seen
             )
             for kind in KINDS:
-                settings = msgspec.structs.replace(QUICK, compression=kind)
+                settings = msgspec.structs.replace(PATIENT, compression=kind)
                 async with AsyncClient(names, settings=settings) as packer:
                     body = (kind + BODY).encode()
                     await packer.send(Message(topic=to_java, body=body, tag=kind))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
-from tests.client.cluster import QUICK, play
+from tests.client.cluster import PATIENT, play
 from tests.reconcile import plain_scan
 from tests.waiting import eventually
 from tests.with_java import started
@@ -71,7 +71,7 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
         return [Dead("no such card") if m.body == b"7" else CONSUMED for m in messages]
 
     async def scene() -> None:
-        async with AsyncClient(name_servers, settings=QUICK) as client:
+        async with AsyncClient(name_servers, settings=PATIENT) as client:
             await registered(client)
             await client.create_topic(TOPIC, 4)
             bodies = {b"%d" % number for number in range(COUNT)}
@@ -164,7 +164,7 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
     name_servers, store = broker
 
     async def scene() -> None:
-        async with AsyncClient(name_servers, settings=QUICK) as client:
+        async with AsyncClient(name_servers, settings=PATIENT) as client:
             await registered(client)
             await client.create_topic(TOPIC, 4)
             load = asyncio.create_task(_send_all(client))

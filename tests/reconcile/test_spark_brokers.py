@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from pyspark.sql import SparkSession
-from tests.client.cluster import QUICK, play
+from tests.client.cluster import PATIENT, play
 from tests.reconcile.judging import verdicts_of
 from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, TableWriter, message_id
 from tests.waiting import eventually
@@ -163,7 +163,7 @@ def send_to_both(name_servers: str, count: int) -> list[SendResult]:
     sent: list[SendResult] = []
 
     async def scene() -> None:
-        async with AsyncClient(name_servers, settings=QUICK) as client:
+        async with AsyncClient(name_servers, settings=PATIENT) as client:
             await eventually_two_brokers(client)
             await client.create_topic("orders", 2)
             messages = [Message(topic="orders", body=b"body") for _ in range(count)]

@@ -63,10 +63,18 @@ class Gate:
         paths = (str(folder / "hook"), str(ROOT / "src"), str(ROOT))
         self.environment = {"TEST_GATE": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
 
-    def reader(self) -> int:
-        """Wait for the worker that reads the log; return its process id."""
+    def reader(self, run: subprocess.Popen[str]) -> int:
+        """Wait for the worker of `run` that reads the log; return its process id.
+
+        No reader comes any more when the run has ended: then the test fails at once.
+        """
         told = self._folder / "reader"
-        until(lambda: told.exists() and told.read_text() != "", seconds=START_SECONDS_MAX)
+        until(
+            lambda: told.exists() and told.read_text() != "",
+            seen=lambda: "the run goes on" if run.poll() is None else run.communicate(),
+            seconds=START_SECONDS_MAX,
+            possible=lambda: run.poll() is None,
+        )
         return int(told.read_text())
 
     def open(self) -> None:
@@ -112,7 +120,7 @@ def test_a_run_that_is_killed_in_the_middle_has_never_been(tmp_path: Path) -> No
     the next run has the right result, and sweeps what the dead one left."""
     ledgers, gate = Ledgers(tmp_path), Gate(tmp_path / "gate")
     process = begin([*local_command(), *ledgers.words()], {**os.environ, **gate.environment})
-    reader = gate.reader()
+    reader = gate.reader(process)
     process.kill()
     process.communicate()
     until(lambda: not Path(f"/proc/{reader}").exists())
@@ -136,7 +144,7 @@ def test_a_run_that_is_told_to_stop_cleans_up_and_says_so_in_one_line(tmp_path: 
     scratch.mkdir()
     environment = {**os.environ, **gate.environment, "TMPDIR": str(scratch)}
     process = begin([*local_command(), *ledgers.words()], environment)
-    gate.reader()
+    gate.reader(process)
     process.send_signal(signal.SIGINT)
 
     told, wrong = process.communicate()
@@ -152,7 +160,7 @@ def test_a_worker_of_spark_that_is_killed_is_replaced(tmp_path: Path) -> None:
     replaced, and nothing is counted twice."""
     ledgers, gate = Ledgers(tmp_path), Gate(tmp_path / "gate")
     process = begin([*local_command(), *ledgers.words()], {**os.environ, **gate.environment})
-    os.kill(gate.reader(), signal.SIGKILL)
+    os.kill(gate.reader(process), signal.SIGKILL)
     gate.open()
 
     told, wrong = process.communicate()
@@ -205,7 +213,7 @@ def test_a_cluster_gives_the_same_result_when_an_executor_is_killed(
     out = "viewfs://far/reports/daily"
     spark, gate = cluster
     process = begin(submit(spark, str(far), *ledgers.words(out)), spark_environment())
-    os.kill(executor_of(gate.reader(), spark), signal.SIGKILL)
+    os.kill(executor_of(gate.reader(process), spark), signal.SIGKILL)
     gate.open()
 
     answer, wrong = process.communicate()

@@ -76,7 +76,7 @@ def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path
     environment = {**os.environ, **gate.environment, "TMPDIR": str(scratch)}
 
     first = begin(follows, environment)
-    reader = gate.reader()
+    reader = gate.reader(first)
     first.send_signal(signal.SIGTERM)
     told, wrong = first.communicate()
 
@@ -95,7 +95,7 @@ def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path
         assert summary["repair"]["outcomes"] == {"a person was told of it; left alone": 1}
         gate.close()
         days.sent(FIRST_DAY)
-        gate.reader()
+        gate.reader(second)
         second.send_signal(signal.SIGINT)
         _, wrong = second.communicate()
 

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 from tests.forked_child import in_child
-from tests.waiting import SECONDS_MAX, until
+from tests.waiting import SECONDS_MAX, allowed_seconds, until
 
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 
@@ -35,7 +35,7 @@ def printed(program: str) -> str:
     """Return what a program prints, which ends by itself."""
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, check=True, timeout=SECONDS_MAX, capture_output=True, text=True
+        command, check=True, timeout=allowed_seconds(SECONDS_MAX), capture_output=True, text=True
     ).stdout
 
 
