@@ -188,6 +188,10 @@ def _half_done(cases: Cases) -> None:
     cases.tables.log(identity, "payments", 1)
     identity, queue = cases.new(payments=Verdict.CONFIRMED_WITHOUT_LOG)
     cases.stub(identity, "payments", status=1, **cases.send(identity, queue))
+    # the stub proves that it was consumed, though record and consume log are gone
+    identity, queue = cases.new(payments=Verdict.CONFIRMED_WITHOUT_LOG)
+    gone = {"broker_name": "broker-a", "queue_id": queue, "offset": 7, "count": 1}
+    cases.stub(identity, "payments", status=1, **gone)
 
 
 def _given_up(cases: Cases) -> None:

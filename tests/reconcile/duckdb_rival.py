@@ -231,9 +231,9 @@ SELECT message_id, consumer_group, CASE
     WHEN NOT has_group AND status = 1 AND (is_stored OR is_delayed OR is_expired) THEN 'settled'
     WHEN is_young OR has_group AND is_at_work THEN 'in flight'
     WHEN has_group AND waits THEN 'waiting'
+    WHEN status = 1 AND is_required THEN 'confirmed without a log'
     WHEN NOT is_stored AND NOT is_delayed AND NOT is_expired THEN
         CASE WHEN is_acknowledged OR status = 1 THEN 'lost by the broker' ELSE 'not sent' END
-    WHEN status = 1 AND is_required THEN 'confirmed without a log'
     WHEN NOT is_stored AND NOT is_delayed THEN 'expired'
     WHEN NOT has_group THEN 'sent, not marked'
     WHEN is_delayed AND is_overdue THEN 'stuck'

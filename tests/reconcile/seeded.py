@@ -67,11 +67,10 @@ class Fault:
             return "in flight"
         if copy == "tried again":
             return "waiting"
-        if self.record == "lost":
-            was_acknowledged = self.mark == "" or self.stub == ""
-            return "lost by the broker" if was_acknowledged else "not sent"
         if self.stub == "":
             return "confirmed without a log"
+        if self.record == "lost":
+            return "lost by the broker" if self.mark == "" else "not sent"
         return "stuck" if log == "hung" else "not consumed"
 
     def _verdict_on_an_effect(self) -> str:

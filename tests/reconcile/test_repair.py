@@ -49,6 +49,15 @@ def test_one_action_is_taken_for_a_message_the_one_that_makes_the_others_needles
     ]
 
 
+def test_what_a_stub_proves_as_consumed_is_not_sent_again_for_another_group() -> None:
+    """Given a confirmed stub, one group's log is gone, another group lost it, then nobody sends."""
+    consumed = finding("a", Verdict.CONFIRMED_WITHOUT_LOG, "payments", stub_status=1)
+    lost = finding("a", Verdict.LOST, "audit", stub_status=1)
+
+    assert actions(consumed, lost) == []
+    assert actions(lost) == [("a", "resend")]
+
+
 def test_a_person_chooses_what_is_repaired_and_what_is_given_up() -> None:
     found = [
         finding("a", Verdict.NOT_SENT),

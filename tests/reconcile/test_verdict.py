@@ -59,11 +59,11 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
         return Verdict.IN_FLIGHT
     if is_needed and facts["retry"] == "waiting":
         return Verdict.WAITING
+    if facts["group"] == "required" and stub == "confirmed":
+        return Verdict.CONFIRMED_WITHOUT_LOG
     if record == "absent":
         was_acknowledged = facts["position"] == "known" or stub == "confirmed"
         return Verdict.LOST if was_acknowledged else Verdict.NOT_SENT
-    if facts["group"] == "required" and stub == "confirmed":
-        return Verdict.CONFIRMED_WITHOUT_LOG
     if record == "expired":
         return Verdict.EXPIRED
     if not is_needed:

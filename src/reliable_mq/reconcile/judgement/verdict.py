@@ -145,12 +145,13 @@ RULES: tuple[Rule, ...] = (
     Rule({"age": ("fresh",)}, Verdict.IN_FLIGHT),
     Rule({"group": _NEEDED, "log": ("live",)}, Verdict.IN_FLIGHT),
     Rule({"group": _NEEDED, "retry": ("waiting",)}, Verdict.WAITING),
+    # The stub says that this required group has consumed it. That stands whatever the broker still
+    # holds: to send it again could repeat the effect.
+    Rule({"stub": ("confirmed",), "group": ("required",)}, Verdict.CONFIRMED_WITHOUT_LOG),
     # The broker does not hold it.
     Rule({"record": ("absent",), "position": ("known",)}, Verdict.LOST),
     Rule({"record": ("absent",), "stub": ("confirmed",)}, Verdict.LOST),
     Rule({"record": ("absent",)}, Verdict.NOT_SENT),
-    # The stub says that all is well, and this required group does not.
-    Rule({"stub": ("confirmed",), "group": ("required",)}, Verdict.CONFIRMED_WITHOUT_LOG),
     Rule({"record": ("expired",)}, Verdict.EXPIRED),
     # The broker holds it, and the stub waits for the broker only.
     Rule({"group": ("ack",)}, Verdict.SENT_NOT_MARKED),

@@ -28,6 +28,9 @@ class Action(StrEnum):
     VOID = "void"
 
 
+AGAIN = (Action.RESEND, Action.RELEASE)
+"""Actions by which a message is sent again."""
+
 ACTIONS: Mapping[Verdict, Action] = {
     Verdict.NOT_SENT: Action.RESEND,
     Verdict.LOST: Action.RESEND,
@@ -124,6 +127,10 @@ def plan(
             for row in rows
             if (action := choice.action_for(row)) is not None
         }
+        if any(row["verdict"] == Verdict.CONFIRMED_WITHOUT_LOG for row in rows):
+            # A message that is sent again comes to all its groups. One of them has no consume log
+            # that would stop a second effect, so no other finding may send it again.
+            choices = {group: each for group, each in choices.items() if each not in AGAIN}
         if choices:
             action = max(choices.values(), key=_STRENGTH.index)
             kept = [row for row in rows if choices.get(row["consumer_group"]) is action]

@@ -8,10 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from reliable_mq.outbox.stub import StubStatus, groups_of
-from reliable_mq.reconcile.repairs.repair import Action, Repair
-
-AGAIN = (Action.RESEND, Action.RELEASE)
-"""Actions by which a message is sent again."""
+from reliable_mq.reconcile.repairs.repair import AGAIN, Action, Repair
 
 LOCKED = "somebody is at work on it; left alone"
 CONSUMED = "a consumer group has consumed it; left alone"

@@ -37,9 +37,8 @@ from reliable_mq.reconcile.databases.sql_ledger import (
     open_engine,
     table_of,
 )
-from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Action, Rate, Repair
+from reliable_mq.reconcile.repairs.repair import AGAIN, UNBOUNDED, Action, Rate, Repair
 from reliable_mq.reconcile.repairs.sql_obstacles import (
-    AGAIN,
     CONSUMED,
     GONE,
     LOCKED,
