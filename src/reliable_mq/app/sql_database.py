@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect, make_url
+from sqlalchemy import URL, Engine, MetaData, create_engine, event, inspect
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import NoSuchModuleError as NoSuchDriver
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -21,11 +20,11 @@ from reliable_mq.app.sql_handler_session import HandlerSession, hold_transaction
 from reliable_mq.app.sql_keeping import partitions_of
 from reliable_mq.app.sql_mysql import ISOLATION_LEVEL, make_mysql_keep_promises
 from reliable_mq.app.sql_processes import SqlProcesses, process_table
+from reliable_mq.app.sql_urls import checked_url, known_drivers
 from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.idempotency.sql_tables import consume_log_table
-from reliable_mq.limits import PORT_MAX
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
 from reliable_mq.outbox.sql_tables import message_stub_table
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
@@ -50,9 +49,7 @@ from reliable_mq.sql_types import (
     ANY_TEXT,
     READS_ONLY,
     TABLE_PREFIX_PATTERN,
-    Drivers,
     any_text,
-    drivers_of,
     family_of,
     missing_table_text,
 )
@@ -61,9 +58,6 @@ log = logging.getLogger(__name__)
 
 _OVERFLOW = 4
 _BUSY_TIMEOUT_MS = 10_000
-_SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
-_IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
-_BAD_PORT = f"the port of database is no number from 1 to {PORT_MAX}"  # the URL may hold a password
 
 
 class Database:
@@ -100,7 +94,7 @@ class Database:
         self.url = checked_url(url)
         name = self.url.get_backend_name()
         self.dialect = family_of(name)
-        self._drivers = _known_drivers(name)
+        self._drivers = known_drivers(name)
         self._connections = connections
         self.prefix = prefix
         self.metadata = MetaData()
@@ -304,70 +298,6 @@ class Database:
         engine = self._async_engines.pop(asyncio.get_running_loop(), None)
         if engine is not None:
             await engine.dispose()
-
-
-def checked_url(url: str) -> URL:
-    """Return the URL of a database that we know.
-
-    Raises:
-        ConfigurationError: when it is missing, malformed, names an impossible port, or is of
-            another kind.
-    """
-    if not url:
-        raise ConfigurationError(
-            "no database is set: give database=… or RELIABLE_MQ_DATABASE, "
-            "for example postgresql+psycopg://user@host/name or sqlite:///file.db"
-        )
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
-    except ValueError as error:  # only ports are read as numbers
-        raise ConfigurationError(_BAD_PORT) from error
-    if parsed.port is not None and not 0 < parsed.port <= PORT_MAX:
-        raise ConfigurationError(_BAD_PORT)
-    name = parsed.get_backend_name()
-    _known_drivers(name)
-    if family_of(name) == "mysql" and not parsed.database:
-        raise ConfigurationError(f"database={url!r} names a server of MySQL, but no database")
-    if name == "sqlite":
-        _check_file_can_be(parsed)
-    return parsed
-
-
-def _check_file_can_be(url: URL) -> None:
-    """Raise when a URL of SQLite names no plain file."""
-    if url.drivername not in _SQLITE_DRIVERS:
-        raise ConfigurationError(
-            f"{url.drivername}:// is not supported: SQLite's own library is used, which reads no "
-            "encrypted file and asks no server; use sqlite:///file.db"
-        )
-    if _is_in_memory(url):
-        raise ConfigurationError(
-            "an SQLite database in memory is gone with its connection; give a file"
-        )
-
-
-def _is_in_memory(url: URL) -> bool:
-    """Say whether a URL means a database in memory; SQLite lets one write that in many ways."""
-    file = url.database or ""
-    options = [(name, each) for name, values in url.normalized_query.items() for each in values]
-    if file.startswith("file:"):
-        file, _, query = file.removeprefix("file:").partition("#")[0].partition("?")
-        file = unquote(re.sub("^//[^/]*", "", file)).lstrip("/")
-        options += parse_qsl(query)
-    is_virtual = any((name, each.lower()) in _IN_MEMORY for name, each in options)
-    return is_virtual or file in ("", ":memory:")
-
-
-def _known_drivers(name: str) -> Drivers:
-    drivers = drivers_of(name)
-    if drivers is None:
-        raise ConfigurationError(
-            f"database {name!r} is not supported; "
-            "use postgresql+psycopg://…, mysql+pymysql://… or sqlite:///…"
-        )
-    return drivers
 
 
 def _make_sqlite_keep_promises(engine: Engine) -> None:

@@ -15,7 +15,8 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from reliable_mq.app.sql_database import Database, checked_url
+from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_urls import checked_url
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.outbox.sql_same_database import place_of
 from reliable_mq.settings import MAIN_DATABASE, Settings
