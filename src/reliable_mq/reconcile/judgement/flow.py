@@ -142,8 +142,8 @@ def _slots(seconds: np.ndarray, step: int) -> tuple[int, dict[int, int]]:
     while len(slots) > SLOTS_MAX and step < SLOT_SECONDS[-1]:
         step = SLOT_SECONDS[SLOT_SECONDS.index(step) + 1]
         slots, place = np.unique(slots // step * step, return_inverse=True)
-        counts = np.bincount(place, weights=counts)
-    return step, dict(zip(slots.tolist(), counts.astype(np.int64).tolist(), strict=True))
+        counts = np.bincount(place, weights=counts).astype(counts.dtype)
+    return step, dict(zip(slots.tolist(), counts.tolist(), strict=True))
 
 
 def _merged(counts: Iterable[tuple[int, int]], step: int) -> Counter[int]:
