@@ -22,6 +22,7 @@ from reliable_mq.broker_core.requests import handlers
 from reliable_mq.broker_core.state import BrokerState, Connection, Turn
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.runtime import broker_server
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.file_disk import FileDisk
@@ -363,3 +364,32 @@ def test_a_turn_that_no_command_began_is_counted_from_when_it_was_wanted(
 
     asyncio.run(scenario())
     assert max(took_ms) < 3_600_000 / 2
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.GET_TOPIC_CONFIG, "topic"),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, "consumerGroup"),
+        (RequestCode.GET_CONSUMER_CONNECTION_LIST, "consumerGroup"),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, "topic"),
+    ],
+)
+def test_a_name_as_long_as_a_frame_is_refused_and_the_connection_lives_on(
+    code: int, ext: str, tmp_path: Path
+) -> None:
+    watch = Watch()
+    name = "x" * (FRAME_SIZE_MAX - 200)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, watch) as (server, peer):
+            routes = Peer(*await asyncio.open_connection(*server.name_server_address.split(":")))
+            for _ in range(2):
+                asked = routes if code == RequestCode.GET_ROUTEINFO_BY_TOPIC else peer
+                answer = await asked.ask(code, {ext: name})
+                assert answer.code != ResponseCode.SUCCESS
+                assert len(answer.remark or "") < 5_000
+            routes.writer.close()
+
+    asyncio.run(scenario())
+    assert watch.causes == []

@@ -33,7 +33,8 @@ from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
-from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command, encode_command
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
 from reliable_mq.wire.record import pack_host
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class BrokerCore:
             return
         answer = answer_to(self.state, Request(connection, command, now_ms))
         if answer is not None and not flag & ONE_WAY_FLAG:
-            self.state.reply(connection.id, encode_command(answer))
+            self.state.reply(connection.id, encode_answer(answer))
 
     def _take_answer(self, connection: Connection, command: Command) -> None:
         try:
@@ -247,7 +248,7 @@ class BrokerCore:
             room -= answer_waiting(self.state, self._woken.popleft())
 
     def _answer(self, connection_id: int, answer: Command) -> None:
-        self.state.reply(connection_id, encode_command(answer))
+        self.state.reply(connection_id, encode_answer(answer))
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: delays, held pulls, silent clients, files."""

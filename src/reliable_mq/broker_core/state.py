@@ -49,6 +49,7 @@ from reliable_mq.broker_core.topics import (
 )
 from reliable_mq.errors import StoreError
 from reliable_mq.message import new_message_id
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, encode_command, request
 from reliable_mq.wire.properties import (
@@ -185,7 +186,7 @@ class BrokerState:
     def reply_when_saved(self, request: Request, answer: Command) -> None:
         """Answer when the configuration as it is now is on the medium."""
         if not request.command.is_oneway:
-            connection, frame = request.connection.id, encode_command(answer)
+            connection, frame = request.connection.id, encode_answer(answer)
             self.files.when_saved(lambda: self.answers.now(connection, frame))
 
     def reply_when_registered(self, request: Request, answer: Command) -> None:
@@ -194,7 +195,7 @@ class BrokerState:
         Whoever made a topic asks a name server for it next. One that cannot be told is passed over.
         """
         if not request.command.is_oneway:
-            connection, frame = request.connection.id, encode_command(answer)
+            connection, frame = request.connection.id, encode_answer(answer)
             self.files.when_saved(lambda: self._registered_replies.append((connection, frame)))
 
     def release(self, end: int, now_ms: int) -> None:

@@ -3,6 +3,7 @@
 Source: Apache RocketMQ `DefaultRequestProcessor`, `ClientRequestProcessor` of the name server.
 """
 
+import logging
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import RegisterBrokerHeader, fault_of
 from reliable_mq.wire.java_properties import format_properties, parse_properties
+
+log = logging.getLogger(__name__)
 
 _STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients from here on read standard JSON
 _UNIT = 1  # topicSysFlag: the topic belongs to a unit, or a unit subscribes to it
@@ -63,7 +66,7 @@ class NameServerCore:
         }
 
     def receive(self, connection: int, command: Command, now_ms: int) -> Command:
-        """Return the answer to a command."""
+        """Return the answer to a command. What goes wrong with it is answered, whatever it is."""
         handler = self._handlers.get(command.code)
         if handler is None:
             return reply(
@@ -75,6 +78,9 @@ class NameServerCore:
             return handler(connection, command, now_ms)
         except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
+        except Exception as bug:
+            log.exception("request %d failed", command.code)
+            return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(bug))
 
     def _register_broker(self, connection: int, command: Command, now_ms: int) -> Command:
         header = RegisterBrokerHeader.decode(command.ext_fields)

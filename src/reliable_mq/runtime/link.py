@@ -17,8 +17,8 @@ from reliable_mq.errors import (
 )
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.waiters import Waiters
-from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, decode_reply, encode_command, reply
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.command import Command, decode_reply, encode_command
 from reliable_mq.wire.frame import FrameReader
 
 log = logging.getLogger(__name__)
@@ -171,15 +171,8 @@ class Link(asyncio.Protocol):
         The few replies of a client wait for no peer that reads too slowly. One that fits no frame
         is our own fault, which the peer is told.
         """
-        if self._transport is None:
-            return
-        try:
-            frame = encode_command(command)
-        except FrameError as error:
-            log.exception("a reply to %s cannot be sent", self.address)
-            told = reply(command, ResponseCode.SYSTEM_ERROR, f"the reply cannot be sent: {error}")
-            frame = encode_command(told)
-        self._write(frame)
+        if self._transport is not None:
+            self._write(encode_answer(command))
 
     async def _room(self, command: Command, timeout: float) -> float:
         """Wait until the peer reads again, and return what is left of `timeout`.

@@ -11,7 +11,8 @@ from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import StoreCorrupt
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.runtime.listener import Listener, now_ms
-from reliable_mq.wire.command import Command, encode_command
+from reliable_mq.wire.answer import encode_answer
+from reliable_mq.wire.command import Command
 
 _EXPIRY_SECONDS = 5.0
 
@@ -62,7 +63,7 @@ class NameServer:
             if self._core.settings.is_dirty:  # before the answer, and rare: a tool asked for it
                 self._save()
             if not command.is_oneway:
-                answers.append(encode_command(answer))
+                answers.append(encode_answer(answer))
         if answers:
             self._listener.send(connection.id, answers)
 

@@ -43,8 +43,9 @@ from reliable_mq.message import ReceivedMessage
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import NAME_SERVER, MemoryBroker
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
-from reliable_mq.wire.command import Command, encode_command
+from reliable_mq.wire.command import Command
 
 _WAITS_MAX = 20
 
@@ -137,7 +138,7 @@ class MemoryClient(AsyncClient):
         for command in asked:
             answer = self._answer_request(self._broker.address, command)
             if answer is not None and not command.is_oneway:
-                self._broker.answer(encode_command(answer), self.number)
+                self._broker.answer(encode_answer(answer), self.number)
         running = list(self.transactions.running)
         await asyncio.gather(*running)
         return len(asked)

@@ -5,12 +5,15 @@ says nothing in time, answers None.
 Source: Apache RocketMQ `Broker2Client.callClient`.
 """
 
+import logging
 from collections.abc import Callable
 
 import msgspec
 
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire.command import Command, encode_command
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 10_000
 
@@ -70,7 +73,7 @@ class ClientCalls:
     def forget(self, connection: int) -> None:
         """Answer None to the calls of a connection that is gone."""
         for call in self._calls.pop(connection, {}).values():
-            call.answered(None)
+            _give_up(call)
 
     def expire(self, now_ms: int) -> None:
         """Answer None to the calls whose time has passed."""
@@ -85,4 +88,17 @@ class ClientCalls:
             call = calls.pop(opaque)
             if not calls:
                 del self._calls[connection]
-            call.answered(None)
+            _give_up(call)
+
+
+def _give_up(call: _Call) -> None:
+    """Answer None. What goes wrong with that is logged: it is one asker's matter, not the broker's.
+
+    Nobody is there who could be told: a connection has ended, or a time has passed.
+    """
+    try:
+        call.answered(None)
+    except InvariantBroken:
+        raise
+    except Exception:
+        log.exception("nobody is told that a client did not answer")

@@ -9,8 +9,9 @@ from reliable_mq.broker_core.clients import Member
 from reliable_mq.broker_core.delivery.client_calls import TIMEOUT_MS
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.message_id import decode_offset_message_id
 
 _VERSION_MIN = 62  # MQVersion.V3_1_8_SNAPSHOT: older clients know no such request
@@ -78,4 +79,4 @@ def _answer(
     else:
         sent = reply(asked.command, answer.code, answer.remark, answer.ext_fields, answer.body)
     if not asked.command.is_oneway:
-        state.reply(asked.connection.id, encode_command(sent))
+        state.reply(asked.connection.id, encode_answer(sent))

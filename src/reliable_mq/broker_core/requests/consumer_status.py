@@ -10,8 +10,9 @@ from reliable_mq.broker_core.requests.offset_reset import refuse_old_clients
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.command import Command, reply, request
 
 _TIMEOUT_MS = 5_000
 
@@ -35,7 +36,7 @@ class _Survey:
         self._awaited -= 1
         if self._awaited == 0 and not self._asked.command.is_oneway:
             sent = reply(self._asked.command, body=_body(self._offsets))
-            self._state.reply(self._asked.connection.id, encode_command(sent))
+            self._state.reply(self._asked.connection.id, encode_answer(sent))
 
 
 def _body(offsets: dict[str, object]) -> bytes:

@@ -4,6 +4,7 @@ Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilt
 `PullRequestHoldService.notifyMessageArriving`.
 """
 
+import logging
 from typing import NamedTuple
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
@@ -11,7 +12,7 @@ from reliable_mq.broker_core.filter.sql92 import Filter
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.message_store import MessageStore
-from reliable_mq.errors import RecordError
+from reliable_mq.errors import InvariantBroken, RecordError
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
@@ -19,6 +20,8 @@ from reliable_mq.wire.record import (
     properties_behind_body,
 )
 from reliable_mq.wire.record_scan import holds_records, is_message, is_record_size
+
+log = logging.getLogger(__name__)
 
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at
@@ -119,6 +122,14 @@ def wake_filtered(state: BrokerState, topic: str, queue_id: int) -> list[Waiting
 def _wants_new(store: MessageStore, queue: ConsumeQueue, pull: WaitingPull) -> bool:
     assert isinstance(pull.wanted, Filter)
     begin = max(pull.judged, queue.first)
-    found = scan(store, queue, pull.wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0)
+    try:
+        found = scan(
+            store, queue, pull.wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0
+        )
+    except InvariantBroken:
+        raise
+    except Exception:
+        log.exception("the filter of %s cannot judge what came", pull.address)
+        return True  # the pull meets the same fault, and is answered with it
     pull.judged = found.next_offset
     return bool(found.records) or found.next_offset < queue.end

@@ -22,8 +22,9 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.record_scan import (
     are_valid,
@@ -80,7 +81,7 @@ def answer_waiting(state: BrokerState, pull: WaitingPull) -> int:
     except Exception as error:
         log.exception("the pull of %s that waited failed", pull.address)
         text = f"{type(error).__name__}: {error}"
-        frame = encode_command(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
+        frame = encode_answer(reply(pull.command, ResponseCode.SYSTEM_ERROR, text))
     state.reply(pull.connection, frame)
     return len(frame)
 
@@ -91,7 +92,7 @@ def _answer_to_waiting(state: BrokerState, pull: WaitingPull) -> bytes:
         group = state.groups.get(header.consumer_group)
         topic, wanted = _allowed(state, group, header, pull.address)
     except Refused as refused:
-        return encode_command(reply(pull.command, refused.code, refused.remark, refused.ext))
+        return encode_answer(reply(pull.command, refused.code, refused.remark, refused.ext))
     found = _find(state, header, wanted)
     _note_progress(state, header, found, commits=False)
     return _answer(state, pull.command, header, found, topic, group)
@@ -346,7 +347,7 @@ def _answer(
     )
     if found.status == FOUND:
         return encode_found(command, ext, found.body)
-    return encode_command(reply(command, found.code, found.status, ext.to_ext()))
+    return encode_answer(reply(command, found.code, found.status, ext.to_ext()))
 
 
 def _broker_to_read(

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_frame
@@ -36,7 +37,7 @@ def encode_found(command: Command, ext: PullExt, body: bytes) -> bytes:
     """Return the frame that answers `command` with the records in `body`."""
     if command.serialize_type == JSON:
         return encode_frame(JSON, _TEMPLATE % (*ext, command.opaque), body)
-    return encode_command(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))
+    return encode_answer(reply(command, ResponseCode.SUCCESS, FOUND, ext.to_ext(), body))
 
 
 def _cut_template() -> bytes:

@@ -8,8 +8,9 @@ from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.requests.timed import java_long, put_into_wheel
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import RecallMessageHeader
 from reliable_mq.wire.properties import (
     BORN_TIMESTAMP,
@@ -38,7 +39,7 @@ def recall_message(state: BrokerState, request: Request) -> Command | None:
     place = state.append(message, request.now_ms)
     if not command.is_oneway:
         answer = reply(command, ext={**ext, "msgId": unique_key})
-        state.reply_when_stored(request.connection.id, place.end, encode_command(answer))
+        state.reply_when_stored(request.connection.id, place.end, encode_answer(answer))
     return None
 
 

@@ -16,8 +16,9 @@ from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply, request
+from reliable_mq.wire.command import Command, reply, request
 from reliable_mq.wire.headers import PushReplyHeader, SendMessageHeader, SendMessageHeaderV2
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import (
@@ -123,7 +124,7 @@ def _finish(
     if place is None:
         if fault is None:
             ext |= {"msgId": "0", "queueId": queue_id, "queueOffset": "0"}
-        frame = encode_command(reply(asked.command, code, fault, ext))
+        frame = encode_answer(reply(asked.command, code, fault, ext))
         if not asked.command.is_oneway:
             state.reply(asked.connection.id, frame)
         return
@@ -134,7 +135,7 @@ def _finish(
         "queueOffset": str(place.queue_offset),
     }
     if not asked.command.is_oneway:
-        frame = encode_command(reply(asked.command, code, fault, ext))
+        frame = encode_answer(reply(asked.command, code, fault, ext))
         state.reply_when_stored(asked.connection.id, place.end, frame)
 
 

@@ -10,8 +10,9 @@ from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.errors import RecordError
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import ResumeHalfHeader
 from reliable_mq.wire.message_id import decode_offset_message_id
 from reliable_mq.wire.properties import TRANSACTION_CHECK_TIMES, encode_properties
@@ -40,7 +41,7 @@ def resume_check_half_message(state: BrokerState, request: Request) -> Command |
     state.halves.resume(half, place)
     state.count_half(half.property_map(), len(state.halves) - pending, request.now_ms)
     if not request.command.is_oneway:
-        frame = encode_command(reply(request.command))
+        frame = encode_answer(reply(request.command))
         state.reply_when_stored(request.connection.id, place.end, frame)
     return None
 

@@ -10,8 +10,9 @@ from reliable_mq.broker_core.requests.refusal import Refused, no_such_group
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.topics import WRITE
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import SendBackHeader
 from reliable_mq.wire.message_id import encode_offset_message_id
 from reliable_mq.wire.properties import (
@@ -60,7 +61,7 @@ def consumer_send_msg_back(state: BrokerState, request: Request) -> Command | No
     origin = record.property_map().get(RETRY_TOPIC, record.topic)
     state.statistics.sent_back(header.group, origin, request.now_ms)
     if not command.is_oneway:
-        state.reply_when_stored(request.connection.id, place.end, encode_command(reply(command)))
+        state.reply_when_stored(request.connection.id, place.end, encode_answer(reply(command)))
     return None
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from reliable_mq.broker_core.store.appender import Place
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, encode_command, reply
 from reliable_mq.wire.frame import JSON, encode_head
 from reliable_mq.wire.java_int import I32_MAX
@@ -94,7 +95,7 @@ class SendReply:
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         if recall_handle:
             answer.ext_fields["recallHandle"] = recall_handle
-        return encode_command(answer)
+        return encode_answer(answer)
 
     def encode_half(
         self, command: Command, queue_id: int, place: Place, transaction_id: str
@@ -103,4 +104,4 @@ class SendReply:
         message_id = f"{self._host}{place.commit_log_offset:016X}"
         answer = self._reply(command, message_id, queue_id, place.queue_offset)
         answer.ext_fields["transactionId"] = transaction_id
-        return encode_command(answer)
+        return encode_answer(answer)

@@ -17,8 +17,9 @@ from reliable_mq.broker_core.requests.timed import TIMER_WISHES
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
+from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
-from reliable_mq.wire.command import Command, encode_command, reply
+from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import EndTransactionHeader
 from reliable_mq.wire.properties import (
     CHECK_IMMUNITY_SECONDS,
@@ -111,7 +112,7 @@ def end_transaction(state: BrokerState, request: Request) -> Command | None:
     message = _committed(half)
     if state.pressure.is_disk_full:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
-    frame = None if request.command.is_oneway else encode_command(reply(request.command))
+    frame = None if request.command.is_oneway else encode_answer(reply(request.command))
     if state.halves.is_settled(half):
         if frame:
             state.settled_before(request.connection.id, frame)

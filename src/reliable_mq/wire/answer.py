@@ -1,0 +1,39 @@
+"""Answers as frames: one that cannot be sent becomes an error answer to the same request.
+
+Receives an answer of any size; hands on the frame that leaves; refuses to raise. What a request
+echoes is in the hands of who sent it, so a long name must not cost more than an error answer.
+"""
+
+import logging
+
+from reliable_mq.errors import FrameError
+from reliable_mq.wire.codes import ResponseCode
+from reliable_mq.wire.command import Command, encode_command, reply
+
+log = logging.getLogger(__name__)
+
+REMARK_LENGTH_MAX = 4_096  # characters; Apache's own remarks stay below 1,000
+
+
+def encode_answer(answer: Command) -> bytes:
+    """Return the frame of an answer.
+
+    A remark that is too long is cut. An answer that fits no frame, or whose fields do not fit its
+    header, is replaced by SYSTEM_ERROR with the reason.
+    """
+    remark = answer.remark
+    if remark is not None and len(remark) > REMARK_LENGTH_MAX:
+        answer.remark = cut(remark, REMARK_LENGTH_MAX)
+    try:
+        return encode_command(answer)
+    except FrameError as error:
+        log.warning("an answer does not fit into a frame, an error is sent: %s", error)
+        reason = f"the answer to this request does not fit into a frame: {error}"
+        return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))
+
+
+def cut(text: str, length_max: int) -> str:
+    """Return a text of at most `length_max` characters and a word on how many more there were."""
+    if len(text) <= length_max:
+        return text
+    return f"{text[:length_max]}... ({len(text) - length_max} characters more)"
