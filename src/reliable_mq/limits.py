@@ -19,6 +19,12 @@ COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20
 CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 
+# What one subscription may hold, and one heartbeat: reading more would keep everybody waiting.
+TAGS_MAX = 1_000
+SUBSCRIPTIONS_MAX = 10_000
+FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
+FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of a SQL92 expression
+
 PULL_COUNT_MAX = 32
 PULL_SIZE_MAX = 256 * 1024
 

@@ -5,13 +5,10 @@ Members are keyed by connection; a client id is listed once. A member that sends
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
-import contextlib
 from collections.abc import Iterable
 
 import msgspec
 
-from reliable_mq.broker_core.filter.sql92 import SQL92, Filter, compile_filter
-from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.errors import InvariantBroken
 
 EXPIRY_MS = 120_000
@@ -53,10 +50,7 @@ class Member(msgspec.Struct):
 
 
 class ConsumerGroup(msgspec.Struct, kw_only=True):
-    """The members of a group and what it subscribes to.
-
-    `filters` has the compiled filter of each SQL92 subscription whose expression reads.
-    """
+    """The members of a group and what it subscribes to."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -64,7 +58,6 @@ class ConsumerGroup(msgspec.Struct, kw_only=True):
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     members: dict[int, Member] = msgspec.field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
-    filters: dict[str, Filter] = msgspec.field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
         """Return the client ids, each once, in the order of their arrival."""
@@ -81,18 +74,9 @@ class ConsumerGroup(msgspec.Struct, kw_only=True):
             known = self.subscriptions.get(topic)
             if known is None or item.sub_version > known.sub_version:
                 self.subscriptions[topic] = item
-                self._compile(item)
         for topic in self.subscriptions.keys() - offered.keys():
             del self.subscriptions[topic]
-            self.filters.pop(topic, None)
         return changed
-
-    def _compile(self, item: SubscriptionData) -> None:
-        """Compile a new subscription's expression. One that does not read is told to its pulls."""
-        self.filters.pop(item.topic, None)
-        if item.expression_type == SQL92:
-            with contextlib.suppress(FilterRefused):
-                self.filters[item.topic] = compile_filter(item.sub_string)
 
 
 class ClientTable:

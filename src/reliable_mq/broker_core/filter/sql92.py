@@ -28,10 +28,11 @@ _FLOATING_MIN = 4.9e-324  # Double.MIN_VALUE: the least above 0, so that 0.0 is 
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A compiled expression."""
+    """A compiled expression. `parts` is how many words and signs it has."""
 
     text: str
     evaluate: Callable[[Properties], object]
+    parts: int = 1
 
     def matches(self, properties: Properties) -> bool:
         """Whether a message is wanted. One that cannot be judged is not."""
@@ -41,15 +42,27 @@ class Filter(msgspec.Struct, frozen=True):
             return False
 
 
-@lru_cache(maxsize=1024)
+# A compiled filter takes some hundred bytes for each of its parts. Of large ones few are kept.
+_SMALL_LENGTH_MAX = 512
+
+
 def compile_filter(text: str) -> Filter:
-    """Return the filter of an expression.
+    """Return the filter of an expression; of those that were asked for lately the same one.
 
     Raises:
-        FilterRefused: when it does not read.
+        FilterRefused: when it does not read, or is larger than `limits` says.
     """
-    parser = _Parser(TokenReader(text))
-    return Filter(text, expressions.as_boolean(parser.disjunction()).evaluate)
+    return _compile_small(text) if len(text) <= _SMALL_LENGTH_MAX else _compile_large(text)
+
+
+def _compile(text: str) -> Filter:
+    tokens = TokenReader(text)
+    evaluate = expressions.as_boolean(_Parser(tokens).disjunction()).evaluate
+    return Filter(text, evaluate, tokens.count)
+
+
+_compile_small = lru_cache(maxsize=1024)(_compile)
+_compile_large = lru_cache(maxsize=64)(_compile)
 
 
 _BOOLEANS = {"TRUE": True, "FALSE": False, "NULL": None}

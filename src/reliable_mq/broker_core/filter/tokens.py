@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from reliable_mq.errors import ReliableMQError
+from reliable_mq.limits import FILTER_LENGTH_MAX, FILTER_PARTS_MAX
 
 
 class FilterRefused(ReliableMQError):
@@ -76,9 +77,17 @@ _NAMES = {
 
 
 class TokenReader:
-    """The tokens of a text, with one token of look-ahead."""
+    """The tokens of a text, with one token of look-ahead.
+
+    `count` is how many were read. A text that has too many, or is too long, is refused.
+    """
 
     def __init__(self, text: str) -> None:
+        if len(text) > FILTER_LENGTH_MAX:
+            raise FilterRefused(
+                f"an expression of {len(text)} characters: at most {FILTER_LENGTH_MAX} are allowed"
+            )
+        self.count = 0
         self._text = text
         self._at = 0
         self._next: Token | None = None
@@ -138,6 +147,11 @@ class TokenReader:
             self._at = skipped.end()
         if self._at == len(self._text):
             return Token(Kind.END, "", self._at)
+        self.count += 1
+        if self.count > FILTER_PARTS_MAX:
+            raise FilterRefused(
+                f"at most {FILTER_PARTS_MAX} words and signs are allowed in an expression"
+            )
         begin = self._at
         found = _TOKEN.match(self._text, self._at)
         if found is None or found.lastgroup is None:

@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at
+# What one scan may cost: parts of a filter that are evaluated, and bytes of records that are read.
+_PARTS_MAX = 50_000
+_READ_SIZE_MAX = 8 * 1024 * 1024
+_JUDGED_SIZE_MAX = 64 * 1024  # what is read of one record to judge it
 
 
 class Scan(NamedTuple):
@@ -48,9 +52,10 @@ def scan(
     """Return the wanted records from a queue offset on, and where the next pull begins.
 
     The first record is returned whatever its size; then the limits of number and size hold, for
-    records that are not wanted too.
+    records that are not wanted too. By a large filter, or among large records, fewer are judged.
     """
-    offset, end, total = begin, begin + scan_max, 0
+    offset, end, total = begin, begin + min(scan_max, 1 + _PARTS_MAX // wanted.parts), 0
+    to_read = _READ_SIZE_MAX
     known_until = store.log.start
     records: list[bytes] = []
     status = "NO_MATCHED_MESSAGE"
@@ -58,6 +63,9 @@ def scan(
         for unit in units:
             if records and (len(records) == count_max or total + unit.size > size_max):
                 return Scan(offset, records, status)
+            if to_read <= 0:
+                return Scan(offset, records, status)
+            to_read -= min(unit.size, _JUDGED_SIZE_MAX)
             if unit.commit_log_offset < store.log.start:
                 status = "MESSAGE_WAS_REMOVING"
             is_next = unit.commit_log_offset >= known_until and is_record_size(unit.size)

@@ -13,10 +13,11 @@ from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
 from reliable_mq.broker_core.requests.group_attributes import altered
 from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, body_of, refuse_above
-from reliable_mq.broker_core.requests.subscription import check_filter
+from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.decodable import decodable
+from reliable_mq.limits import SUBSCRIPTIONS_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -48,6 +49,12 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     command = request.command
     beat = msgspec.convert(fastjson.loads(body_of(command)), _Heartbeat, strict=False)
     refuse_above(len(beat.consumers or ()) + len(beat.producers or ()), GROUPS_MAX, "groups")
+    subscriptions = [
+        item for consumer in beat.consumers or () for item in consumer.subscription_data_set or ()
+    ]
+    refuse_above(len(subscriptions), SUBSCRIPTIONS_MAX, "subscriptions")
+    for subscription in subscriptions:
+        refuse_too_large(subscription)
     member = Member(
         request.connection.id,
         beat.client_id,

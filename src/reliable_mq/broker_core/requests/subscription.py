@@ -5,13 +5,14 @@ Source: Apache RocketMQ `PullMessageProcessor`, `FilterAPI`, `ExpressionType`.
 
 import logging
 
-from reliable_mq.broker_core.clients import BROADCASTING, ConsumerGroup, SubscriptionData
+from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.sql92 import SQL92, Filter, compile_filter
 from reliable_mq.broker_core.filter.tokens import FilterRefused
 from reliable_mq.broker_core.groups import GroupConfig
-from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused
+from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.java_hash import tags_code
@@ -31,12 +32,24 @@ def is_by_tags(expression_type: str | None) -> bool:
     return expression_type in (None, "", "TAG")
 
 
+def refuse_too_large(subscription: SubscriptionData) -> None:
+    """Refuse a subscription that would cost too much to keep, and with each pull by it.
+
+    Raises:
+        Refused: when it has more tags or a longer text than `limits` says.
+    """
+    refuse_above(max(len(subscription.code_set), len(subscription.tags_set)), TAGS_MAX, "tags")
+    refuse_above(len(subscription.sub_string), FILTER_LENGTH_MAX, "characters of a subscription")
+
+
 def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
     """Refuse a subscription by which the broker cannot filter.
 
     Raises:
-        Refused: when `enablePropertyFilter` is off, or the expression does not read.
+        Refused: when `enablePropertyFilter` is off, or the expression is too large or does not
+            read.
     """
+    refuse_too_large(subscription)
     if is_by_tags(subscription.expression_type):
         return
     _refuse_when_off(state, subscription.expression_type)
@@ -69,17 +82,17 @@ def wanted_by(state: BrokerState, group: GroupConfig, header: PullMessageHeader)
     """
     if header.sys_flag & SUBSCRIPTION_FLAG:
         return _inline(state, header.subscription or "", header.expression_type)
-    members, subscription = _registered(state, group, header)
+    subscription = _registered(state, group, header)
     if is_by_tags(subscription.expression_type):
         return None if subscription.sub_string == ALL else frozenset(subscription.code_set)
-    wanted = members.filters.get(header.topic)
-    if wanted is None:
+    _refuse_when_off(state, subscription.expression_type)
+    try:
+        return _compiled(subscription.sub_string, subscription.expression_type)
+    except FilterRefused as refused:
         raise Refused(
             ResponseCode.FILTER_DATA_NOT_EXIST,
             "The broker's consumer filter data is not exist!Your expression may be wrong!",
-        )
-    _refuse_when_off(state, subscription.expression_type)
-    return wanted
+        ) from refused
 
 
 def _inline(state: BrokerState, expression: str, expression_type: str | None) -> Wanted:
@@ -98,6 +111,8 @@ def _inline(state: BrokerState, expression: str, expression_type: str | None) ->
         return None
     if not expression.replace("||", ""):
         raise _unreadable()
+    refuse_above(len(expression), FILTER_LENGTH_MAX, "characters of a subscription")
+    refuse_above(expression.count("||") + 1, TAGS_MAX, "tags")
     tags = (tag.strip() for tag in expression.split("||"))
     return frozenset(tags_code(tag) for tag in tags if tag)
 
@@ -110,8 +125,8 @@ def _unreadable() -> Refused:
 
 def _registered(
     state: BrokerState, group: GroupConfig, header: PullMessageHeader
-) -> tuple[ConsumerGroup, SubscriptionData]:
-    """Return the group and what its members said in heartbeats that they want of the topic."""
+) -> SubscriptionData:
+    """Return what the members of a group said in heartbeats that they want of the topic."""
     members = state.clients.consumer_group(header.consumer_group)
     if members is None:
         raise Refused(
@@ -138,4 +153,4 @@ def _registered(
         raise Refused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
-    return members, subscription
+    return subscription
