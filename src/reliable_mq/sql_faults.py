@@ -14,7 +14,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
-from reliable_mq.sql_types import is_missing_table, mysql_code
+from reliable_mq.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
 
 TOLD_SECONDS = 10.0
 """A fault that every message meets is told once in so many seconds."""
@@ -53,10 +53,10 @@ def is_database_down(error: BaseException) -> bool:
         is_read_only = code == _MYSQL_OPTION_PREVENTS and "read-only" in str(cause)
         return code in _MYSQL_DOWN or is_read_only
     # What the server itself refused carries a SQLSTATE; a connection that was never made has none.
-    state = getattr(cause, "sqlstate", None)
+    state = sqlstate_of(cause)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
-    return str(state).startswith(_DOWN_STATES)
+    return state.startswith(_DOWN_STATES)
 
 
 def is_database_busy(error: BaseException) -> bool:
@@ -68,7 +68,7 @@ def is_database_busy(error: BaseException) -> bool:
         return False
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-    return getattr(error.orig, "sqlstate", None) in _BUSY_STATES or mysql_code(error) in _MYSQL_BUSY
+    return sqlstate_of(error.orig) in _BUSY_STATES or mysql_code(error) in _MYSQL_BUSY
 
 
 def is_row_refused(error: BaseException) -> bool:
@@ -94,8 +94,7 @@ def drop_lost_transactions(engine: Engine) -> None:
 
 
 def _drop_when_lost(context: ExceptionContext) -> None:
-    error = context.original_exception
-    code = error.args[0] if error.args else None
+    code = mysql_code_of(context.original_exception)
     if context.connection is not None and code in _MYSQL_ROLLED_BACK:
         context.is_disconnect = True
         context.invalidate_pool_on_disconnect = False

@@ -317,13 +317,29 @@ def is_missing_table(error: BaseException) -> bool:
     """Say whether a statement failed because its table is not there."""
     if not isinstance(error, DBAPIError):
         return False
-    if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+    if sqlstate_of(error.orig) == _UNDEFINED_TABLE:
         return True
     return mysql_code(error) == _NO_SUCH_TABLE or "no such table" in str(error.orig)
 
 
 def mysql_code(error: DBAPIError) -> int | None:
     """Return the number of an error of MySQL or of its driver; None: it is another database's."""
-    cause = error.orig
-    code = cause.args[0] if cause is not None and cause.args else None
-    return code if isinstance(code, int) and not hasattr(cause, "sqlite_errorcode") else None
+    return mysql_code_of(error.orig)
+
+
+def mysql_code_of(cause: BaseException | None) -> int | None:
+    """Return the same of an error as any driver of MySQL raises it."""
+    if cause is None or isinstance(cause, OSError) or hasattr(cause, "sqlite_errorcode"):
+        return None
+    code = cause.args[0] if cause.args else None
+    if not isinstance(code, int):  # MariaDB's own driver has its text there
+        code = getattr(cause, "errno", None)
+    return code if isinstance(code, int) else None
+
+
+def sqlstate_of(cause: BaseException | None) -> str | None:
+    """Return the SQLSTATE of an error as any driver of PostgreSQL raises it; None: it has none."""
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if state is None and cause is not None and cause.args and isinstance(cause.args[0], dict):
+        state = cause.args[0].get("C")  # pg8000 gives the fields of the server's message
+    return None if state is None else str(state)

@@ -63,12 +63,17 @@ def note(
         source.info[_WRITTEN] = source.info.get(_WRITTEN, 0) + len(stubs)
 
 
-def watch(engine: Engine) -> None:
-    """See the commits and rollbacks of all connections of an engine; a second call does nothing."""
+def has_pending(connection: Connection) -> bool:
+    """Say whether messages were written in a connection's transaction, which goes on."""
+    return bool(connection.info.get(_PENDING))
+
+
+def watch(engine: Engine) -> bool:
+    """See the commits and rollbacks of an engine's connections; False: they are seen already."""
     dialect = engine.dialect
     with _lock:
         if dialect in _watched:
-            return
+            return False
         _watched.add(dialect)
     commit, rollback = dialect.do_commit, dialect.do_rollback
     commit_prepared = dialect.do_commit_twophase
@@ -102,6 +107,7 @@ def watch(engine: Engine) -> None:
     dialect.do_commit_twophase = do_commit_twophase  # type: ignore[method-assign]
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
     event.listen(engine, "reset", _on_reset)
+    return True
 
 
 def _taken(dbapi_connection: Any) -> list[tuple[Handover, list[Stub], float]]:

@@ -16,8 +16,10 @@ from sqlalchemy.orm import Session
 
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.outbox.composing import Composer, ManyOptions, RandomBytes, StubOptions
+from reliable_mq.outbox.sql_autocommit import is_autocommit
 from reliable_mq.outbox.sql_handover import Handover, note, watch
 from reliable_mq.outbox.sql_same_database import SameDatabase
+from reliable_mq.outbox.sql_sqlite_savepoints import keep_savepoints
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_unowned import announce
 from reliable_mq.outbox.stub import Stub
@@ -124,8 +126,9 @@ class SqlOutbox:
                 caller's changes was written then.
         """
         connection = source if isinstance(source, Connection) else self._below(source)
-        if self._same_database.check(connection):
-            watch(connection.engine)
+        is_new = self._same_database.check(connection) and watch(connection.engine)
+        if is_new and connection.dialect.name == "sqlite":
+            keep_savepoints(connection.engine)
         _check_transaction(connection)
         if isinstance(source, Session):
             source.flush()
@@ -147,14 +150,7 @@ def _check_transaction(connection: Connection) -> None:
     Raises:
         UsageError: a message would be sent whatever becomes of the block.
     """
-    driver: Any = connection.connection.driver_connection
-    is_autocommit = getattr(driver, "autocommit", False)
-    if callable(is_autocommit):  # MySQL's drivers have a method to set it
-        is_autocommit = driver.get_autocommit()
-    if connection.dialect.name == "sqlite":
-        is_legacy = driver.isolation_level is None and not driver.in_transaction
-        is_autocommit = is_autocommit is True or is_legacy  # -1: by its isolation level
-    if is_autocommit:
+    if is_autocommit(connection):
         raise UsageError(
             "this connection is in AUTOCOMMIT: a message would be sent whatever becomes of the "
             "transaction; take an engine or a connection without that isolation level"
