@@ -55,15 +55,16 @@ class SlowBroker(ScriptedClient):
         failure: ReliableMQError | None = None
         while True:
             await asyncio.sleep(0)
-            is_first = not self.commits
             try:
                 step = flow.throw(failure) if failure is not None else flow.send(answer)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            answer, failure = None, None
-            try:
-                answer = await super().run(_passed_on(step))
+            await asyncio.sleep(0)
+            self.world.seconds = asyncio.get_running_loop().time()
+            answer, failure, is_first = None, None, not self.commits
+            try:  # no other flow takes a step meanwhile: it is this one that makes a commit
+                answer = self.world.play(_passed_on(step))
             except ReliableMQError as error:
                 failure = error
             if is_first and self.commits:
