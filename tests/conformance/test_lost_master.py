@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.client.cluster import QUICK, Seen, play
 from tests.conformance.clusters import Cluster, Ours
-from tests.waiting import eventually
+from tests.waiting import allowed_seconds, eventually
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import Subscription
@@ -24,7 +24,10 @@ LANES = 8
 GO_ON_SECONDS = 3.0
 SOME = 40
 """Messages of every lane that make a load, before and after."""
-SETTINGS = msgspec.structs.replace(QUICK, route_refresh_seconds=1.0, rebalance_seconds=1.0)
+SETTINGS = msgspec.structs.replace(
+    QUICK, route_refresh_seconds=1.0, rebalance_seconds=1.0, retries=20
+)
+"""Many retries: a broker that gets no processor for a while says that it is busy."""
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +49,7 @@ class Load:
         while True:
             message = Message(topic=self._topic, body=b"%d" % number)
             try:
-                result = await self._client.send(message, timeout=GO_ON_SECONDS)
+                result = await self._client.send(message, timeout=allowed_seconds(GO_ON_SECONDS))
             except ReliableMQError as failure:
                 self.failures.append(failure)
             else:

@@ -106,7 +106,7 @@ class LoopThread:
             ConnectionLost: when the loop is closed meanwhile.
         """
 
-        def begin(errand: Errand[T]) -> None:
+        def begin(errand: "Errand[T]") -> None:  # quoted: see `_refuse_ending`
             errand.follow(self._loop.create_task(coroutine))
 
         try:
@@ -188,6 +188,11 @@ class LoopThread:
             )
 
     def _refuse_ending(self) -> None:
+        """Raise when the interpreter is ending.
+
+        On the way here nothing may be imported. A generic type with an argument imports when it is
+        evaluated (CPython 3.13), so annotations of functions inside functions are quoted there.
+        """
         if sys.is_finalizing():  # daemons do not run any more: who waits for one waits for ever
             raise UsageError(
                 "the interpreter is ending, and the client's thread with it: use and close a client"

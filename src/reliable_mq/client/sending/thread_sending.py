@@ -155,7 +155,7 @@ class ThreadSending:
         in_flight = self._sending.in_flight
         place = iter([(size, 1)])  # it is given back once
 
-        def give(_: Future[SendResult]) -> None:
+        def give(_: "Future[SendResult]") -> None:
             in_flight.hand_back(place)
             in_flight.settle()
 

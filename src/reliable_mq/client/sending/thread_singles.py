@@ -27,7 +27,7 @@ def send_single(
     alone = client.in_flight.count == 1
     if not (alone and client.has_direct_links):
 
-        def send(errand: Errand[SendResult]) -> None:
+        def send(errand: "Errand[SendResult]") -> None:  # quoted: `LoopThread._refuse_ending`
             single = client.begin_for(message, timeout, queue)
             client.singles.send_for(errand, single, alone=alone)
 
