@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from tests.broker_core.broker_world import BrokerWorld
+import pytest
+from tests.broker_core.broker_world import BrokerWorld, there
 
+from reliable_mq.broker_core.registration import PART_SIZE_MAX
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.topics import TopicConfig
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.registrar import Registrar, Replies
-from reliable_mq.wire import fastjson
+from reliable_mq.wire import fastjson, frame
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.command import Command, request
 
@@ -166,3 +169,51 @@ def test_a_broker_that_takes_its_leave_keeps_nobodys_reply() -> None:
         scene.create("late", b"third")
 
     assert played(act).sent == [(1, b"first"), (1, b"second"), (1, b"third")]
+
+
+def many(count: int, perm: int = 6) -> list[TopicConfig]:
+    names = (f"many-{number}-{'x' * 100}" for number in range(count))
+    return [TopicConfig(topic_name=name, perm=perm) for name in names]
+
+
+def test_topics_that_fit_no_frame_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame_max = 2 * PART_SIZE_MAX
+    monkeypatch.setattr(frame, "LENGTH_MAX", frame_max)
+
+    async def act(scene: Scene) -> None:
+        for topic in many(4_000):
+            scene.world.state.topics.put(topic, scene.world.now_ms)
+        assert len(scene.world.state.topics.wrapped()) > frame_max
+        await scene.registrar.register()
+        assert scene.registrar._informed
+        assert all(scene.server.knows(topic.topic_name) for topic in many(4_000))
+
+    scene = played(act)
+    told = [name for names in scene.server.told[1:] for name in names]
+    assert len(told) == len(set(told)) > 4_000
+
+
+def test_a_change_reaches_the_name_server_in_whichever_part_it_is() -> None:
+    async def act(scene: Scene) -> None:
+        state = scene.world.state
+        for perm in (6, 4, 2):
+            for topic in many(4_000, perm=perm):
+                state.topics.put(topic, scene.world.now_ms)
+            await scene.registrar.register()
+            for topic in many(4_000):
+                queues = scene.server._core.routes.route(topic.topic_name)
+                assert there(queues)["queueDatas"][0]["perm"] == perm
+
+    assert len(played(act).server.told) > 6
+
+
+def test_a_topic_that_fits_no_frame_is_named_and_the_broker_goes_on() -> None:
+    async def act(scene: Scene) -> None:
+        attributes = {"+note": "x" * FRAME_SIZE_MAX}
+        topic = TopicConfig(topic_name="huge", attributes=attributes)
+        scene.world.state.put_topic(topic, scene.world.now_ms)
+        scene.registrar.note([(1, b"done")])
+        await scene.until_sent(1)
+        assert not scene.server.knows("huge")
+
+    assert played(act).sent == [(1, b"done")]

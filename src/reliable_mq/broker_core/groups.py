@@ -14,6 +14,7 @@ from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.limits import RETRY_ATTEMPTS_MAX
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.java_int import I32, I64
 
 PATH = "config/subscriptionGroup.json"
 
@@ -32,13 +33,13 @@ class GroupConfig(msgspec.Struct, kw_only=True, rename="camel"):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = RETRY_ATTEMPTS_MAX
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    retry_queue_nums: I32 = 1
+    retry_max_times: I32 = RETRY_ATTEMPTS_MAX
+    broker_id: I64 = 0
+    which_broker_when_consume_slowly: I64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: I32 = 0
+    consume_timeout_minute: I32 = 15
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
     group_retry_policy: dict[str, Any] = msgspec.field(
         default_factory=lambda: {"type": "CUSTOMIZED"}
@@ -88,8 +89,8 @@ class GroupTable:
         self.is_dirty = True
 
     def _set(self, group: GroupConfig) -> None:
+        self._rows.set(group.group_name, group)  # first: it refuses what JSON cannot say
         self._groups[group.group_name] = group
-        self._rows.set(group.group_name, group)
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""
@@ -130,6 +131,19 @@ class GroupTable:
         """Return the text of the file."""
         self.is_dirty = False
         return self.text()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def page(self, begin: int, count: int) -> str:
+        """Return `count` groups from the `begin`th on, in the order of their names, as `text`."""
+        names = self._rows.names()[begin : begin + count]
+        forbidden = {name: self._forbidden[name] for name in names if name in self._forbidden}
+        return (
+            f'{{"dataVersion":{plain_json(self.version)},'
+            f'"forbiddenTable":{plain_json(forbidden)},'
+            f'"subscriptionGroupTable":{self._rows.table(names)}}}'
+        )
 
     def text(self) -> str:
         """Return the table as the file has it, and tools want it."""

@@ -4,7 +4,7 @@ A table of ten thousand topics is written whole whenever one of them changes, as
 expects to find it; what has not changed must cost next to nothing there.
 """
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 import msgspec
 
@@ -26,6 +26,7 @@ class JsonRows:
 
     def __init__(self) -> None:
         self._rows: dict[str, str] = {}
+        self._sorted: list[str] | None = None  # the names; None: they have changed
 
     def check(self, table: Sized) -> None:
         """J1; see the class."""
@@ -34,11 +35,42 @@ class JsonRows:
 
     def set(self, name: str, value: object) -> None:
         """Add or replace a row."""
-        self._rows[name] = f"{plain_json(name)}:{plain_json(value)}"
+        row = f"{plain_json(name)}:{plain_json(value)}"
+        if name not in self._rows:
+            self._sorted = None
+        self._rows[name] = row
 
     def remove(self, name: str) -> None:
         """Remove a row, if it is there."""
-        self._rows.pop(name, None)
+        if self._rows.pop(name, None) is not None:
+            self._sorted = None
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all rows, sorted. The caller does not change them."""
+        if self._sorted is None:
+            self._sorted = sorted(self._rows)
+        return self._sorted
+
+    def parts(self, names: Iterable[str] | None, size_max: int) -> Iterator[list[str]]:
+        """Yield names whose rows have `size_max` characters together, or one that has more.
+
+        Args:
+            names: which; None for all. Those that are gone by the time of their part are left out.
+            size_max: characters of JSON in one part.
+        """
+        part: list[str] = []
+        size = 0
+        for name in list(self._rows if names is None else names):
+            row = self._rows.get(name)
+            if row is None:
+                continue
+            if part and size + len(row) > size_max:
+                yield part
+                part, size = [], 0
+            part.append(name)
+            size += len(row)
+        if part:
+            yield part
 
     def table(self, names: Iterable[str] | None = None, *, indent: bool = False) -> str:
         """Return the rows as one object, or those of `names` that there are.

@@ -4,7 +4,7 @@ Source: Apache RocketMQ `RegisterBrokerRequestHeader`, `RegisterBrokerBody`, `To
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -18,16 +18,26 @@ from reliable_mq.wire.record import address_of
 log = logging.getLogger(__name__)
 
 
-def registration(state: BrokerState, names: Collection[str] | None = None) -> Command:
-    """Return what registers the broker.
+PART_SIZE_MAX = 256 * 1024
+"""Characters of JSON in one registration: some 1,500 topics, a few milliseconds of both sides."""
+
+
+def registrations(state: BrokerState, names: Collection[str] | None = None) -> Iterator[Command]:
+    """Yield what registers the broker, in one part or in several behind each other.
+
+    A name server takes a topic that it knows already only from a registration whose version is not
+    the last one's. So each part has a version of its own.
+    Source: Apache RocketMQ `BrokerController.registerBrokerAll` (enableSplitRegistration),
+    `RouteInfoManager.registerBroker`.
 
     Args:
         state: the broker.
         names: the topics that it tells; None for all. Those that are gone are left out.
     """
-    wrapper = state.topics.wrapped(names)
-    body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
-    return request(RequestCode.REGISTER_BROKER, _header(state), body)
+    for number, part in enumerate(state.topics.parts(names, PART_SIZE_MAX)):
+        wrapper = state.topics.wrapped(part, number)
+        body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
+        yield request(RequestCode.REGISTER_BROKER, _header(state), body)
 
 
 def farewell(state: BrokerState) -> Command:

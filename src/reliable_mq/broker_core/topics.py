@@ -3,7 +3,7 @@
 Source: Apache RocketMQ `TopicConfigManager`, `TopicConfig`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from reliable_mq.broker_core.store.appender import Lane
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.java_int import I32, I64
 
 PATH = "config/topics.json"
 
@@ -33,11 +34,11 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
     """One topic: how many queues, and what is allowed (`perm`: READ | WRITE | INHERIT)."""
 
     topic_name: str
-    read_queue_nums: int = 8
-    write_queue_nums: int = 8
-    perm: int = READ | WRITE
+    read_queue_nums: I32 = 8
+    write_queue_nums: I32 = 8
+    perm: I32 = READ | WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: I32 = 0
     order: bool = False
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -65,9 +66,9 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel"):
 class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
     """Tells a name server whether a table changed."""
 
-    counter: int = 0
-    state_version: int = 0
-    timestamp: int = 0
+    counter: I64 = 0
+    state_version: I64 = 0
+    timestamp: I64 = 0
 
     def advance(self, now_ms: int) -> None:
         """Note a change."""
@@ -184,6 +185,9 @@ class TopicTable:
         """Whether the topic is this broker's own, so that nobody may create or delete it."""
         return name in self._own or is_system_topic(name)
 
+    def __len__(self) -> int:
+        return len(self._topics)
+
     def own(self) -> frozenset[str]:
         """Return the topics that the broker made for itself."""
         return self._own
@@ -199,10 +203,10 @@ class TopicTable:
 
     def _set(self, topic: TopicConfig) -> None:
         name = topic.topic_name
+        self._rows.set(name, topic)  # first: it refuses what JSON cannot say
         if name in self._topics:
             self.plain_lanes.clear()
         self._topics[name] = topic
-        self._rows.set(name, topic)
 
     def remove(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it was there."""
@@ -239,14 +243,28 @@ class TopicTable:
         self.put(topic, now_ms)
         return topic
 
-    def wrapped(self, names: Iterable[str] | None = None) -> bytes:
-        """Return the topics as other servers take them, or those of `names` that there are."""
+    def wrapped(self, names: Iterable[str] | None = None, part: int = 0) -> bytes:
+        """Return the topics as other servers take them, or those of `names` that there are.
+
+        Args:
+            names: None for all.
+            part: of a registration in parts; each has a version that differs from the others'.
+        """
+        version = msgspec.structs.replace(self.version, timestamp=self.version.timestamp + part)
         return (
-            f'{{"dataVersion":{plain_json(self.version)},'
+            f'{{"dataVersion":{plain_json(version)},'
             '"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":0},'
             f'"topicConfigTable":{self._rows.table(names)},'
             '"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}'
         ).encode()
+
+    def parts(self, names: Iterable[str] | None, size_max: int) -> Iterator[list[str]]:
+        """Yield the names of all topics, or of these, a part at a time; see `JsonRows.parts`."""
+        return self._rows.parts(names, size_max)
+
+    def page(self, begin: int, count: int) -> Sequence[str]:
+        """Return the names of `count` topics from the `begin`th on, in their order."""
+        return self._rows.names()[begin : begin + count]
 
     def dump(self) -> str:
         """Return the text of the file."""

@@ -11,6 +11,7 @@ import msgspec
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.wire import fastjson
+from reliable_mq.wire.java_int import I32, I64
 
 UNPACKED_SIZE_MAX = 64 * 1024 * 1024  # a hundred times what 10,000 topics need
 
@@ -19,19 +20,19 @@ class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
     """What a route needs to know of a topic."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_sys_flag: int = 0
+    read_queue_nums: I32 = 16
+    write_queue_nums: I32 = 16
+    perm: I32 = 6
+    topic_sys_flag: I32 = 0
 
 
 @decodable
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which state of its topics a broker speaks of. Two that are equal mean the same topics."""
 
-    counter: int = 0
-    state_version: int = 0
-    timestamp: int = 0
+    counter: I64 = 0
+    state_version: I64 = 0
+    timestamp: I64 = 0
 
 
 @decodable

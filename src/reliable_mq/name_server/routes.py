@@ -13,6 +13,7 @@ import msgspec
 from reliable_mq.errors import InvariantBroken
 from reliable_mq.name_server.registration import DataVersion, RegisteredTopic, Registration
 from reliable_mq.wire.headers import RegisterBrokerHeader
+from reliable_mq.wire.java_int import I32
 
 EXPIRY_MS = 120_000
 MASTER = 0
@@ -33,10 +34,10 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
     """The queues that the brokers of one name have of a topic."""
 
     broker_name: str
-    perm: int = 0
-    read_queue_nums: int = 0
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 0
+    perm: I32 = 0
+    read_queue_nums: I32 = 0
+    topic_sys_flag: I32 = 0
+    write_queue_nums: I32 = 0
 
 
 class _Live(msgspec.Struct):

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.registration import (
     farewell,
-    registration,
+    registrations,
     take_order_topics,
     topic_registration,
 )
 from reliable_mq.broker_core.state import BrokerState
-from reliable_mq.errors import Unavailable
+from reliable_mq.errors import FrameError, Unavailable
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link
 from reliable_mq.runtime.links import Links
@@ -113,20 +113,28 @@ class Registrar:
             if not names:
                 return
             if self._state.config.single_topic_register:
-                commands = [topic_registration(self._state, name) for name in names]
+                told = (topic_registration(self._state, name) for name in names)
+                commands = [one for one in told if one]
+                is_told = all(await asyncio.gather(*(self._call(address, c) for c in commands)))
             else:
-                commands = [registration(self._state, names)]
-            answers = await asyncio.gather(*(self._call(address, one) for one in commands if one))
-            if all(answers):
+                is_told = await self._call_all(address, names)
+            if is_told:
                 return
-        if await self._call(address, registration(self._state)):
+        if await self._call_all(address):
             self._informed.add(address)
+
+    async def _call_all(self, address: str, names: list[str] | None = None) -> bool:
+        """Return whether a name server took all topics, or all of these; one part at a time."""
+        for command in registrations(self._state, names):
+            if not await self._call(address, command):
+                return False
+        return True
 
     async def _call(self, address: str, command: Command) -> bool:
         """Return whether a name server took what it was told."""
         try:
             answer = await self._links.call(address, command, _TIMEOUT)
-        except Unavailable as error:
+        except (Unavailable, FrameError) as error:
             log.warning("cannot register at %s: %s", address, error)
             self._informed.discard(address)
             return False

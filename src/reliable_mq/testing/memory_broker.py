@@ -6,7 +6,7 @@ clock. What it acknowledged is on its disk, so that `restart` finds it as after 
 
 from reliable_mq.broker_core.config import broker_config
 from reliable_mq.broker_core.core import BrokerCore
-from reliable_mq.broker_core.registration import registration
+from reliable_mq.broker_core.registration import registrations
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.errors import ConfigurationError
@@ -137,8 +137,8 @@ class MemoryBroker:
     def _register(self) -> None:
         """Let the name server know the topics, as a broker does before it answers who made one."""
         self.core.state.take_unregistered()
-        command = registration(self.core.state)
-        self._name_server.receive(_BROKER_CONNECTION, command, self._clock.epoch_ms)
+        for command in registrations(self.core.state):
+            self._name_server.receive(_BROKER_CONNECTION, command, self._clock.epoch_ms)
 
     def _finish_turn(self) -> None:
         """Write and sync what is to be written, and take the replies, until nothing more comes."""

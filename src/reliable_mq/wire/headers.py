@@ -335,3 +335,23 @@ class QueryMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
 
 for _header in Header.__subclasses__():
     decodable(_header)
+
+
+class TopicPageHeader(Header, frozen=True, kw_only=True):
+    """GET_ALL_TOPIC_CONFIG (21) since 5.3.3; older clients say nothing and want all topics."""
+
+    data_version: str | None = msgspec.field(name="dataVersion", default=None)
+    begin: I32 | None = msgspec.field(name="topicSeq", default=None)
+    count_max: I32 | None = msgspec.field(name="maxTopicNum", default=None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no page is asked for."""
+        return self.data_version is None and self.begin is None and self.count_max is None
+
+
+class GroupPageHeader(TopicPageHeader, frozen=True, kw_only=True):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), in the same way."""
+
+    begin: I32 | None = msgspec.field(name="groupSeq", default=None)
+    count_max: I32 | None = msgspec.field(name="maxGroupNum", default=None)

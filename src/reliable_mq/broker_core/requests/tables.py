@@ -4,25 +4,81 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `TopicConfigAndMappingSerializeW
 """
 
 from reliable_mq.broker_core.names import system_topics
+from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.topics import DataVersion
+from reliable_mq.limits import FRAME_SIZE_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
+from reliable_mq.wire.headers import GroupPageHeader, TopicPageHeader
+
+_BODY_MAX = FRAME_SIZE_MAX - 4_096  # the header of the answer is short
+
+
+PAGE_MAX = 2_000
+"""How many entries a page has at most; Apache's splitMetadataSize."""
 
 
 def get_all_topic_config(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_TOPIC_CONFIG."""
-    return reply(request.command, body=state.topics.wrapped())
+    """GET_ALL_TOPIC_CONFIG: a page for whoever asks for one, else the whole table."""
+    header = TopicPageHeader.decode(request.command.ext_fields)
+    topics = state.topics
+    if header.is_whole:
+        body = topics.wrapped()
+        _refuse_too_long(body, f"{len(topics)} topics", "with topicSeq and maxTopicNum")
+    else:
+        begin, count = _page(header.data_version, topics.version, header.begin, header.count_max)
+        body = topics.wrapped(topics.page(begin, count))
+    return reply(request.command, ext={"totalTopicNum": str(len(topics))}, body=body)
 
 
 def get_all_subscription_group_config(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    return reply(request.command, body=state.groups.text().encode())
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: a page for whoever asks for one, else the whole table."""
+    header = GroupPageHeader.decode(request.command.ext_fields)
+    groups = state.groups
+    if header.is_whole:
+        body = groups.text().encode()
+        _refuse_too_long(body, f"{len(groups)} groups", "with groupSeq and maxGroupNum")
+    else:
+        begin, count = _page(header.data_version, groups.version, header.begin, header.count_max)
+        body = groups.page(begin, count).encode()
+    return reply(request.command, ext={"totalGroupNum": str(len(groups))}, body=body)
+
+
+def _page(
+    known: str | None, version: DataVersion, begin: int | None, count_max: int | None
+) -> tuple[int, int]:
+    """Return where a page begins and how many entries it has.
+
+    Who asks with another version than the table has now gets the first page: the entries may have
+    moved. What the version is, the answer says.
+    """
+    is_known = bool(known and not known.isspace()) and (
+        fastjson.decode(known or "", DataVersion) == version
+    )
+    count = PAGE_MAX if count_max is None else min(max(count_max, 0), PAGE_MAX)
+    return (max(begin or 0, 0) if is_known else 0), count
 
 
 def get_all_consumer_offset(state: BrokerState, request: Request) -> Command:
-    """GET_ALL_CONSUMER_OFFSET."""
-    return reply(request.command, body=state.offsets.text().encode())
+    """GET_ALL_CONSUMER_OFFSET: the whole table, or a refusal; Apache knows no pages of it."""
+    body = state.offsets.text().encode()
+    _refuse_too_long(body, "the offsets of all groups", "group by group with GET_CONSUME_STATS")
+    return reply(request.command, body=body)
+
+
+def _refuse_too_long(body: bytes, what: str, instead: str) -> None:
+    """Refuse to answer with a table that fits no frame.
+
+    Raises:
+        Refused: when it is too long.
+    """
+    if len(body) > _BODY_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{what} take {len(body)} bytes and do not fit into a frame; ask for them {instead}",
+        )
 
 
 def get_all_delay_offset(state: BrokerState, request: Request) -> Command:
