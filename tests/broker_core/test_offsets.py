@@ -19,6 +19,19 @@ def timed(world: BrokerWorld) -> BrokerWorld:
     return world
 
 
+@pytest.mark.parametrize("code", [Ask.GET_MIN_OFFSET, Ask.GET_MAX_OFFSET])
+@pytest.mark.parametrize(
+    "queue",
+    [QUEUE, {"topic": TOPIC, "queueId": 99}, {"topic": "nowhere", "queueId": 0}],
+    ids=["never written", "out of range", "of no topic"],
+)
+def test_a_queue_that_never_had_a_message_begins_and_ends_at_0(
+    world: BrokerWorld, code: Ask, queue: dict[str, object]
+) -> None:
+    world.create_topic()
+    assert world.ask(code, queue).ext_fields == {"offset": "0"}
+
+
 @pytest.mark.parametrize(
     ("time_ms", "lower", "upper"),
     [(-1, 0, 0), (0, 0, 0), (50, 1, 0), (100, 1, 3), (200, 4, 3), (300, 4, 4), (301, 5, 4)],

@@ -46,6 +46,12 @@ def test_the_master_of_each_queue_is_asked_for_its_offset(place: Place, code: in
     )
 
 
+def test_a_queue_that_never_had_a_message_begins_at_0_also_where_a_broker_says_otherwise() -> None:
+    world, group = polled()
+    world.answers[RequestCode.GET_MIN_OFFSET] = says(ext={"offset": "-1"})
+    assert world.play(offsets_at(group, [HERE, THERE], "begin")) == {HERE: 0, THERE: 0}
+
+
 def test_a_queue_without_a_commit_has_none_and_a_broker_is_told_not_to_make_one_up() -> None:
     world, group = polled()
     world.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(ResponseCode.QUERY_NOT_FOUND)

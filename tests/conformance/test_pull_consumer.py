@@ -93,6 +93,26 @@ def test_what_the_last_poll_returned_comes_again_when_nobody_said_that_it_is_han
     play(scene())
 
 
+def test_seeks_in_a_queue_that_never_had_a_message_go_to_its_begin(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(cluster.name_server_address, settings=QUICK) as client:
+            await client.create_topic(topic, 2)
+            queues = await readable(client, topic)
+            async with client.pull_consumer(group) as pull:
+                await pull.assign(queues)
+                await pull.seek_to_begin()
+                assert [await pull.position(queue) for queue in queues] == [0, 0]
+                assert await pull.begin_offsets() == dict.fromkeys(queues, 0)
+                await pull.seek_to_end()
+                await pull.seek_to_time(datetime.now(UTC))
+                await client.send(Message(topic=topic, body=b"first"), queue=queues[1])
+                assert [m.body for m in await polled(pull, 1)] == [b"first"]
+
+    play(scene())
+
+
 def test_seeks_go_to_an_offset_an_end_and_a_time_and_lose_nothing_behind_it(
     cluster: Cluster, topic: str, group: str
 ) -> None:

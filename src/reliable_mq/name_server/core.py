@@ -5,7 +5,7 @@ Source: Apache RocketMQ `DefaultRequestProcessor`, `ClientRequestProcessor` of t
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -64,6 +64,11 @@ class NameServerCore:
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
         }
+
+    @property
+    def codes(self) -> Collection[int]:
+        """The codes of the requests that it answers."""
+        return self._handlers.keys()
 
     def receive(self, connection: int, command: Command, now_ms: int) -> Command:
         """Return the answer to a command. What goes wrong with it is answered, whatever it is."""

@@ -156,6 +156,7 @@ _MISSING: dict[Ask, list[dict[str, object]]] = {
     Ask.GET_CONSUMER_RUNNING_INFO: [{}],
     Ask.CONSUME_MESSAGE_DIRECTLY: [{}, {"consumerGroup": GROUP, "msgId": "x"}],
     Ask.UNREGISTER_CLIENT: [{}],
+    Ask.RESUME_CHECK_HALF_MESSAGE: [{}],
 }
 
 MISSING = [
@@ -179,6 +180,20 @@ BODIES = [
     for body in (b"", b"{", b"[1]", b'"text"')
 ]
 
+# Tables as a whole: each broker's are its own, both give them.
+TABLES = [
+    Probe(f"the table of {code.name}", code)
+    for code in (
+        Ask.GET_ALL_TOPIC_CONFIG,
+        Ask.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Ask.GET_ALL_CONSUMER_OFFSET,
+        Ask.GET_ALL_DELAY_OFFSET,
+        Ask.GET_ALL_PRODUCER_INFO,
+        Ask.GET_BROKER_CONFIG,
+        Ask.GET_BROKER_RUNTIME_INFO,
+    )
+]
+
 LIMITS = [
     Probe(f"a {what} {name!r}"[:60], code, {field: name})
     for what, code, field in (
@@ -190,4 +205,4 @@ LIMITS = [
     for name in ("", " ", "a b", LONG)
 ]
 
-ADMIN = [*ASKED, *MISSING, *BODIES, *LIMITS]
+ADMIN = [*ASKED, *MISSING, *BODIES, *TABLES, *LIMITS]

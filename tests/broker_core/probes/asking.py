@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.batch_body import BatchItem, encode_batch
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.properties import encode_properties
@@ -27,6 +28,7 @@ CLIENT = "client@1"
 class Probe(NamedTuple):
     """One request. `shows` names the ext fields of the reply that must be equal too.
 
+    `shows_all` compares all of them and the body, but for what no two brokers have in common.
     `is_bug_there` marks what Apache answers with a Java exception: there only the code is compared.
     `differs` says why the answers must not be equal.
     """
@@ -37,6 +39,7 @@ class Probe(NamedTuple):
     body: bytes = b""
     shows: tuple[str, ...] = ()
     shows_body: bool = False
+    shows_all: bool = False
     is_bug_there: bool = False
     differs: str = ""
 
@@ -188,15 +191,55 @@ def seen(probe: Probe, answer: Command, address: str) -> dict[str, object]:
         shown[name] = answer.ext_fields.get(name)
     if probe.shows_body:
         shown["body"] = _neutral(answer.body.decode(), address)
+    if probe.shows_all:
+        shown["ext"] = _alike(dict(answer.ext_fields))
+        shown["body"] = _told(answer.body, address)
     return shown
+
+
+# What answers of two brokers never have in common, and why ours says something else.
+_UNLIKE = {
+    "msgId": "",
+    "recallHandle": "",
+    "physicOffset": "",
+    "indexLastUpdatePhyoffset": "",
+    "masterCommitLogMaxOffset": "",
+    "topicPutTps": "sampled at another moment",
+    "consumeTps": "sampled at another moment",
+    "transactionId": "Apache repeats the message id here; clients read it of halves only",
+    "consumeTimeStampStr": "Apache tells each time once more as text of its zone",
+    "maxTimeStampStr": "the same",
+    "minTimeStampStr": "the same",
+    "delayTime": "Apache counts from 1970 in an empty queue",
+    "totalInflightDiff": "Apache subtracts what was committed from nothing",
+}
+_TIME = re.compile(r"1\d{12}")  # milliseconds
+
+
+def _told(body: bytes, address: str) -> object:
+    """Return a body as values, without order; of records only how many bytes they are."""
+    if body[:1] not in (b"{", b"["):
+        return len(body)
+    return _alike(fastjson.loads(_nameless(body.decode(), address)))
+
+
+def _alike(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _alike(of) for name, of in value.items() if name not in _UNLIKE}
+    if isinstance(value, list):
+        return sorted(map(_alike, value), key=repr)
+    return "a time" if _TIME.fullmatch(str(value)) else value
 
 
 def _neutral(text: str | None, address: str) -> str | None:
     if text in (None, "not set any response code"):  # what Apache says when it has nothing to say
         return None
+    return re.sub(r'"topicList":\[([^]]*)]', _sorted_list, _nameless(text, address))
+
+
+def _nameless(text: str, address: str) -> str:
     text = text.replace(address, "BROKER")
     text = re.sub(r"127\.0\.0\.1:\d+", "CLIENT", text)
-    text = re.sub(r'"topicList":\[([^]]*)]', _sorted_list, text)
     return re.sub(r'"brokerName":"[^"]*"', '"brokerName":"NAME"', text)
 
 

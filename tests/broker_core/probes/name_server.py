@@ -14,7 +14,52 @@ MADE_ROUTE = body_of(
     }
 )
 
+VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 5}
+ABSENT = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0}
+WITHOUT_TOPICS = body_of(
+    {
+        "filterServerList": [],
+        "topicConfigSerializeWrapper": {"dataVersion": VERSION, "topicConfigTable": {}},
+    }
+)
+
+
+def version(**changes: object) -> Probe:
+    """Return the question whether the name server knows a broker's topics of a version."""
+    body = body_of({**VERSION, **changes})
+    name = f"a broker's version {changes}"
+    return Probe(name, Ask.QUERY_DATA_VERSION, ABSENT, body, shows_all=True)
+
+
+REGISTRATIONS = [
+    version(counter=1, timestamp=7),
+    Probe("a heartbeat of no broker", Ask.BROKER_HEARTBEAT, ABSENT, shows_all=True),
+    Probe("no broker leaves", Ask.UNREGISTER_BROKER, ABSENT, shows_all=True),
+    Probe("a broker comes", Ask.REGISTER_BROKER, ABSENT, WITHOUT_TOPICS, shows_all=True),
+    version(),
+    version(counter=2),
+    Probe("a broker's heartbeat", Ask.BROKER_HEARTBEAT, ABSENT, shows_all=True),
+    Probe(
+        "a broker comes with a wrong checksum",
+        Ask.REGISTER_BROKER,
+        {**ABSENT, "bodyCrc32": 1},
+        WITHOUT_TOPICS,
+        shows_all=True,
+    ),
+    Probe(
+        "a broker of no id comes",
+        Ask.REGISTER_BROKER,
+        {**ABSENT, "brokerId": None},
+        WITHOUT_TOPICS,
+        is_bug_there=True,
+    ),
+    Probe("a broker leaves", Ask.UNREGISTER_BROKER, ABSENT, shows_all=True),
+]
+
 NAME_SERVER = [
+    *REGISTRATIONS,
+    Probe("all topics", Ask.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+    Probe("all settings", Ask.GET_NAMESRV_CONFIG),
     Probe("the route to the template", ROUTE, {"topic": "TBW102"}, shows_body=True),
     Probe(
         "the route in standard JSON",

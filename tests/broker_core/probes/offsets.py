@@ -108,7 +108,6 @@ OFFSETS = [
         Ask.GET_MIN_OFFSET,
         {"topic": "nowhere2", "queueId": 0},
         shows=ONE,
-        differs="Apache makes a queue by asking for it",
     ),
     Probe(
         "the first time of no topic",

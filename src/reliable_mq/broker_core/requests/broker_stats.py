@@ -29,13 +29,11 @@ _CAPACITIES = {
 def view_broker_stats_data(state: BrokerState, request: Request) -> Command:
     """VIEW_BROKER_STATS_DATA: one counter over the last minute, hour and day."""
     ext, now_ms = request.command.ext_fields, request.now_ms
-    name, key = ext.get("statsName"), ext.get("statsKey")
+    name, key = ext.get("statsName", "null"), ext.get("statsKey", "null")  # as Java spells none
     state.collect_statistics(now_ms)
-    item = state.statistics.item(name or "", key or "")
+    item = state.statistics.item(name, key)
     if item is None:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"The stats <{name or 'null'}> <{key or 'null'}> not exist"
-        )
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     minute, hour, day = (_sum(item.over(window, now_ms)) for window in range(3))
     body = {"statsDay": day, "statsHour": hour, "statsMinute": minute}
     return reply(request.command, body=fastjson.dumps(body))

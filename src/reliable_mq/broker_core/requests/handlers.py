@@ -120,6 +120,13 @@ HANDLERS: Mapping[int, Handler] = {
     RequestCode.CLEAN_UNUSED_TOPIC: cleaning.clean_unused_topic,
 }
 
+# Whatever is answered to these tells how the broker traces.
+_SENDS = frozenset(
+    code
+    for code, handler in HANDLERS.items()
+    if handler in (send.send_message, replies.send_reply_message)
+)
+
 
 def answer_to(state: BrokerState, request: Request) -> Command | None:
     """Return the reply to a request, None when it comes later.
@@ -139,7 +146,10 @@ def answer_to(state: BrokerState, request: Request) -> Command | None:
     try:
         return handler(state, request)
     except Refused as refused:
-        return reply(command, refused.code, refused.remark, refused.ext)
+        ext = refused.ext
+        if ext is None and command.code in _SENDS:
+            ext = state.send_reply.ext
+        return reply(command, refused.code, refused.remark, ext)
     except MessageRefused as refused:
         return reply(command, ResponseCode.MESSAGE_ILLEGAL, str(refused))
     except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:

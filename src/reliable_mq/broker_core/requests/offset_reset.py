@@ -57,9 +57,8 @@ def _target(state: BrokerState, header: ResetOffsetHeader) -> int:
     offset = header.offset
     if offset is None or offset == -1:
         return _by_time(state, header, header.queue_id)
-    queue = state.store.queue(header.topic, header.queue_id)
-    first, end = (queue.first, queue.end) if queue else (-1, 0)
-    if not max(first, 0) <= offset <= end + 1:
+    first, end = state.store.bounds(header.topic, header.queue_id)
+    if not first <= offset <= end + 1:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
             f"Target offset {offset} not in consume queue range [{first}-{end}]",
@@ -195,8 +194,7 @@ def query_correction_offset(state: BrokerState, asked: Request) -> Command:
     for group in state.offsets.groups_of(header.topic):
         if group not in ignored:
             for queue_id, offset in state.offsets.all_of(group, header.topic).items():
-                queue = state.store.queue(header.topic, queue_id)
-                if offset >= (queue.first if queue else -1):
+                if offset >= state.store.bounds(header.topic, queue_id)[0]:
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
     for queue_id, offset in state.offsets.all_of(header.compare_group, header.topic).items():
         if lowest.get(queue_id, offset) > offset:

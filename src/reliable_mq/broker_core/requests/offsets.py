@@ -23,6 +23,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+")
 # machine's. Here the newest part of the log counts as that.
 _YOUNG_SIZE = 4 * 1024 * 1024 * 1024
 _LAST_MS = 2**63 - 1
+_FIRST, _END = 0, 1  # of the bounds of a queue
 
 
 def query_consumer_offset(state: BrokerState, request: Request) -> Command:
@@ -85,19 +86,24 @@ def _is_number(text: str | None) -> bool:
 
 def get_max_offset(state: BrokerState, request: Request) -> Command:
     """GET_MAX_OFFSET: the offset that the queue's next message will have."""
-    queue = _queue(state, request)
-    return reply(request.command, ext={"offset": str(queue.end if queue else 0)})
+    return _bound(state, request, _END)
 
 
 def get_min_offset(state: BrokerState, request: Request) -> Command:
-    """GET_MIN_OFFSET: the offset of the oldest message that is kept; -1 for an unknown queue."""
-    queue = _queue(state, request)
-    return reply(request.command, ext={"offset": str(queue.first if queue else -1)})
+    """GET_MIN_OFFSET: the offset of the oldest message that is kept."""
+    return _bound(state, request, _FIRST)
+
+
+def _bound(state: BrokerState, request: Request, which: int) -> Command:
+    header = QueueHeader.decode(request.command.ext_fields)
+    bounds = state.store.bounds(header.topic, header.queue_id)
+    return reply(request.command, ext={"offset": str(bounds[which])})
 
 
 def get_earliest_store_time(state: BrokerState, request: Request) -> Command:
     """GET_EARLIEST_MSG_STORETIME: when the oldest kept message was stored, in ms; -1 for none."""
-    queue = _queue(state, request)
+    header = QueueHeader.decode(request.command.ext_fields)
+    queue = state.store.queue(header.topic, header.queue_id)
     time_ms = -1
     if queue is not None and queue.end > queue.first:
         time_ms = store_time_ms(state, queue, queue.first)
@@ -165,8 +171,3 @@ class _StoreTimes:
             damage_end = log.damage.end_at(unit.commit_log_offset)
             offset = max(offset + 1, queue.index_of(damage_end))
         return _LAST_MS
-
-
-def _queue(state: BrokerState, request: Request) -> ConsumeQueue | None:
-    header = QueueHeader.decode(request.command.ext_fields)
-    return state.store.queue(header.topic, header.queue_id)

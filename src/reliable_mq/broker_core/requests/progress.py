@@ -150,7 +150,8 @@ def query_consume_queue(state: BrokerState, request: Request) -> Command:
     if not queue.first <= index < queue.end:
         return reply(request.command, remark=f"Index {index} of {queue_id}@{name} is not exist!")
     body: dict[str, object] = {"maxQueueIndex": queue.end, "minQueueIndex": queue.first}
-    body |= _filter_of(state, header.consumer_group, name) if header.consumer_group else {}
+    if header.consumer_group is not None:
+        body |= _filter_of(state, header.consumer_group, name)
     body["queueData"] = [
         {
             "eval": False,

@@ -42,6 +42,8 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
     ext = request.command.ext_fields
     header = QueryMessageHeader.decode(ext)
     count_max, kind = header.max_num, header.index_type or ""
+    if count_max < 0:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, it must not be negative")
     if ext.get("_UNIQUE_KEY_QUERY", "").lower() == "true":
         count_max, kind = state.config.query_count_max, "U"
     if request.command.is_oneway:

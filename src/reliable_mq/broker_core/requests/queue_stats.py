@@ -24,7 +24,7 @@ def get_topic_stats_info(state: BrokerState, request: Request) -> Command:
     table: dict[QueueKey, dict[str, int]] = {}
     for queue_id in range(topic.queue_count):
         queue = state.store.queue(name, queue_id)
-        first, end = (queue.first, queue.end) if queue else (0, 0)
+        first, end = state.store.bounds(name, queue_id)
         table[queue_key(state, name, queue_id)] = {
             "lastUpdateTimestamp": store_time_ms(state, queue, end - 1)
             if queue and end > first

@@ -183,13 +183,9 @@ def topic_for(state: BrokerState, header: SendMessageHeader, now_ms: int) -> Top
         raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
     if is_retry_topic(name):
         return _retry_topic(state, header, now_ms)
+    topic = _made(state, header, now_ms)
     if topic is None:
-        topic = state.topics.create_from_default(
-            name, header.default_topic, header.default_topic_queue_nums, now_ms
-        )
-        if topic is None:
-            raise no_such_topic(name)
-        state.topics_changed([name])
+        raise no_such_topic(name)
     return topic
 
 
@@ -209,7 +205,20 @@ def _retry_topic(state: BrokerState, header: SendMessageHeader, now_ms: int) -> 
     is_dead = (header.reconsume_times or 0) > attempts_max
     if is_dead or state.locks.is_any_live(group_name, now_ms):
         return state.ensure_dead_letter_topic(group_name, now_ms)
-    return state.ensure_retry_topic(group_name, 1, now_ms)
+    return _made(state, header, now_ms) or state.ensure_retry_topic(group_name, 1, now_ms)
+
+
+def _made(state: BrokerState, header: SendMessageHeader, now_ms: int) -> TopicConfig | None:
+    """Return the topic of a send; one that is not there is made by the template that it names."""
+    name = header.topic
+    topic = state.topics.get(name)
+    if topic is None:
+        topic = state.topics.create_from_default(
+            name, header.default_topic, header.default_topic_queue_nums, now_ms
+        )
+        if topic is not None:
+            state.topics_changed([name])
+    return topic
 
 
 def _check(

@@ -34,7 +34,7 @@ class SendReply:
         host = bytes.fromhex(self._host)
         self._id_size = len(host) + 8
         self._pack_id = partial(struct.Struct(f">{len(host)}sq").pack, host)
-        self._ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
+        self.ext = {MSG_REGION: region_id, TRACE_ON: "true" if trace_on else "false"}
         self._template = self._cut_template()
 
     def _cut_template(self) -> bytes:
@@ -58,7 +58,7 @@ class SendReply:
 
     def _reply(self, to: Command, message_id: str, queue_id: int, queue_offset: int) -> Command:
         ext = {
-            **self._ext,
+            **self.ext,
             "msgId": message_id,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),

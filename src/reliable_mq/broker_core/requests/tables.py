@@ -90,7 +90,7 @@ def get_broker_ha_status(state: BrokerState, request: Request) -> Command:
     """GET_BROKER_HA_STATUS: of a master that has no slaves."""
     body = {
         "haClientRuntimeInfo": {
-            **dict.fromkeys(("activatedTime", "lastReadTimestamp", "lastWriteTimestamp"), 0),
+            **dict.fromkeys(("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset"), 0),
             **dict.fromkeys(("maxOffset", "transferredByteInSecond"), 0),
         },
         "haConnectionInfo": [],

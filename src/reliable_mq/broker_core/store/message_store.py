@@ -181,6 +181,14 @@ class MessageStore:
         """Return the queue, or None when it never had a message."""
         return self._queues.get((topic, queue_id))
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return a queue's first and next offset; 0 and 0 when it never had a message.
+
+        Apache's broker answers the same for queues and topics that are not there.
+        """
+        queue = self._queues.get((topic, queue_id))
+        return (queue.first, queue.end) if queue else (0, 0)
+
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Give a message its place. Its bytes leave with the next `take_batch`.
 

@@ -11,7 +11,7 @@ import msgspec
 
 from reliable_mq.client.connecting.name_servers import NameServers
 from reliable_mq.client.connecting.routes import RouteTable
-from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.consuming.offsets import place_in
 from reliable_mq.client.consuming.received import received, unpack, unpacked
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.client.settings import ClientSettings
@@ -98,7 +98,7 @@ def queue_range(
             ),
         ]
     )
-    low, high = (offset_in(reply_of(answer)) for answer in answers)
+    low, high = (place_in(reply_of(answer)) for answer in answers)
     return low, high
 
 

@@ -26,7 +26,7 @@ from reliable_mq.client.administering.progress import QueueProgress, offsets_in,
 from reliable_mq.client.administering.topics import brokers_of
 from reliable_mq.client.connecting.routes import Broker
 from reliable_mq.client.consuming.offset_tables import Commit, OffsetTables, commit_command
-from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.consuming.offsets import place_in
 from reliable_mq.client.consuming.subscription import RETRY_PREFIX
 from reliable_mq.client.flow import Call, Flow, call, call_all, reply_of, succeeded
 from reliable_mq.decodable import decodable
@@ -145,7 +145,7 @@ def _targets(
     queues = [row.queue for row in rows]
     commands = [_search(queue, time_ms) for queue in queues]
     answers = yield from _answers(cluster, broker, commands)
-    return {queue: offset_in(reply) for queue, reply in zip(queues, answers, strict=True)}
+    return {queue: place_in(reply) for queue, reply in zip(queues, answers, strict=True)}
 
 
 def _search(queue: MessageQueue, time_ms: int) -> Command:
@@ -209,9 +209,9 @@ def to_offset(
     at = QueueHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext()
     codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
     ends = yield from _answers(cluster, broker, [request(code, at) for code in codes])
-    first, end = map(offset_in, ends)
-    if not max(first, 0) <= offset <= end:
-        raise UsageError(f"offset {offset} is not in the queue: give {max(first, 0)} to {end}")
+    first, end = map(place_in, ends)
+    if not first <= offset <= end:
+        raise UsageError(f"offset {offset} is not in the queue: give {first} to {end}")
     reset = QueueReset(queue=queue, before=rows[queue].committed, after=offset)
     if not dry_run:
         yield from _set(cluster, broker, group, queue, offset)

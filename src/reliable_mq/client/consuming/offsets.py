@@ -38,6 +38,18 @@ def offset_in(reply: Command) -> int:
         raise ProtocolError(f"a reply carries no offset: {reply.ext_fields}") from error
 
 
+def place_in(reply: Command) -> int:
+    """Return the offset of a place in a queue: where it begins, ends, or was at a time.
+
+    Some brokers answer -1 for a queue that never had a message. It begins at 0.
+
+    Raises:
+        RemoteError: when the reply carries an error.
+        ProtocolError: when it carries no offset.
+    """
+    return max(0, offset_in(reply))
+
+
 def committed_offset(group: str, queue: MessageQueue, address: str, timeout: float) -> Flow[int]:
     """Return the offset that `group` has committed in `queue`, or -1 when it has none.
 
@@ -82,7 +94,7 @@ def first_offset(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flo
         at = QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
         command = request(RequestCode.GET_MAX_OFFSET, at.to_ext())
     reply = yield from call(address, command, timeout)
-    return offset_in(reply)
+    return place_in(reply)
 
 
 def offset_at_slave(group: ConsumerGroup, queue: MessageQueue, address: str) -> Flow[int]:

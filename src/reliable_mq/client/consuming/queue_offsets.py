@@ -8,7 +8,7 @@ from typing import Literal
 
 from reliable_mq.client.consuming.consumer_group import ConsumerGroup
 from reliable_mq.client.consuming.offset_tables import Commit
-from reliable_mq.client.consuming.offsets import offset_in
+from reliable_mq.client.consuming.offsets import offset_in, place_in
 from reliable_mq.client.flow import Call, Flow, call_all, reply_of, succeeded
 from reliable_mq.errors import NoRoute, ReliableMQError
 from reliable_mq.message import MessageQueue
@@ -31,7 +31,7 @@ def offsets_at(
         RemoteError, Unavailable: when a broker does not tell.
     """
     answers = yield from _ask(group, queues, lambda queue: _question(queue, place))
-    return {queue: offset_in(answer) for queue, answer in answers.items()}
+    return {queue: place_in(answer) for queue, answer in answers.items()}
 
 
 def committed_offsets(
