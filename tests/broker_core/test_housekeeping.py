@@ -189,8 +189,31 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_number() -> None:
     assert world.send(topic="other").ext_fields["queueOffset"] == "1"
 
 
-def test_above_the_first_mark_old_files_go_at_once_above_the_second_young_ones_too() -> None:
+@pytest.mark.parametrize("used", [0.86, 0.99])
+def test_a_full_disk_removes_no_message_before_its_time(used: float) -> None:
     world = world_with(200)
+    before = log_files(world)
+    world.disk.used = used
+    for _ in range(3):
+        clean(world)
+    assert log_files(world) == before
+    assert there(world.state.store.queue(TOPIC, 0)).first == 0
+    assert world.ask(RequestCode.PULL_MESSAGE, pull_header(0)).code == 0
+    is_refused = world.ask(RequestCode.SEND_MESSAGE_V2, send_again(), b"x").code != 0
+    assert is_refused == (used > 0.90)
+
+
+def test_a_full_disk_lets_go_of_messages_whose_time_has_passed() -> None:
+    world = world_with(200)
+    age(world, 2, 73)
+    count = len(log_files(world))
+    world.disk.used = 0.99
+    clean(world)
+    assert len(log_files(world)) == count - 2
+
+
+def test_above_the_second_mark_young_files_go_where_an_operator_said_so() -> None:
+    world = world_with(200, cleanFileForciblyEnable="true")
     age(world, 1, 73)
     count = len(log_files(world))
     world.disk.used = 0.76
@@ -305,7 +328,7 @@ def test_the_rules_can_be_changed_while_the_broker_runs() -> None:
 def test_files_that_go_before_their_time_for_want_of_space_are_warned_of_and_others_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = world_with(200)
+    world = world_with(200, cleanFileForciblyEnable="true")
     age(world, 2, 73)
     world.disk.used = 0.76  # the old ones go at any hour
     clean(world)

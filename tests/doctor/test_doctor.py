@@ -185,6 +185,12 @@ VALUES = [
     ("broker", patient(cluster=None, cluster_failure="refused"), "reached: refused", Level.ERROR),
     ("broker", with_broker(failure="gone"), "broker b at b:1: gone", Level.ERROR),
     ("broker", with_broker(config={"flushDiskType": "ASYNC_FLUSH"}), "(ASYNC", Level.ERROR),
+    (
+        "broker",
+        with_broker(config={"cleanFileForciblyEnable": "true"}),
+        "removes messages that nobody has read when its disk is more than 85 % full",
+        Level.WARNING,
+    ),
     ("broker", with_broker(config={"brokerPermission": "4"}), "permission 4", Level.ERROR),
     ("broker", with_broker(config={"messageDelayLevel": "1s 9s"}), "'1s 9s'", Level.ERROR),
     ("broker", with_broker(runtime={"commitLogDiskRatio": "0.9"}), "90% full", Level.ERROR),

@@ -1,6 +1,8 @@
 """The broker's settings, under Apache RocketMQ's property names and with its defaults.
 
-The one default that differs: flushDiskType is SYNC_FLUSH here (promise P3).
+Two defaults differ, because of what is promised of an acknowledged message. flushDiskType is
+SYNC_FLUSH (promise P3). cleanFileForciblyEnable is false: a disk that fills removes no message
+before its fileReservedTime.
 Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 """
 
@@ -77,7 +79,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     warning_percent: int = msgspec.field(default=90, name="diskSpaceWarningLevelRatio")
     forcibly_percent: int = msgspec.field(default=85, name="diskSpaceCleanForciblyRatio")
     data_read_ahead: bool = msgspec.field(default=True, name="dataReadAheadEnable")
-    cleans_forcibly: bool = msgspec.field(default=True, name="cleanFileForciblyEnable")
+    cleans_forcibly: bool = msgspec.field(default=False, name="cleanFileForciblyEnable")
     clean_interval_ms: _Positive = msgspec.field(default=10_000, name="cleanResourceInterval")
     delete_batch_max: _Positive = msgspec.field(default=10, name="deleteFileBatchMax")
     redelete_interval_ms: _Positive = msgspec.field(

@@ -68,8 +68,8 @@ def command(
     """Run the bundled broker, with a name server in the same process unless one is named.
 
     When it is ready it prints one line, "ready broker=HOST:PORT namesrv=HOST:PORT store=DIR".
-    SIGTERM stops it cleanly. Properties have Apache RocketMQ's names and defaults; flushDiskType's
-    default alone differs, it is SYNC_FLUSH. Options win over properties.
+    SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
+    flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options win over properties.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     properties = _properties(config, settings or [])

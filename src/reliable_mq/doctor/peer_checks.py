@@ -76,6 +76,15 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
             "power takes it away (P3); stubs are sent again only as long as they are unconfirmed",
             "flushDiskType=SYNC_FLUSH; or live with it, replicas and a battery",
         )
+    removes_unread = config.get("cleanFileForciblyEnable") == "true"
+    if removes_unread:
+        mark = config.get("diskSpaceCleanForciblyRatio", "85")
+        told.warn(
+            f"broker {name} removes messages that nobody has read when its disk is more than "
+            f"{mark} % full, whatever fills it (P2); stubs are sent again only as long as they are "
+            "unconfirmed",
+            "cleanFileForciblyEnable=false: a disk that fills then refuses sends",
+        )
     permission = config.get("brokerPermission", "6")
     if permission.isdecimal() and int(permission) & _READ_AND_WRITE != _READ_AND_WRITE:
         told.error(
@@ -91,8 +100,8 @@ def _broker(name: str, config: dict[str, str], runtime: dict[str, str], told: To
         )
     used = runtime.get("commitLogDiskRatio", "")
     if used.replace(".", "", 1).isdecimal() and float(used) > _DISK_USED_MAX:
+        soon = "it will remove files before their time, then" if removes_unread else "it will soon"
         told.error(
-            f"the disk of broker {name} is {float(used):.0%} full: it will remove files before "
-            "their time, then refuse sends",
+            f"the disk of broker {name} is {float(used):.0%} full: {soon} refuse sends",
             "make room",
         )

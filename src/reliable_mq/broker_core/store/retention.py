@@ -65,7 +65,8 @@ def survey(disk: Disk, segment_starts: Sequence[int]) -> Survey:
 class Retention:
     """What goes now. `is_full` says whether writes are refused.
 
-    Invariant R2: only files older than `reserved_ms` go, unless the disk is fuller than `forcibly`.
+    Invariant R2: only files older than `reserved_ms` go, unless `may_force` allows others and the
+    disk is fuller than `forcibly`.
     """
 
     def __init__(self, rules: RetentionRules) -> None:
