@@ -21,6 +21,9 @@ CONSUME_QUEUE_FILE_SIZE = 300_000 * CONSUME_QUEUE_UNIT_SIZE
 
 # What one subscription may hold, and one heartbeat: reading more would keep everybody waiting.
 TAGS_MAX = 1_000
+REGISTERED_TOPICS_MAX = 300_000  # at a name server: topics, each counted once for a broker name
+REGISTRATION_SIZE_MAX = 32 * 1024 * 1024  # unpacked
+SETTINGS_SIZE_MAX = 4 * 1024 * 1024  # characters that a name server keeps for tools and brokers
 SUBSCRIPTIONS_MAX = 10_000
 FILTER_LENGTH_MAX = 64 * 1024  # characters of an expression
 FILTER_PARTS_MAX = 2_000  # names, constants, signs and words of a SQL92 expression

@@ -8,8 +8,9 @@ from tests.broker_core.broker_world import (
     waiting_pull_header,
 )
 
-from reliable_mq.broker_core.delivery.long_poll import WaitingPull, WaitingPulls
+from reliable_mq.broker_core.delivery.long_poll import PullLimits, WaitingPull, WaitingPulls
 from reliable_mq.broker_core.requests import pull as pulls
+from reliable_mq.broker_core.state import Turn
 from reliable_mq.wire.codes import RequestCode as Ask
 from reliable_mq.wire.codes import ResponseCode as Code
 from reliable_mq.wire.command import Command, request
@@ -159,12 +160,18 @@ def waiting(number: int, deadline_ms: int, tags: frozenset[int] | None = None) -
     return WaitingPull(number, "", request(11), header, deadline_ms, tags)
 
 
+def woken(pulls: WaitingPulls, tag: int) -> list[WaitingPull]:
+    """Let a message with a tag arrive, and return whom it wakes."""
+    pulls.arrived(TOPIC, 0, {tag})
+    return list(iter(pulls.take_ready, None))
+
+
 def test_nothing_is_kept_of_pulls_that_were_answered_early() -> None:
     pulls = WaitingPulls()
 
     for round_number in range(2_000):
         pulls.hold(waiting(1, 1_000_000 + round_number))
-        assert len(pulls.arrived(TOPIC, 0, 0)) == 1
+        assert len(woken(pulls, 0)) == 1
 
     pulls.invariants()
     assert len(pulls._deadlines) < 100
@@ -185,7 +192,7 @@ def test_an_arrival_looks_only_at_those_it_answers(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pulls, "_remove", removing)
 
-    awake = pulls.arrived(TOPIC, 0, 7)
+    awake = woken(pulls, 7)
 
     assert [pull.connection for pull in awake] == [7]
     assert len(removed) == 1
@@ -197,18 +204,18 @@ def test_pulls_fall_due_in_the_order_of_their_deadlines() -> None:
     for number, deadline_ms in enumerate((30, 10, 20)):
         pulls.hold(waiting(number, deadline_ms))
 
-    assert [pull.deadline_ms for pull in pulls.due(20)] == [10, 20]
+    assert [pull.deadline_ms for pull in pulls.due(20, 9)] == [10, 20]
     pulls.forget(0)
-    assert pulls.due(30) == []
+    assert pulls.due(30, 9) == []
 
 
 def test_a_pull_of_several_tags_is_answered_once() -> None:
     pulls = WaitingPulls()
     pulls.hold(waiting(1, 99, frozenset({tags_code("red"), tags_code("blue")})))
 
-    assert len(pulls.arrived(TOPIC, 0, tags_code("red"))) == 1
-    assert pulls.arrived(TOPIC, 0, tags_code("blue")) == []
-    assert pulls.due(99) == []
+    assert len(woken(pulls, tags_code("red"))) == 1
+    assert woken(pulls, tags_code("blue")) == []
+    assert pulls.due(99, 9) == []
     pulls.invariants()
 
 
@@ -228,3 +235,83 @@ def test_a_waiting_pull_that_cannot_be_read_is_answered_so_and_costs_nobody_else
 
     assert answered(world, opaque).code == Code.SYSTEM_ERROR
     assert answered(world, late).code == Code.SUCCESS
+
+
+def test_a_connection_that_lets_too_many_pulls_wait_is_told_so(world: BrokerWorld) -> None:
+    world.state.pulls = WaitingPulls(PullLimits(count_of_one=3))
+    world.create_topic()
+    for _ in range(3):
+        hold(world)
+    world.state.offsets.commit(GROUP, TOPIC, 0, 0)
+    refused = world.ask(Ask.PULL_MESSAGE, waiting_pull_header(sysFlag=7, commitOffset=9))
+    assert refused.code == Code.SYSTEM_BUSY
+    assert world.state.offsets.get(GROUP, TOPIC, 0) == 0, "a refused request changes nothing"
+    hold(world, of=2)
+    world.send()
+    hold(world, offset=1)
+
+
+@pytest.mark.parametrize("limits", [PullLimits(size_of_one=9_000), PullLimits(size_of_all=9_000)])
+def test_what_waiting_pulls_take_of_the_memory_is_limited(
+    world: BrokerWorld, limits: PullLimits
+) -> None:
+    world.state.pulls = WaitingPulls(limits)
+    world.create_topic()
+    hold(world, subscription="||".join(f"t{number}" for number in range(15)))
+    assert world.ask(Ask.PULL_MESSAGE, waiting_pull_header(subscription="a" * 900)).code == (
+        Code.SYSTEM_BUSY
+    )
+    hold(world)
+    world.core.disconnected(1)
+    world.state.pulls.invariants()
+    hold(world, subscription="a" * 900)
+
+
+def test_nothing_is_kept_of_a_waiting_command_but_what_its_answer_needs(
+    world: BrokerWorld,
+) -> None:
+    world.create_topic()
+    hold(world, junk="x" * 1_000_000)
+    (pull,) = world.state.pulls.of_group(TOPIC, 0, GROUP)
+    assert not pull.command.ext_fields
+
+
+@pytest.mark.parametrize("wanted", [{}, {"subscription": "price = 1", "expressionType": "SQL92"}])
+def test_one_turn_answers_only_some_of_very_many_that_a_message_wakes(
+    wanted: dict[str, object],
+) -> None:
+    world = BrokerWorld(enablePropertyFilter="true")
+    world.create_topic()
+    opaques = [hold(world, 0, 1, **wanted) for _ in range(2_000)]
+    world.inbox.clear()
+    answers = [0]
+    reply = world.state.reply
+
+    def counted(connection: int, frame: bytes) -> None:
+        answers[-1] += 1
+        reply(connection, frame)
+
+    world.state.reply = counted  # type: ignore[method-assign]
+    take_turn = world.core.take_turn
+
+    def turning(began_ms: int = 0, now_ms: int = 0) -> Turn:
+        answers.append(0)
+        return take_turn(began_ms, now_ms)
+
+    world.core.take_turn = turning  # type: ignore[method-assign]
+    world.send(price="1")
+    while world.state.is_turn_due:
+        world.finish_turn()
+    assert sum(answers) == len(opaques)
+    assert max(answers) < 1_000
+    assert all(world.reply_to(opaque) for opaque in opaques)
+
+
+def test_one_tick_answers_only_some_of_very_many_whose_time_is_over(world: BrokerWorld) -> None:
+    world.create_topic()
+    for _ in range(2_000):
+        hold(world)
+    world.pass_time(15_000, step=15_000)
+    assert 0 < len(world.state.pulls) < 2_000
+    world.pass_time(100, step=20)
+    assert len(world.state.pulls) == 0

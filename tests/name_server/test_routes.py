@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from reliable_mq.errors import ProtocolError
+from reliable_mq.limits import REGISTRATION_SIZE_MAX
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.name_server.registration import decode_registration
 from reliable_mq.name_server.routes import EXPIRY_MS
@@ -328,7 +329,7 @@ def test_an_unknown_request_is_answered_as_apache_does(world: World) -> None:
 
 
 def test_a_registration_that_unpacks_beyond_all_reason_is_refused() -> None:
-    bomb = zlib.compress(bytes(65 * 1024 * 1024))
+    bomb = zlib.compress(bytes(REGISTRATION_SIZE_MAX + 1))
 
-    with pytest.raises(ProtocolError, match="more than 67108864 bytes"):
+    with pytest.raises(ProtocolError, match=f"more than {REGISTRATION_SIZE_MAX} bytes"):
         decode_registration(bomb, compressed=True)

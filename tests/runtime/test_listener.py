@@ -15,6 +15,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
+from reliable_mq.runtime import listener
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import pack_host
@@ -290,4 +291,32 @@ def test_after_reading_stopped_answers_still_leave() -> None:
             echo.listener.send(echo.connections[0].id, [b"last words"])
             assert await reader.readexactly(10) == b"last words"
 
+    run(test)
+
+
+def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each command takes longer than a slice; the other peer asks while the first is handled."""
+
+    async def test() -> None:
+        async with serving() as echo:
+            other = socket.create_connection(("127.0.0.1", echo.listener.port))
+            reader, writer = await connect(echo)
+            assert await is_served(reader, writer)
+            received = echo.received
+
+            def receive(connection: Connection, commands: Iterable[Command]) -> None:
+                if len(echo.seen) == 1:
+                    other.sendall(encode_command(request(9)))
+                received(connection, commands)
+
+            monkeypatch.setattr(echo, "received", receive)
+            writer.write(encode_command(request(8)) * 10)
+            await eventually(lambda: len(echo.seen) == 12)
+            codes = [command.code for command in echo.seen]
+            assert codes.index(9) < 6, codes
+            other.close()
+
+    monkeypatch.setattr(listener, "_SLICE_SECONDS", -1.0)
     run(test)

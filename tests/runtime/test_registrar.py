@@ -25,14 +25,14 @@ class WatchedNameServer(NameServer):
         self.told: list[set[str]] = []
         self.codes: list[int] = []
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
+    def received(self, connection: Connection, commands: Iterable[Command]) -> bool:
         taken = list(commands)
         for command in taken:
             self.codes.append(command.code)
             if command.code == Ask.REGISTER_BROKER:
                 wrapper = fastjson.loads(command.body)["topicConfigSerializeWrapper"]
                 self.told.append(set(wrapper["topicConfigTable"]))
-        super().received(connection, taken)
+        return super().received(connection, taken)
 
     def knows(self, topic: str) -> bool:
         command = request(Ask.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})

@@ -7,7 +7,6 @@ the flush type promises.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from reliable_mq.broker_core.answers import Answer
@@ -15,13 +14,12 @@ from reliable_mq.broker_core.config import SYNC_FLUSH, BrokerConfig
 from reliable_mq.broker_core.config_loading import load_tables, warn_of_missing
 from reliable_mq.broker_core.delivery import schedule, topic_counts
 from reliable_mq.broker_core.delivery.half_check import HalfCheck
-from reliable_mq.broker_core.delivery.long_poll import WaitingPull
 from reliable_mq.broker_core.delivery.timers import Timers
 from reliable_mq.broker_core.groups import PATH as GROUPS_PATH
 from reliable_mq.broker_core.housekeeping import Housekeeping
 from reliable_mq.broker_core.offsets import PATH as OFFSETS_PATH
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
-from reliable_mq.broker_core.requests.filtered_pull import wake_filtered
+from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.handlers import answer_to
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
@@ -41,8 +39,12 @@ log = logging.getLogger(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log: messages of 1 KiB are listed in 3 s
-# Answers to waiting pulls that are made at once: many may wait for one large message.
-_WOKEN_SIZE_MAX = 16 * 1024 * 1024
+# Answers to waiting pulls that are made in one turn, in microseconds of work: many may wait for one
+# message, and others wait for their turn.
+_WOKEN_COST_MAX = 20_000
+_ANSWER_COST = 30
+_BYTES_FOR_COST = 1024
+_DUE_MAX = 500  # pulls whose deadlines have come that are answered in one tick
 _SAMPLE_INTERVAL_MS = 1_000
 
 
@@ -69,7 +71,6 @@ class BrokerCore:
         self.state.processors = processors
         self.housekeeping = Housekeeping(self.state, disk)
         self._half_check = HalfCheck()
-        self._woken: deque[WaitingPull] = deque()
         self._arrived: dict[tuple[str, int], set[int]] = {}
         self._due_ms = {
             "statistics": 0,
@@ -170,6 +171,8 @@ class BrokerCore:
 
     def take_turn(self, began_ms: int = 0, now_ms: int = 0) -> Turn:
         """Return what this turn wants done; `began_ms` is when its first command came."""
+        if self.state.pulls.is_ready:
+            self._answer_woken()
         turn = self.state.take_turn()
         statistics = self.state.statistics
         if turn.batch or statistics.turn_pulls:
@@ -214,7 +217,7 @@ class BrokerCore:
             self.state.schedule.stored(end)
             self.state.halves.stored(end, self.state.offsets)
             self.state.timers.stored(end)
-        if self._arrived or self._woken:
+        if self._arrived:
             self._wake_pulls()
         if store.upkeep.due:
             store.upkeep.flush_due()
@@ -235,17 +238,23 @@ class BrokerCore:
 
     def _wake_pulls(self) -> None:
         for (topic, queue_id), tags in self._arrived.items():
-            for tags_code in tags:
-                self._woken.extend(self.state.pulls.arrived(topic, queue_id, tags_code))
-            self._woken.extend(wake_filtered(self.state, topic, queue_id))
+            self.state.pulls.arrived(topic, queue_id, tags)
         self._arrived.clear()
         self._answer_woken()
 
     def _answer_woken(self) -> None:
-        """Answer pulls whose messages have come; of very much the rest comes with the next tick."""
-        room = _WOKEN_SIZE_MAX
-        while self._woken and room > 0:
-            room -= answer_waiting(self.state, self._woken.popleft())
+        """Answer pulls whose messages have come; of very many the rest comes with the next turn."""
+        state, room = self.state, _WOKEN_COST_MAX
+        while room > 0:
+            pull = state.pulls.take_ready()
+            if pull is None:
+                return
+            is_wanted, cost = judge_new(state, pull)
+            room -= _ANSWER_COST + cost
+            if is_wanted:
+                room -= answer_waiting(state, pull) // _BYTES_FOR_COST
+            else:
+                state.pulls.hold(pull)
 
     def _answer(self, connection_id: int, answer: Command) -> None:
         self.state.reply(connection_id, encode_answer(answer))
@@ -259,8 +268,7 @@ class BrokerCore:
             statistics.begin_second(state.store.upkeep.take_grown(), now_ms)
         statistics.run_some()
         self.housekeeping.run_some()
-        self._answer_woken()
-        for pull in state.pulls.due(now_ms):
+        for pull in state.pulls.due(now_ms, _DUE_MAX):
             answer_waiting(state, pull)
         state.calls.expire(now_ms)
         self._store_what_is_due(now_ms)

@@ -278,6 +278,7 @@ class BrokerState:
             or self.halves.is_op_due
             or self.files.is_changed
             or bool(self._registered_replies)
+            or self.pulls.is_ready
         )
 
     def take_turn(self) -> Turn:

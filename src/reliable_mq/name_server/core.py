@@ -13,9 +13,10 @@ import msgspec
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
 from reliable_mq.name_server.config import NameServerConfig, changed_config
-from reliable_mq.name_server.registration import DataVersion, decode_registration
+from reliable_mq.name_server.registration import DataVersion, decode_in_steps
 from reliable_mq.name_server.routes import QueueData, RouteTable
 from reliable_mq.name_server.settings_table import ORDER_TOPICS, SettingsTable
+from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -39,7 +40,7 @@ class NameServerCore:
         self.routes = RouteTable()
         self.settings = SettingsTable()
         self.config = NameServerConfig()
-        self._handlers: dict[int, Callable[[int, Command, int], Command]] = {
+        self._handlers: dict[int, Callable[[int, Command, int], Command | Steps[Command]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_setting,
             RequestCode.GET_KV_CONFIG: self._get_setting,
             RequestCode.DELETE_KV_CONFIG: self._delete_setting,
@@ -71,7 +72,14 @@ class NameServerCore:
         return self._handlers.keys()
 
     def receive(self, connection: int, command: Command, now_ms: int) -> Command:
-        """Return the answer to a command. What goes wrong with it is answered, whatever it is."""
+        """Return the answer to a command; see `begin`."""
+        return finish(self.begin(connection, command, now_ms))
+
+    def begin(self, connection: int, command: Command, now_ms: int) -> Steps[Command]:
+        """Return the answer to a command, a large one's in steps.
+
+        What goes wrong with it is answered, whatever it is.
+        """
         handler = self._handlers.get(command.code)
         if handler is None:
             return reply(
@@ -80,20 +88,21 @@ class NameServerCore:
                 f" request type {command.code} not supported",
             )
         try:
-            return handler(connection, command, now_ms)
+            answer = handler(connection, command, now_ms)
+            return answer if isinstance(answer, Command) else (yield from answer)
         except (ProtocolError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(error))
         except Exception as bug:
             log.exception("request %d failed", command.code)
             return reply(command, ResponseCode.SYSTEM_ERROR, fault_of(bug))
 
-    def _register_broker(self, connection: int, command: Command, now_ms: int) -> Command:
+    def _register_broker(self, connection: int, command: Command, now_ms: int) -> Steps[Command]:
         header = RegisterBrokerHeader.decode(command.ext_fields)
         checksum = header.body_crc32
         if checksum and checksum != zlib.crc32(command.body) & _CRC_MASK:
             return reply(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        registration = decode_registration(command.body, compressed=header.compressed)
-        registered = self.routes.register(header, registration, connection, now_ms)
+        registration = yield from decode_in_steps(command.body, compressed=header.compressed)
+        registered = yield from self.routes.register(header, registration, connection, now_ms)
         if registered is None:
             return reply(command, ResponseCode.SYSTEM_ERROR, "register broker failed")
         ext = {"haServerAddr": registered.ha_address, "masterAddr": registered.master_address}
@@ -264,7 +273,7 @@ def _no_setting(command: Command, what: str) -> Command:
 
 
 def _topics(command: Command, names: list[str]) -> Command:
-    return reply(command, body=fastjson.dumps({"topicList": names}))
+    return reply(command, body=msgspec.json.encode({"topicList": names}))
 
 
 def _standard_json(value: dict[str, Any]) -> bytes:

@@ -4,16 +4,18 @@ Source: Apache RocketMQ `RegisterBrokerBody`, `TopicConfigSerializeWrapper`.
 """
 
 import zlib
-from typing import Any
 
 import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
+from reliable_mq.limits import REGISTERED_TOPICS_MAX, REGISTRATION_SIZE_MAX
+from reliable_mq.name_server.steps import Steps, finish
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
 
-UNPACKED_SIZE_MAX = 64 * 1024 * 1024  # a hundred times what 10,000 topics need
+_UNPACKED_AT_ONCE = 1024 * 1024
+_LINES_AT_ONCE = 1_000
 
 
 class RegisteredTopic(msgspec.Struct, kw_only=True, rename="camel"):
@@ -49,51 +51,62 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode_registration(body: bytes, *, compressed: bool) -> Registration:
+    """Return the registration in the body of REGISTER_BROKER; see `decode_in_steps`."""
+    return finish(decode_in_steps(body, compressed=compressed))
+
+
+def decode_in_steps(body: bytes, *, compressed: bool) -> Steps[Registration]:
     """Return the registration in the body of REGISTER_BROKER; an empty body names no topic.
 
     Raises:
-        ProtocolError: when the body does not read.
+        ProtocolError: when the body does not read, or holds more than `limits` says.
     """
     try:
         if not body:
             return Registration()
         if compressed:
-            return _decode_compressed(_decompressed(body))
+            data = yield from _decompressed(body)
+            return (yield from _decode_compressed(data))
         return fastjson.decode(body, _Body).topic_config_serialize_wrapper
     except (ValueError, TypeError, zlib.error, msgspec.MsgspecError) as error:
         raise ProtocolError(f"the body is no registration: {error}") from error
 
 
-def _decompressed(body: bytes) -> bytes:
+def _decompressed(body: bytes) -> Steps[bytes]:
     """Return what a body holds; one that grows beyond all reason is none."""
     unpacking = zlib.decompressobj()
-    data = unpacking.decompress(body, UNPACKED_SIZE_MAX)
-    if unpacking.unconsumed_tail:
-        raise ValueError(f"it holds more than {UNPACKED_SIZE_MAX} bytes")
-    if not unpacking.eof:
-        raise ValueError("it is cut short")
-    return data
+    data = bytearray()
+    while not unpacking.eof:
+        size = len(data)
+        data += unpacking.decompress(body, _UNPACKED_AT_ONCE)
+        body = unpacking.unconsumed_tail
+        if len(data) > REGISTRATION_SIZE_MAX:
+            raise ValueError(f"it holds more than {REGISTRATION_SIZE_MAX} bytes")
+        if len(data) == size and not body and not unpacking.eof:
+            raise ValueError("it is cut short")
+        yield
+    return bytes(data)
 
 
-def _decode_compressed(data: bytes) -> Registration:
+def _decode_compressed(data: bytes) -> Steps[Registration]:
     """Decode `i32 length, data version JSON | i32 count | count * (i32 length, "name readQueues
     writeQueues perm filterType [attributes JSON]")`; what follows is of no use to a route.
     """
     version, at = _sized(data, 0)
     count = int.from_bytes(data[at : at + 4])
     at += 4
-    topics: dict[str, Any] = {}
-    for _ in range(count):
+    if count > REGISTERED_TOPICS_MAX:
+        raise ValueError(f"it names {count} topics, at most {REGISTERED_TOPICS_MAX} are allowed")
+    topics: dict[str, RegisteredTopic] = {}
+    for number in range(count):
+        if number % _LINES_AT_ONCE == 0:
+            yield
         line, at = _sized(data, at)
         name, read, write, perm = line.decode().split(" ")[:4]
-        topics[name] = {
-            "topicName": name,
-            "readQueueNums": int(read),
-            "writeQueueNums": int(write),
-            "perm": int(perm),
-        }
-    whole = {"dataVersion": fastjson.loads(version), "topicConfigTable": topics}
-    return msgspec.convert(whole, Registration)
+        row = {"topicName": name, "readQueueNums": read, "writeQueueNums": write, "perm": perm}
+        topics[name] = msgspec.convert(row, RegisteredTopic, strict=False)
+    data_version = msgspec.convert(fastjson.loads(version), DataVersion)
+    return Registration(data_version=data_version, topic_config_table=topics)
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:

@@ -10,13 +10,16 @@ from typing import Any
 
 import msgspec
 
-from reliable_mq.errors import InvariantBroken
+from reliable_mq.errors import InvariantBroken, ProtocolError
+from reliable_mq.limits import REGISTERED_TOPICS_MAX
 from reliable_mq.name_server.registration import DataVersion, RegisteredTopic, Registration
+from reliable_mq.name_server.steps import Steps
 from reliable_mq.wire.headers import RegisterBrokerHeader
 from reliable_mq.wire.java_int import I32
 
 EXPIRY_MS = 120_000
 MASTER = 0
+_TOPICS_AT_ONCE = 1_000
 WRITE = 2
 READ = 4
 
@@ -68,6 +71,7 @@ class RouteTable:
         self._live: dict[tuple[str, str], _Live] = {}
         self._names: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._count = 0  # of topics, each counted once for a broker name
 
     def invariants(self) -> None:
         """N1; see the class."""
@@ -78,6 +82,9 @@ class RouteTable:
         for topic, queues in self._topics.items():
             if not queues or queues.keys() - self._names.keys():
                 raise InvariantBroken(f"N1: {topic} is known of {list(queues)}")
+        count = sum(map(len, self._topics.values()))
+        if count != self._count:
+            raise InvariantBroken(f"N1: {count} topics are known, {self._count} are counted")
 
     def register(
         self,
@@ -85,11 +92,15 @@ class RouteTable:
         registration: Registration,
         connection: int,
         now_ms: int,
-    ) -> Registered | None:
+    ) -> Steps[Registered | None]:
         """Add or renew a broker; None when it names a single topic and is not known yet.
 
         An address that comes back under another id leaves the old one. An address that takes over
-        an id is ignored while the other's state is the newer one.
+        an id is ignored while the other's state is the newer one. The topics are taken in steps, as
+        long as no other registration of the broker comes, and the broker does not go.
+
+        Raises:
+            ProtocolError: when the table has no room for so many topics.
         """
         name, address, number = header.broker_name, header.broker_addr, header.broker_id
         data = self._names.get(name)
@@ -113,12 +124,17 @@ class RouteTable:
         addresses[number] = address
         known = self._live.get(key)
         is_changed = known is None or known.version != registration.data_version
-        if number == MASTER:
-            self._take_topics(name, registration, is_new=is_first or is_changed)
         lifetime_ms = header.heartbeat_timeout_millis or EXPIRY_MS
-        self._live[key] = _Live(
+        live = self._live[key] = _Live(
             header, connection, lifetime_ms, now_ms + lifetime_ms, registration.data_version
         )
+        if number == MASTER:
+            is_new = is_first or is_changed
+            try:
+                yield from self._take_topics(name, registration, live, is_new=is_new)
+            except ProtocolError:
+                live.version = DataVersion(timestamp=-1)  # its next registration counts as new
+                raise
         return self._master_of(data) if number != MASTER else Registered()
 
     def _is_outdated(
@@ -131,11 +147,29 @@ class RouteTable:
         newest = registration.data_version.state_version
         return live is not None and live.version.state_version > newest
 
-    def _take_topics(self, name: str, registration: Registration, *, is_new: bool) -> None:
-        for topic in registration.topic_config_table.values():
-            queues = self._topics.setdefault(topic.topic_name, {})
-            if is_new or name not in queues:
-                queues[name] = _queue_data(name, topic)
+    def _take_topics(
+        self, name: str, registration: Registration, live: _Live, *, is_new: bool
+    ) -> Steps[None]:
+        key = (live.header.cluster_name, live.header.broker_addr)
+        for number, topic in enumerate(registration.topic_config_table.values(), 1):
+            if is_new or name not in self._topics.get(topic.topic_name, ()):
+                self._put_queues(topic.topic_name, _queue_data(name, topic))
+            if number % _TOPICS_AT_ONCE == 0:
+                yield
+                if self._live.get(key) is not live:
+                    return
+
+    def _put_queues(self, topic: str, queue_data: QueueData) -> None:
+        queues = self._topics.get(topic)
+        if queues is None or queue_data.broker_name not in queues:
+            if self._count >= REGISTERED_TOPICS_MAX:
+                raise ProtocolError(
+                    f"the name server has no room for more than {REGISTERED_TOPICS_MAX} topics"
+                )
+            self._count += 1
+        if queues is None:
+            queues = self._topics[topic] = {}
+        queues[queue_data.broker_name] = queue_data
 
     def _master_of(self, data: BrokerData) -> Registered:
         address = data.broker_addrs.get(MASTER, "")
@@ -197,7 +231,8 @@ class RouteTable:
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
-        queues.pop(broker_name, None)
+        if queues.pop(broker_name, None) is not None:
+            self._count -= 1
         if not queues:
             del self._topics[topic]
 
@@ -261,7 +296,7 @@ class RouteTable:
         """Add what somebody else than its brokers says of a topic; unknown brokers are left out."""
         for queue_data in queues:
             if queue_data.broker_name in self._names:
-                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+                self._put_queues(topic, queue_data)
 
     def topics(self) -> list[str]:
         """Return all topics, sorted."""

@@ -7,6 +7,7 @@ topic has ("broker-a:4;broker-b:4"). Source: Apache RocketMQ `KVConfigManager`.
 import msgspec
 
 from reliable_mq.decodable import decodable
+from reliable_mq.limits import SETTINGS_SIZE_MAX
 from reliable_mq.wire import fastjson
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
@@ -17,6 +18,7 @@ class SettingsTable:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, str]] = {}
+        self._size = 0  # characters of all keys and values, and of the namespaces
         self.is_dirty = False
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -29,19 +31,35 @@ class SettingsTable:
         return None if values is None else dict(values)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Add or replace a value."""
+        """Add or replace a value.
+
+        Raises:
+            ValueError: when there is no room for it.
+        """
+        values = self._values.get(namespace)
+        known = values.get(key) if values else None
+        added = len(value) + len(key) if known is None else len(value) - len(known)
+        added += len(namespace) if values is None else 0
+        if added > 0 and self._size + added > SETTINGS_SIZE_MAX:
+            raise ValueError(
+                f"the name server keeps at most {SETTINGS_SIZE_MAX} characters of settings, "
+                "remove some first"
+            )
         self._values.setdefault(namespace, {})[key] = value
+        self._size += added
         self.is_dirty = True
 
     def remove(self, namespace: str, key: str) -> None:
         """Forget a value, if it is there."""
-        self._values.get(namespace, {}).pop(key, None)
-        self.is_dirty = True
+        value = self._values.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._size -= len(key) + len(value)
+            self.is_dirty = True
 
     def dump(self) -> str:
         """Return the text of the file."""
         self.is_dirty = False
-        return fastjson.dumps({"configTable": self._values}).decode()
+        return msgspec.json.encode({"configTable": self._values}, order="sorted").decode()
 
     def load(self, text: str) -> None:
         """Take the values from the text of the file.
@@ -50,6 +68,10 @@ class SettingsTable:
             ValueError: when the text is no such file.
         """
         self._values = msgspec.convert(fastjson.loads(text), _File).config_table
+        self._size = sum(
+            len(namespace) + sum(len(key) + len(value) for key, value in values.items())
+            for namespace, values in self._values.items()
+        )
 
 
 @decodable

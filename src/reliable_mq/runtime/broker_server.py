@@ -229,6 +229,8 @@ class BrokerServer:
             self._log_writer.take(turn)
             if turn.registered_replies or self._core.state.needs_registration:
                 self._registrar.note(turn.registered_replies)
+            if self._core.state.pulls.is_ready:  # more than one turn answers
+                self._schedule_turn(now)
         except Exception as error:  # noqa: BLE001 - told there
             self._on_broken(error)
 

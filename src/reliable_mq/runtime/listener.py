@@ -11,7 +11,7 @@ import logging
 import resource
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
@@ -40,9 +40,11 @@ _SMALL_ANSWERS = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.HEART_BEAT,
     }
 )
+# Other peers wait while commands are handled. Of many that one read brings, those that do not fit
+# into this time come behind what the others have sent.
+_SLICE_SECONDS = 0.02
 _BACKLOG = 1024
 _JOINED_MAX = 4096
 
@@ -55,8 +57,12 @@ def now_ms() -> int:
 class Owner(Protocol):
     """Who gets the commands of a listener's connections."""
 
-    def received(self, connection: Connection, commands: Iterable[Command]) -> None:
-        """Take the commands that one read brought."""
+    def received(self, connection: Connection, commands: Iterable[Command]) -> bool | None:
+        """Take the commands that one read brought.
+
+        Return whether it is to be called again, with those that it has left: one of them takes so
+        long that others come first.
+        """
 
     def disconnected(self, connection: Connection) -> None:
         """Note that a connection is gone."""
@@ -176,6 +182,8 @@ class _ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_connection",
+        "_is_busy",
+        "_is_due",
         "_is_told",
         "_is_unread",
         "_last_used",
@@ -196,6 +204,8 @@ class _ServerConnection(asyncio.Protocol):
         self._last_used = self._loop.time()
         self._is_told = False  # whether the log says why the connection ends
         self._reads_no_more = False
+        self._is_busy = False  # whether the owner has begun a command that goes on
+        self._is_due = False  # whether `_go_on` comes by itself
         self._is_unread = False  # whether the peer leaves answers unread
         self._later: deque[Command] = deque()  # came, and wait until the peer has read
         self._transport: asyncio.Transport
@@ -225,31 +235,44 @@ class _ServerConnection(asyncio.Protocol):
             return
         if not commands:
             return
-        if not self._later and (len(commands) <= _LARGE_AT_ONCE or _are_small(commands)):
-            self._owner.received(self._connection, commands)
+        if not (self._later or self._is_busy) and (len(commands) == 1 or _are_small(commands)):
+            self._is_busy = bool(self._owner.received(self._connection, commands))
+            if self._is_busy:
+                self._go_on_later()
             return
-        is_first = not self._later
+        is_first = not (self._later or self._is_busy)
         self._later.extend(commands)
         if is_first:
             self._go_on()
 
     def _go_on(self) -> None:
         """Hand on what waits, as much as may be handled at once, unless answers are unread."""
+        self._is_due = False
         if self._connection is None or self._is_unread or self._transport.is_closing():
             return
-        commands: list[Command] = []
-        large = 0
-        while self._later and large < _LARGE_AT_ONCE:
-            command = self._later.popleft()
-            large += command.code not in _SMALL_ANSWERS
-            commands.append(command)
-        if commands:
-            self._owner.received(self._connection, commands)
-        if self._later:
-            self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)  # behind the answers to these
+        if self._later or self._is_busy:
+            self._is_busy = bool(self._owner.received(self._connection, self._slice()))
+        if self._later or self._is_busy:
+            self._go_on_later()
         elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
             self._transport.resume_reading()
+
+    def _go_on_later(self) -> None:
+        self._transport.pause_reading()
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._go_on)  # behind the answers to what was handled
+
+    def _slice(self) -> Iterator[Command]:
+        """Yield what waits, as much as may be handled at once."""
+        end = self._loop.time() + _SLICE_SECONDS
+        large = 0
+        while self._later:
+            command = self._later.popleft()
+            yield command
+            large += command.code not in _SMALL_ANSWERS
+            if large == _LARGE_AT_ONCE or self._loop.time() > end:
+                return
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self._connection is None:
@@ -267,8 +290,8 @@ class _ServerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_unread = False
-        if self._later:
-            self._go_on()
+        if self._later or self._is_busy:
+            self._go_on_later()
         elif not self._reads_no_more and not self._transport.is_closing():
             self._transport.resume_reading()
 

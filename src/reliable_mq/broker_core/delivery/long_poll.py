@@ -1,13 +1,16 @@
 """Pulls that found nothing and wait for a message.
 
 A pull that is answered leaves nothing behind, and finding the ones to answer costs nothing for
-those that wait for something else. Only the heap of deadlines forgets lazily: it is rebuilt when
-more than half of it is over.
+those that wait for something else. Those whose message has come are ready: they are answered one
+after another, and go on waiting until then. The heap of deadlines forgets lazily: it is rebuilt
+when more than half of it is over.
 Invariant L3: a waiting pull is answered exactly once: by a message, by its deadline, or never,
 when its connection is gone. Source: Apache RocketMQ `PullRequestHoldService`.
 """
 
 import heapq
+from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -22,13 +25,26 @@ Wanted = frozenset[int] | Filter | None
 _HEAP_SIZE_MIN = 64  # below, a rebuild is not worth it
 _FILTERED = "filtered"  # in the place of a tag hash: the filter is asked for every message
 
+# What waiting pulls take of the memory, in bytes: measured, and rounded up.
+_PULL_SIZE = 1_000
+_TAG_SIZE = 350
+_FILTER_PART_SIZE = 450
+
+
+class PullLimits(msgspec.Struct, frozen=True):
+    """How many pulls of one connection wait, and how many bytes of memory pulls may take."""
+
+    count_of_one: int = 10_000
+    size_of_one: int = 32 * 1024 * 1024
+    size_of_all: int = 256 * 1024 * 1024
+
 
 class WaitingPull(msgspec.Struct, eq=False):
     """One held request.
 
     `deadline_ms` is when it is answered in any case. `wanted` says what may answer it: tag hashes,
     a filter, None for every message. With a filter, `judged` is the first queue offset that it has
-    not seen. `number` is given when it begins to wait.
+    not seen. `number` is given when it begins to wait. `size` is how many bytes of memory it takes.
     """
 
     connection: int
@@ -40,11 +56,32 @@ class WaitingPull(msgspec.Struct, eq=False):
     judged: int = 0
     number: int = 0
 
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        wanted, header = self.wanted, self.header
+        size = (
+            _PULL_SIZE + 4 * len(header.subscription or "") + 4 * len(header.expression_type or "")
+        )
+        if isinstance(wanted, Filter):
+            size += _FILTER_PART_SIZE * wanted.parts + 4 * len(wanted.text)
+        elif wanted is not None:
+            size += _TAG_SIZE * len(wanted)
+        self.size = size
+
 
 class WaitingPulls:
-    """The held pulls: by number, by queue and tag, by connection, by deadline."""
+    """The held pulls: by number, by queue and tag, by connection, by deadline.
 
-    def __init__(self) -> None:
+    Args:
+        limits: how much may wait.
+    """
+
+    def __init__(self, limits: PullLimits | None = None) -> None:
+        self._limits = limits or PullLimits()
+        self._size = 0
+        self._sizes: dict[int, int] = {}  # by connection
+        self._ready: deque[dict[int, None]] = deque()  # numbers, of some that wait no longer, too
         self._waiting: dict[int, WaitingPull] = {}
         self._by_queue: dict[tuple[str, int], dict[int | str | None, dict[int, None]]] = {}
         self._by_connection: dict[int, dict[int, None]] = {}
@@ -57,11 +94,24 @@ class WaitingPulls:
     def invariants(self) -> None:
         """L3, as far as it can be seen here: everybody who waits is found in each way."""
         found = {n for by_tag in self._by_queue.values() for some in by_tag.values() for n in some}
+        found |= {n for some in self._ready for n in some if n in self._waiting}
         wanting = {number for number, pull in self._waiting.items() if _keys(pull)}
         connected = {n for some in self._by_connection.values() for n in some}
         timed = {number for _, number in self._deadlines}
         if found != wanting or not connected == self._waiting.keys() <= timed:
             raise InvariantBroken(f"L3: {len(self._waiting)} pulls wait, {len(found)} are found")
+        size = sum(pull.size for pull in self._waiting.values())
+        if not size == self._size == sum(self._sizes.values()):
+            raise InvariantBroken(f"L3: {size} bytes of pulls wait, {self._size} are counted")
+
+    def has_room(self, pull: WaitingPull) -> bool:
+        """Whether one more pull may wait, within the limits."""
+        limits, connection = self._limits, pull.connection
+        return (
+            len(self._by_connection.get(connection, ())) < limits.count_of_one
+            and self._sizes.get(connection, 0) + pull.size <= limits.size_of_one
+            and self._size + pull.size <= limits.size_of_all
+        )
 
     def hold(self, pull: WaitingPull) -> None:
         """Let a pull wait."""
@@ -72,19 +122,48 @@ class WaitingPulls:
             by_tag.setdefault(tag, {})[number] = None
         self._by_connection.setdefault(pull.connection, {})[number] = None
         heapq.heappush(self._deadlines, (pull.deadline_ms, number))
+        self._count(pull.connection, pull.size)
 
-    def arrived(self, topic: str, queue_id: int, tags_code: int) -> list[WaitingPull]:
-        """Return the pulls that a message with this tag may answer; they wait no longer."""
-        by_tag = self._by_queue.get((topic, queue_id))
+    def _count(self, connection: int, size: int) -> None:
+        self._size += size
+        of_connection = self._sizes.get(connection, 0) + size
+        if of_connection:
+            self._sizes[connection] = of_connection
+        else:
+            del self._sizes[connection]
+
+    def arrived(self, topic: str, queue_id: int, tags_codes: Iterable[int]) -> None:
+        """Let the pulls be ready that messages with these tags may answer."""
+        key = (topic, queue_id)
+        by_tag = self._by_queue.get(key)
+        if by_tag is None:
+            return
+        for tag in (None, _FILTERED, *tags_codes):
+            some = by_tag.pop(tag, None)
+            if some:
+                self._ready.append(some)
         if not by_tag:
-            return []
-        numbers = [*by_tag.get(None, ()), *by_tag.get(tags_code, ())]
-        return [self._remove(number) for number in numbers]
+            del self._by_queue[key]
 
-    def filtered(self, topic: str, queue_id: int) -> list[WaitingPull]:
-        """Return the pulls whose filter has to judge what came; they go on waiting."""
-        by_tag = self._by_queue.get((topic, queue_id), {})
-        return [self._waiting[number] for number in by_tag.get(_FILTERED, ())]
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take_ready` may have one."""
+        return bool(self._ready)
+
+    def take_ready(self) -> WaitingPull | None:
+        """Return the pull that is ready longest; it waits no longer. None when there is none.
+
+        One with a filter has to judge what came; if it wants nothing of that it is held again.
+        """
+        while self._ready:
+            some = self._ready[0]
+            while some:
+                number = next(iter(some))
+                del some[number]
+                if number in self._waiting:
+                    return self._remove(number)
+            self._ready.popleft()
+        return None
 
     def of_group(self, topic: str, queue_id: int, group: str) -> list[WaitingPull]:
         """Return the waiting pulls of a group; they go on waiting."""
@@ -97,10 +176,10 @@ class WaitingPulls:
         """Let a pull wait no longer; the caller answers it."""
         self._remove(pull.number)
 
-    def due(self, now_ms: int) -> list[WaitingPull]:
-        """Return the pulls whose deadline has come; they wait no longer."""
+    def due(self, now_ms: int, count_max: int) -> list[WaitingPull]:
+        """Return pulls whose deadline has come, so many at most; they wait no longer."""
         due: list[WaitingPull] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(due) < count_max:
             number = heapq.heappop(self._deadlines)[1]
             if number in self._waiting:
                 due.append(self._remove(number))
@@ -114,14 +193,15 @@ class WaitingPulls:
     def _remove(self, number: int) -> WaitingPull:
         pull = self._waiting.pop(number)
         key = (pull.header.topic, pull.header.queue_id)
-        by_tag = self._by_queue[key]
+        by_tag = self._by_queue.get(key, {})
         for tag in _keys(pull):
-            some = by_tag[tag]
-            del some[number]
+            some = by_tag.get(tag, {})
+            some.pop(number, None)  # not there when it is ready
             if not some:
-                del by_tag[tag]
+                by_tag.pop(tag, None)
         if not by_tag:
-            del self._by_queue[key]
+            self._by_queue.pop(key, None)
+        self._count(pull.connection, -pull.size)
         of_connection = self._by_connection[pull.connection]
         del of_connection[number]
         if not of_connection:

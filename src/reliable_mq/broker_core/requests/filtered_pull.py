@@ -27,6 +27,7 @@ _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at
 # What one scan may cost: parts of a filter that are evaluated, and bytes of records that are read.
 _PARTS_MAX = 50_000
+_RECORD_COST = 20  # microseconds, without its filter, whose parts take one each
 _READ_SIZE_MAX = 8 * 1024 * 1024
 _JUDGED_SIZE_MAX = 64 * 1024  # what is read of one record to judge it
 
@@ -112,32 +113,35 @@ def _sought(
     return None
 
 
-def wake_filtered(state: BrokerState, topic: str, queue_id: int) -> list[WaitingPull]:
-    """Return the waiting pulls whose filter wants a message that came; they wait no longer.
+class Judged(NamedTuple):
+    """Whether a pull is to be answered now, and what it cost to say so, in microseconds."""
 
-    The others go on waiting, and are not asked about these messages again.
+    is_wanted: bool
+    cost: int
+
+
+_FREE = Judged(is_wanted=True, cost=0)
+
+
+def judge_new(state: BrokerState, pull: WaitingPull) -> Judged:
+    """Return whether a pull that is ready wants a message that came.
+
+    One that wants none is not asked about these messages again.
     """
-    pulls = state.pulls.filtered(topic, queue_id)
-    queue = state.store.queue(topic, queue_id) if pulls else None
+    wanted, store = pull.wanted, state.store
+    if not isinstance(wanted, Filter):
+        return _FREE
+    queue = store.queue(pull.header.topic, pull.header.queue_id)
     if queue is None:
-        return []
-    woken = [pull for pull in pulls if _wants_new(state.store, queue, pull)]
-    for pull in woken:
-        state.pulls.release(pull)
-    return woken
-
-
-def _wants_new(store: MessageStore, queue: ConsumeQueue, pull: WaitingPull) -> bool:
-    assert isinstance(pull.wanted, Filter)
+        return _FREE
     begin = max(pull.judged, queue.first)
     try:
-        found = scan(
-            store, queue, pull.wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0
-        )
+        found = scan(store, queue, wanted, begin, scan_max=_WAKE_SCAN_MAX, count_max=1, size_max=0)
     except InvariantBroken:
         raise
     except Exception:
         log.exception("the filter of %s cannot judge what came", pull.address)
-        return True  # the pull meets the same fault, and is answered with it
+        return _FREE  # the pull meets the same fault, and is answered with it
     pull.judged = found.next_offset
-    return bool(found.records) or found.next_offset < queue.end
+    cost = (found.next_offset - begin) * (_RECORD_COST + wanted.parts)
+    return Judged(bool(found.records) or found.next_offset < queue.end, cost)

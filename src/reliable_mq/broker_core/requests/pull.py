@@ -43,6 +43,7 @@ _RESET = "OFFSET_RESET"
 # Units looked at for one pull: Apache's maxFilterMessageSize, 16,000 bytes. Apache looks at as many
 # as the client asks for, when that is more; here no client's number keeps the others waiting.
 _SCAN_MAX = 800
+_TOO_MANY = "too many pulls wait, ask again later"
 _GROUP_FORBIDDEN = {"forbiddenType": "2"}
 _TOPIC_FORBIDDEN = {"forbiddenType": "3"}
 
@@ -62,11 +63,16 @@ def pull_message(state: BrokerState, request: Request) -> None:
     group = state.find_group(header.consumer_group, request.now_ms)
     topic, wanted = _allowed(state, group, header, request.connection.address)
     found = _find(state, header, wanted)
+    waiting: WaitingPull | None = None
+    if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+        waiting = _waiting(state, request, header, wanted, found.next_offset)
+        if not state.pulls.has_room(waiting):
+            raise Refused(ResponseCode.SYSTEM_BUSY, _TOO_MANY)
     _note_progress(state, header, found, commits=bool(header.sys_flag & COMMIT_OFFSET))
     if command.is_oneway:
         return
-    if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
-        _hold(state, request, header, wanted, found.next_offset)
+    if waiting:
+        state.pulls.hold(waiting)
         return
     state.reply(request.connection.id, _answer(state, command, header, found, topic, group))
 
@@ -307,26 +313,25 @@ def _note_progress(
         state.offsets.commit(group, topic, queue_id, header.commit_offset)
 
 
-def _hold(
+def _waiting(
     state: BrokerState,
     request: Request,
     header: PullMessageHeader,
     wanted: Wanted,
     next_offset: int,
-) -> None:
+) -> WaitingPull:
+    """Return a pull that is to wait; of its command only what an answer needs is kept."""
     config = state.config
     wait_ms = header.suspend_timeout_millis if config.long_polling else config.short_polling_ms
-    connection = request.connection
-    state.pulls.hold(
-        WaitingPull(
-            connection.id,
-            connection.address,
-            request.command,
-            header,
-            request.now_ms + wait_ms,
-            wanted,
-            next_offset,
-        )
+    connection, command = request.connection, request.command
+    return WaitingPull(
+        connection.id,
+        connection.address,
+        Command(command.code, command.opaque, serialize_type=command.serialize_type),
+        header,
+        request.now_ms + wait_ms,
+        wanted,
+        next_offset,
     )
 
 

@@ -1,0 +1,89 @@
+"""What a registration may cost: large ones are done in steps, too large ones are refused."""
+
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from tests.name_server.test_routes import ONE, TWO, World, broker, compressed
+
+from reliable_mq.errors import ProtocolError
+from reliable_mq.limits import REGISTERED_TOPICS_MAX
+from reliable_mq.name_server import routes
+from reliable_mq.name_server.registration import decode_registration
+from reliable_mq.name_server.steps import Steps, finish
+from reliable_mq.wire.codes import RequestCode as Ask
+from reliable_mq.wire.codes import ResponseCode as Code
+from reliable_mq.wire.command import Command, request
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.core.routes.invariants()
+
+
+def registered_in_steps(world: World, count: int) -> Steps[Command]:
+    """Begin a registration of many topics over connection 1."""
+    body = compressed(*(b"topic-%06d 4 3 6 SINGLE_TAG" % number for number in range(count)))
+    command = request(
+        Ask.REGISTER_BROKER,
+        {name: str(value) for name, value in {**broker("b", ONE), "compressed": "true"}.items()},
+        body,
+    )
+    return world.core.begin(1, command, world.now_ms)
+
+
+def test_a_large_registration_is_done_in_steps_between_which_others_are_answered(
+    world: World,
+) -> None:
+    steps = registered_in_steps(world, 10_000)
+    count = 0
+    while next(steps, steps) is not steps:
+        count += 1
+        assert world.ask(Ask.GET_BROKER_CLUSTER_INFO).code == Code.SUCCESS
+        world.core.routes.invariants()
+    assert count >= 20
+    assert world.addresses("topic-009999") == {"b": {"0": ONE}}
+
+
+@pytest.mark.parametrize("end", ["it goes", "its connection ends", "it registers again"])
+def test_a_registration_that_is_overtaken_takes_no_more_topics(world: World, end: str) -> None:
+    steps = registered_in_steps(world, 10_000)
+    while not world.addresses("topic-000000"):
+        next(steps)
+    if end == "it goes":
+        world.ask(
+            Ask.UNREGISTER_BROKER,
+            {"clusterName": "shop", "brokerName": "b", "brokerAddr": ONE},
+        )
+    elif end == "its connection ends":
+        world.core.routes.disconnected(1)
+    else:
+        world.register("orders", of=2, counter=2)
+    finish(steps)
+    assert not world.addresses("topic-009999")
+    assert bool(world.addresses("orders")) == (end == "it registers again")
+
+
+def test_a_name_server_knows_so_many_topics_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "REGISTERED_TOPICS_MAX", 7)
+    world.register("a", "b")
+    refused = world.register("c", "d", "e", name="other", address=TWO)
+    assert refused.code == Code.SYSTEM_ERROR
+    assert "no room for more than 7 topics" in str(refused.remark)
+    assert world.addresses("a")
+    world.ask(Ask.DELETE_TOPIC_IN_NAMESRV, {"topic": "a"})
+    world.ask(Ask.DELETE_TOPIC_IN_NAMESRV, {"topic": "b"})
+    assert world.register("e", name="other", address=TWO).code == Code.SUCCESS
+    assert world.addresses("e")
+
+
+def test_a_registration_that_names_too_many_topics_is_refused_before_it_is_read() -> None:
+    version = b"{}"
+    count = (REGISTERED_TOPICS_MAX + 1).to_bytes(4)
+    body = zlib.compress(len(version).to_bytes(4) + version + count)
+    with pytest.raises(ProtocolError, match="at most"):
+        decode_registration(body, compressed=True)
