@@ -6,7 +6,7 @@ its `runbroker.sh` with a heap of 2 GiB instead of 8, unless others are given.
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -65,6 +65,8 @@ class ApacheRocketMQ:
         settings: further properties of the broker.
         name_servers: "host:port;…" of other name servers; then none is started.
         flags: of the broker's JVM.
+        system: system properties of both JVMs, such as "-Dtls.server.mode=enforcing".
+        link: opens a connection to the name server.
     """
 
     label = "Apache RocketMQ 5.4.0"
@@ -76,6 +78,8 @@ class ApacheRocketMQ:
         settings: Mapping[str, str] | None = None,
         name_servers: str = "",
         flags: tuple[str, ...] = BROKER_FLAGS,
+        system: tuple[str, ...] = (),
+        link: Callable[[str, float], BlockingLink] = BlockingLink,
     ) -> None:
         self.directory = directory
         self.flush_disk_type = flush_disk_type
@@ -85,6 +89,7 @@ class ApacheRocketMQ:
         self.settings = dict(settings or {})
         self._has_name_server = not name_servers
         self._flags = flags
+        self._system, self._link = system, link
         self._started: list[LoggedProcess] = []
         self.address = f"127.0.0.1:{broker_port()}"
         self._ha_port = str(free_port())
@@ -140,7 +145,7 @@ class ApacheRocketMQ:
         asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         port = self.address[self.address.rindex(":") :].encode() + b'"'
         deadline = time.monotonic() + START_SECONDS
-        with BlockingLink(self.name_server_address.partition(";")[0], 10) as link:
+        with self._link(self.name_server_address.partition(";")[0], 10) as link:
             while port not in link.call(asked).body:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"no name server knows {self.address}")
@@ -153,7 +158,10 @@ class ApacheRocketMQ:
         lines = {"bindAddress": "127.0.0.1", **settings}
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         command = java_command(
-            main_class, class_path=f"{SERVER_JARS}/*", home=self.directory, flags=flags
+            main_class,
+            class_path=f"{SERVER_JARS}/*",
+            home=self.directory,
+            flags=flags + self._system,
         )
         server = LoggedProcess(
             [*command, "-c", str(conf)],

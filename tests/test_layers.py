@@ -45,7 +45,9 @@ SHELL_ARROWS: dict[str, frozenset[str]] = {
     "idempotency": frozenset({"runtime"}),
     "resend": frozenset({"runtime"}),
     # What a repair changes and tells, it changes and tells as a person's retry does.
-    "reconcile": frozenset({"runtime.blocking_link"})
+    # A cluster that is closed knows a run by the same account and certificates as any client.
+    "reconcile": frozenset({"runtime.blocking_link", "client.configured"})
+    | {f"client.connecting.{name}" for name in ("file_tls", "security", "signature")}
     | {"sql_clock", "outbox.sql_again", "outbox.stub"}
     | {"resend.escalation", "resend.sql_audit", "resend.sql_escalations"},
 }

@@ -2,10 +2,12 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+import msgspec
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
@@ -29,15 +31,58 @@ SECONDS_MAX = 3.2e9
 _PREFIX = "RELIABLE_MQ_"
 _DATABASE_NAME = r"[a-z][a-z0-9_-]{0,31}"
 
+S = TypeVar("S", bound="ClusterSettings")
 
-class Settings(BaseSettings):
+
+class ClusterSettings(BaseSettings):
+    """How a cluster is reached: account, encryption, namespace, and the client's own settings.
+
+    `client.configured` makes `ClientSettings` of them. Variables are those of `Settings`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
+
+    #: leads the names of topics and groups where several share a cluster: orders is shop%orders
+    namespace: str = ""
+    #: the account, where a cluster has access control: its name
+    access_key: str = ""
+    #: its secret, with which every request is signed
+    secret_key: SecretStr = SecretStr("")
+    #: of a temporary account
+    security_token: SecretStr = SecretStr("")
+    #: encrypts all connections; each of the following settings but `tls_verify` does that, too
+    tls: bool = False
+    #: a PEM file of the authorities to trust; "" for the system's
+    tls_ca: str = ""
+    #: a PEM file of this client's certificate and its chain
+    tls_cert: str = ""
+    #: a PEM file of the certificate's key, unencrypted; "" when `tls_cert` holds it
+    tls_key: str = ""
+    #: the name that certificates must bear; "" for the host of each address
+    tls_hostname: str = ""
+    #: False trusts anybody who answers, for tests
+    tls_verify: bool = True
+    #: other settings of the client: a `ClientSettings`, or some of its fields by name; in the
+    #: environment a JSON object. What differs from its defaults goes before the settings above
+    client: dict[str, Any] = Field(default_factory=dict, repr=False)
+
+    @field_validator("client", mode="before")
+    @classmethod
+    def _client_by_name(cls, given: object) -> object:
+        """Take the fields of a `ClientSettings` that differ from their defaults."""
+        if not isinstance(given, msgspec.Struct):
+            return given
+        usual = {each.name: each.default for each in msgspec.structs.fields(given)}
+        named = msgspec.structs.asdict(given)
+        return {name: value for name, value in named.items() if value != usual[name]}
+
+
+class Settings(ClusterSettings):
     """Settings of one `ReliableMQ`. Times are seconds; sizes say their unit.
 
     A variable of the environment has the field's name in capitals after `RELIABLE_MQ_`:
     `RELIABLE_MQ_DATABASE=postgresql+psycopg://…`. What is given in code wins.
     """
-
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
     #: name servers "host:port;host:port", or "embedded:DIR" for the bundled broker in this process
     broker: str = "127.0.0.1:9876"
@@ -164,8 +209,21 @@ def load_settings(**given: object) -> Settings:
         if name not in Settings.model_fields:
             raise ConfigurationError(f"there is no setting {name}{_meant(name)}")
     _tell_unknown_variables()
+    return _read(Settings, {name: value for name, value in given.items() if value is not None})
+
+
+def load_cluster_settings() -> ClusterSettings:
+    """Return what the environment says of the cluster.
+
+    Raises:
+        ConfigurationError: when a value is wrong; names the first one.
+    """
+    return _read(ClusterSettings, {})
+
+
+def _read(kind: type[S], given: Mapping[str, Any]) -> S:
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return kind(**given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -173,7 +231,8 @@ def load_settings(**given: object) -> Settings:
         raise ConfigurationError(f"setting {place}: {reason}" if place else reason) from error
     except ValueError as error:  # pydantic's SettingsError: a variable that has to be JSON
         raise ConfigurationError(
-            f'{error}: in the environment lists and databases are JSON, [1, 5] or {{"name": "URL"}}'
+            f"{error}: in the environment lists, databases and client are JSON: [1, 5],"
+            ' {"name": "URL"}, {"retries": 3}'
         ) from error
 
 

@@ -25,7 +25,9 @@ HOOK: dict[str, Any] = {"escalation_webhook": "https://shop.example/hook"}
 def test_a_setting_that_does_not_exist_names_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigurationError, match=r"no setting databse; did you mean database\?"):
         ReliableMQ("shop", databse="sqlite:///x.db")
-    with pytest.raises(ConfigurationError, match=r"no setting zzz; there are broker, database,"):
+    with pytest.raises(
+        ConfigurationError, match=r"no setting zzz; there are namespace, access_key,"
+    ):
         ReliableMQ("shop", zzz=1)
 
 

@@ -11,10 +11,8 @@ import pytest
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
 
-from reliable_mq.cli.admin_options import settings_of
 from reliable_mq.cli.main import BAD_USAGE, DONE, FAILED, run
 from reliable_mq.client.thread_client import Client
-from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
@@ -337,20 +335,3 @@ def test_a_cluster_that_is_away_is_told_in_a_line(call: Call, tmp_path: Path) ->
     assert code == FAILED
     assert "no name server answers" in err
     assert err.count("\n") == 1
-
-
-def test_accounts_and_certificates_come_from_the_environment() -> None:
-    assert settings_of({}).credentials is None
-    given = settings_of(
-        {
-            "RELIABLE_MQ_ACCESS_KEY": "me",
-            "RELIABLE_MQ_SECRET_KEY": "s",
-            "RELIABLE_MQ_TLS_CA": "ca.pem",
-        }
-    )
-    assert given.credentials is not None
-    assert given.credentials.access_key == "me"
-    assert given.tls is not None
-    assert given.tls.ca == "ca.pem"
-    with pytest.raises(ConfigurationError, match="need an access_key and a secret_key"):
-        settings_of({"RELIABLE_MQ_ACCESS_KEY": "me"})

@@ -14,6 +14,7 @@ from tests.reconcile.ledgers import GRACE, NOW, StoreWriter, message_id
 from tests.waiting import until
 
 from reliable_mq.client.thread_client import Client
+from reliable_mq.errors import ConfigurationError
 from reliable_mq.message import Message, SendResult
 from reliable_mq.reconcile.brokers.file_store import SPLIT_SIZE
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, columns_of
@@ -126,3 +127,12 @@ def test_what_expired_while_a_cluster_was_read_is_not_lost(tmp_path: Path) -> No
 
     assert isinstance(logs.begins, MovingBegins)
     assert set(found.values()) == {"expired", "waiting"}
+
+
+def test_a_namespace_is_refused_before_anything_is_judged_by_wrong_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_MQ_NAMESPACE", "east")
+
+    with pytest.raises(ConfigurationError, match="cannot judge the namespace 'east'"):
+        open_logs({"": str(tmp_path)})

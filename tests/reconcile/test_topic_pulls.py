@@ -15,7 +15,7 @@ from reliable_mq.errors import (
     RequestTimeout,
     Unavailable,
 )
-from reliable_mq.reconcile.brokers import spark_cluster, spark_topic_source, topic_pulls
+from reliable_mq.reconcile.brokers import spark_access, topic_pulls
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA
 from reliable_mq.reconcile.brokers.spark_cluster import PullPartition, read_cluster
 from reliable_mq.reconcile.brokers.spark_topic_source import read_pulls
@@ -180,7 +180,7 @@ class ScriptedBroker:
         }
         self._gives = gives
 
-    def __call__(self, _address: str, _timeout: float) -> "ScriptedBroker":
+    def __call__(self, _address: str, _timeout: float, **_: object) -> "ScriptedBroker":
         return self
 
     def __enter__(self) -> "ScriptedBroker":
@@ -205,7 +205,7 @@ def test_how_far_groups_have_come_is_asked_before_what_queues_hold(
     """Given an increment that reads queues up to what they hold now, then no group counts as
     further than that, or what became of the attempts in between would be missed."""
     broker = ScriptedBroker()
-    monkeypatch.setattr(spark_cluster, "BlockingLink", broker)
+    monkeypatch.setattr(spark_access, "BlockingLink", broker)
 
     (ledger,) = read_cluster("h:9876")
 
@@ -217,7 +217,7 @@ def test_how_far_groups_have_come_is_asked_before_what_queues_hold(
 def test_messages_that_nobody_may_read_are_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a topic that may only be written to, then a query of all others goes on without it; but
     whoever asks for it, or needs the whole log, is told."""
-    monkeypatch.setattr(spark_cluster, "BlockingLink", ScriptedBroker(perm=2))
+    monkeypatch.setattr(spark_access, "BlockingLink", ScriptedBroker(perm=2))
 
     (ledger,) = read_cluster("h:9876")
     assert ledger.queues == {}
@@ -231,7 +231,7 @@ def test_messages_that_nobody_may_read_are_not_passed_over(monkeypatch: pytest.M
 def test_a_queue_that_ends_before_what_its_broker_said_is_not_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spark_topic_source, "BlockingLink", ScriptedBroker(gives=3))
+    monkeypatch.setattr(spark_access, "BlockingLink", ScriptedBroker(gives=3))
     partition = PullPartition(BrokerAddress("b", "h:1"), "orders", 0, 0, 5, ())
 
     with pytest.raises(ProtocolError, match="queue 0 of orders reaches to offset 5, and gives"):

@@ -21,6 +21,7 @@ from reliable_mq.app.thread_upkeep import ResendControl, Upkeep, check_upkeep
 from reliable_mq.client.checked import check_value
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.observing.middleware import Middleware, check_middleware
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX
 from reliable_mq.outbox.sql_transaction import Given, TransactionScope, source_of
@@ -52,6 +53,9 @@ class ReliableMQ(Declaring, TablesAndHealth):
         databases: further ones, a name to the URL: `mq.transaction(database="billing")`, and
             `@mq.consumer(…, database="billing")`. The first one's name is "main".
         redis: Redis URL. Without Redis the database alone decides, at one more commit per message.
+        client: account, TLS, namespace, time-outs and limits of the connections to the cluster.
+            What it leaves at the defaults comes from the settings, `access_key` or `tls_ca` for
+            example. Its `producer_group` is the application's own unless it names one.
         leases: opens another store in Redis's place, see `idempotency.lease_store`.
         settings: all other settings. What is not given comes from `RELIABLE_MQ_*` variables.
         notifiers: who else tells a person of what does not settle by itself, beside the log and
@@ -73,6 +77,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
         database: str | None = None,
         databases: Mapping[str, str] | None = None,
         redis: str | None = None,
+        client: ClientSettings | None = None,
         leases: OpenLeases | None = None,
         settings: Settings | None = None,
         notifiers: Sequence[Notifier] = (),
@@ -84,8 +89,9 @@ class ReliableMQ(Declaring, TablesAndHealth):
         self.name = name
         check_value("settings", settings, Settings | None)
         given = {} if settings is None else settings.model_dump()
+        check_value("client", client, ClientSettings | Mapping | None)
         chosen = {"broker": broker, "database": database, "redis": redis, **more}
-        chosen["databases"] = databases
+        chosen |= {"databases": databases, "client": client}
         given |= {field: value for field, value in chosen.items() if value is not None}
         self.settings = load_settings(**given)
         self._policy = ResendPolicy(

@@ -23,10 +23,10 @@ from reliable_mq.app.thread_presence import Presence
 from reliable_mq.app.thread_shared_relays import SharedRelays
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.client.configured import configured
 from reliable_mq.client.connecting.name_servers import parse_addresses
 from reliable_mq.client.observing.middleware import Middleware
 from reliable_mq.client.sending.transaction import Half
-from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, NoRoute
 from reliable_mq.idempotency.lease_store import LeaseStore
 from reliable_mq.idempotency.redis_leases import redis_leases
@@ -62,7 +62,8 @@ class Connections:
 
     Raises:
         ConfigurationError: when the name servers' addresses do not read, or Redis's, when the
-            broker inside has no folder, or `leases` cannot be called.
+            broker inside has no folder, or is to be reached by TLS, when the client's settings
+            cannot work, or `leases` cannot be called.
     """
 
     #: whether relays of this process may send what others committed
@@ -89,6 +90,12 @@ class Connections:
             parse_addresses(settings.broker)
         elif settings.broker == EMBEDDED:
             raise ConfigurationError("broker='embedded:DIR' needs a directory for the store")
+        self._client_settings = configured(settings, producer_group=f"{name}_relay")
+        if self.is_embedded and self._client_settings.tls is not None:
+            raise ConfigurationError(
+                "broker='embedded:DIR' runs inside this process, without TLS: leave out the"
+                " settings tls… (RELIABLE_MQ_TLS…)"
+            )
         self._begin()
         call_in_child(self._forget_parent)
 
@@ -149,9 +156,10 @@ class Connections:
             return made
         with self._lock:
             if self._client is None:
-                settings = ClientSettings(producer_group=f"{self._name}_relay")
                 client = AsyncClient(
-                    self._name_servers(), settings=settings, middleware=self._outside_handlers()
+                    self._name_servers(),
+                    settings=self._client_settings,
+                    middleware=self._outside_handlers(),
                 )
                 self.loop_thread.run(client.start())
                 self._client = client

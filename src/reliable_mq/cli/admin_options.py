@@ -1,10 +1,9 @@
 """What `topic`, `group` and `message` share: which cluster, what is told of brokers that failed.
 
 The account and the certificates of a cluster that is closed come from the environment, where no
-list of processes shows them.
+list of processes shows them. Topics and groups are named in full, whatever namespace it says.
 """
 
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import typer
 from reliable_mq.cli import printing
 from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.thread_admin import Admin
-from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.configured import of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.client.thread_client import Client
 from reliable_mq.errors import ReliableMQError, UsageError
@@ -27,8 +26,6 @@ C = TypeVar("C", bound=Collection[str])
 
 BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 FAILED = 1
-_ACCOUNT = ("access_key", "secret_key", "security_token")
-_TLS = ("ca", "cert", "key", "hostname")
 
 Broker = Annotated[
     str, typer.Option("--broker", envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;….")
@@ -54,25 +51,17 @@ def administered(broker: str) -> Iterator[Admin]:
         )
     if broker.startswith(EMBEDDED):
         raise UsageError("the broker runs inside the application's process, which nobody can ask")
-    with Client(broker, settings=settings_of(os.environ)) as client:
+    with Client(broker, settings=of_all_tenants()) as client:
         yield client.admin
 
 
-def settings_of(environment: Mapping[str, str]) -> ClientSettings:
-    """Return the client's settings, with the account and the certificates of the environment.
-
-    RELIABLE_MQ_ACCESS_KEY, _SECRET_KEY and _SECURITY_TOKEN; RELIABLE_MQ_TLS_CA, _TLS_CERT, _TLS_KEY
-    and _TLS_HOSTNAME. One of the latter is enough for TLS.
+def of_all_tenants() -> ClientSettings:
+    """Return the client's settings of the environment, without its namespace.
 
     Raises:
-        ConfigurationError: when there is half of an account, or a key without its certificate.
+        ConfigurationError: when they cannot work.
     """
-    account = {name: environment.get(f"RELIABLE_MQ_{name.upper()}", "") for name in _ACCOUNT}
-    tls = {name: environment.get(f"RELIABLE_MQ_TLS_{name.upper()}", "") for name in _TLS}
-    return ClientSettings(
-        credentials=Credentials(**account) if any(account.values()) else None,
-        tls=msgspec.convert(tls, TLS) if any(tls.values()) else None,
-    )
+    return msgspec.structs.replace(of_environment(), namespace="")
 
 
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:

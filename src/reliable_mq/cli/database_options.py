@@ -12,6 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
+from reliable_mq.client.configured import configured, of_environment
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.settings import MAIN_DATABASE
 from reliable_mq.sql_types import is_missing_table, missing_table_text
@@ -58,12 +60,14 @@ class Opened(NamedTuple):
     """What the options name.
 
     `database`: the chosen one. `databases`: all of the application, by name. `broker`: its name
-    servers; empty: none is known.
+    servers; empty: none is known. `client`: how they are reached, as the application or, without
+    one, the environment says.
     """
 
     database: Database
     databases: Mapping[str, Database]
     broker: str
+    client: ClientSettings
 
 
 @contextmanager
@@ -84,14 +88,16 @@ def opened(
         databases: Mapping[str, Database] = {
             MAIN_DATABASE: Database(db, prefix=prefix, connections=1)
         }
+        client = of_environment()
     else:
         mq = loaded(application)
+        client = configured(mq.settings)
         databases, broker = mq.databases, broker or mq.settings.broker
     database = databases[name or next(iter(databases))]
     try:
         for each in databases.values():
             each.check_file()
-        yield Opened(database, databases, broker)
+        yield Opened(database, databases, broker, client)
     except DBAPIError as error:
         if is_missing_table(error):
             raise ConfigurationError(missing_table_text(database.stubs.name)) from error

@@ -17,7 +17,7 @@ from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import BROKER_VARIABLE, settings_of
+from reliable_mq.cli.admin_options import BROKER_VARIABLE, of_all_tenants
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.printing import moment_of, print_rows, text_of
 from reliable_mq.cli.shared_options import takes_options_of
@@ -187,10 +187,10 @@ def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[Dead
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:
             raise UsageError("give --app MODULE:OBJECT, --db URL, or --broker HOST:PORT alone")
-        yield DeadLetters({}, _checked(broker), settings_of(os.environ))
+        yield DeadLetters({}, _checked(broker), of_all_tenants())
         return
-    with opened(application, db, prefix, broker=broker) as (_, databases, name_servers):
-        yield DeadLetters(databases, _checked(name_servers), settings_of(os.environ))
+    with opened(application, db, prefix, broker=broker) as found:
+        yield DeadLetters(found.databases, _checked(found.broker), found.client)
 
 
 def _checked(name_servers: str) -> str:

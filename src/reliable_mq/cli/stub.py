@@ -20,6 +20,7 @@ from reliable_mq.cli.filter_options import stub_filter
 from reliable_mq.cli.printing import print_rows, text_of
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
@@ -54,7 +55,8 @@ def list_(
     as_json: printing.AsJson = False,
 ) -> None:
     """List stubs, the newest first."""
-    with opened(application, db, prefix, name=database) as (chosen, _, _):
+    with opened(application, db, prefix, name=database) as found:
+        chosen = found.database
         stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
         with chosen.forgiving_engine.begin() as connection:
             rows = stubs.newest(connection, limit)
@@ -78,8 +80,8 @@ def show(
     with opened(application, db, prefix, name=database, broker=broker) as found:
         asked = [found.database] if database else list(found.databases.values())
         history = merged([_history(each, message_id) for each in asked])
-        name_servers = found.broker
-    records, unasked = _records(history, message_id, name_servers)
+        name_servers, client = found.broker, found.client
+    records, unasked = _records(history, message_id, name_servers, client)
     if history.is_empty and not records:
         raise UsageError(f"no ledger knows a message {message_id}{unasked and f' ({unasked})'}")
     moments = timeline(history, records)
@@ -116,7 +118,7 @@ def _history(database: Database, message_id: str) -> History:
 
 
 def _records(
-    history: History, message_id: str, name_servers: str
+    history: History, message_id: str, name_servers: str, client: ClientSettings
 ) -> tuple[list[ReceivedMessage], str]:
     """Return what the broker holds of a message, or why it was not asked."""
     if not name_servers:
@@ -134,7 +136,7 @@ def _records(
     for group in groups:
         topics |= {f"{RETRY_PREFIX}{group}", f"{DEAD_LETTER_PREFIX}{group}"}
     try:
-        with Browser(name_servers) as browser:
+        with Browser(name_servers, client) as browser:
             found = [browser.find(topic, message_id) for topic in sorted(topics)]
     except ReliableMQError as error:
         return [], f"cannot be asked: {error}"
@@ -162,8 +164,8 @@ def retry(
     Given filters, those that wait for a person are meant; with --status unconfirmed or voided, all
     in this status.
     """
-    with opened(application, db, prefix, name=database) as (chosen, _, _):
-        hands = ByHand(chosen, StubEvent.RETRY, actor=by or actor(), why=note)
+    with opened(application, db, prefix, name=database) as found:
+        hands = ByHand(found.database, StubEvent.RETRY, actor=by or actor(), why=note)
         terminal = Terminal("retry", yes=yes, as_json=as_json)
         terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 
@@ -185,8 +187,8 @@ def void(
     as_json: printing.AsJson = False,
 ) -> None:
     """Give stubs up: they are not sent again. Filters mean those that wait for a person."""
-    with opened(application, db, prefix, name=database) as (chosen, _, _):
-        hands = ByHand(chosen, StubEvent.VOID, actor=by or actor(), why=note)
+    with opened(application, db, prefix, name=database) as found:
+        hands = ByHand(found.database, StubEvent.VOID, actor=by or actor(), why=note)
         terminal = Terminal("void", yes=yes, as_json=as_json)
         terminal.settle(hands, message_ids or [], wanted, dry_run=dry_run)
 

@@ -8,8 +8,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, Self
 
+import msgspec
+
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
+from reliable_mq.client.administering.own_names import own_of
 from reliable_mq.client.administering.progress import come_in
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.asyncio_daemon import attempt
@@ -253,8 +256,17 @@ class AsyncClient(AsyncSending):
 
     @checked()
     async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
-        """Return what name servers and brokers say of themselves; see `cluster_facts`."""
-        return await self.run(cluster_facts(self._name_servers, self.settings, groups))
+        """Return what name servers and brokers say of themselves; see `cluster_facts`.
+
+        With a namespace the topics are its own ones and the brokers'.
+        """
+        names = {self.namespace.whole(group): group for group in groups}
+        facts = await self.run(cluster_facts(self._name_servers, self.settings, list(names)))
+        return msgspec.structs.replace(
+            facts,
+            topics=frozenset(own_of(self.namespace, facts.topics)),
+            consumed=frozenset(names[group] for group in facts.consumed),
+        )
 
     @checked()
     async def topic_route(self, topic: str) -> Route:

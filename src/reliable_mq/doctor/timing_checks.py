@@ -1,6 +1,6 @@
 """Clocks, leases and windows: do the times fit each other? Decides on values only."""
 
-from reliable_mq.client.settings import ClientSettings
+from reliable_mq.client.configured import configured
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 
@@ -45,7 +45,7 @@ def _compare(told: Told, whose: str, ahead: float, error: float) -> None:
 
 def leases(patient: Patient, told: Told) -> None:
     """A lease outlives what is done under it; one that passes early lets a second one in."""
-    settings, client = patient.settings, ClientSettings()
+    settings, client = patient.settings, configured(patient.settings)
     send = client.request_timeout * (client.retries + 1)
     if settings.resend_lease <= send:
         told.error(

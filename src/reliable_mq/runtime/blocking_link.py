@@ -5,6 +5,8 @@ are left unanswered: it has none for whoever never sent a heartbeat.
 """
 
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Self
 
 from reliable_mq.errors import ConnectionLost, FrameError, ProtocolError, RequestTimeout
@@ -20,11 +22,24 @@ class BlockingLink:
     Args:
         address: the peer, "host:port".
         timeout: seconds that connecting, and each wait for bytes, may take.
+        prepare: called with each request before it leaves; it signs it, for example.
+        tls: encrypts the connection; None: it is plain.
+        tls_hostname: the name that the certificate must bear; "" for the host of the address.
     """
 
-    def __init__(self, address: str, timeout: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout: float,
+        *,
+        prepare: Callable[[Command], None] | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_hostname: str = "",
+    ) -> None:
         self.address = address
         self._timeout = timeout
+        self._prepare = prepare
+        self._tls, self._tls_hostname = tls, tls_hostname
         self._socket: socket.socket | None = None
         self._replies = ReplyReader()
 
@@ -39,6 +54,8 @@ class BlockingLink:
         try:
             connection = self._open()
             command.opaque = self._replies.next_opaque()
+            if self._prepare is not None:
+                self._prepare(command)
             connection.sendall(encode_command(command))
             return self._reply(connection)
         except TimeoutError as error:
@@ -59,11 +76,22 @@ class BlockingLink:
 
     def _open(self) -> socket.socket:
         if self._socket is None:
-            host, _, port = self.address.rpartition(":")
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), self._timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = self._connected()
             self._replies = ReplyReader()
         return self._socket
+
+    def _connected(self) -> socket.socket:
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        plain = socket.create_connection((host, int(port)), self._timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            return plain
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=self._tls_hostname or host)
+        except BaseException:
+            plain.close()
+            raise
 
     def _reply(self, connection: socket.socket) -> Command:
         while True:

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from typing import Self
 
+import msgspec
+
 from reliable_mq.client.administering import browsing
 from reliable_mq.client.administering.asking import Cluster, first_failure
+from reliable_mq.client.administering.own_names import own_of, whole_message
 from reliable_mq.client.administering.scanning import Scan
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.runtime.loop_thread import LoopThread
+from reliable_mq.wire.properties import RETRY_TOPIC
 
 
 class Browser:
@@ -28,6 +32,7 @@ class Browser:
         self._client = AsyncClient(name_servers, settings=settings)
         self._settings = self._client.settings
         self._routes = self._client.routes
+        self._names = self._client.namespace
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("reliable-mq-browser")
@@ -41,22 +46,24 @@ class Browser:
             self._thread.close()
 
     def dead_letter_groups(self) -> list[str]:
-        """Return the consumer groups that have a dead-letter topic, sorted.
+        """Return the consumer groups of the namespace that have a dead-letter topic, sorted.
 
         Raises:
             RemoteError, Unavailable: when no name server tells.
         """
         names = self._thread.run(self._client.run(browsing.topic_names(self._client.name_servers)))
-        return [
+        groups = (
             name.removeprefix(DEAD_LETTER_PREFIX)
             for name in names
             if name.startswith(DEAD_LETTER_PREFIX)
-        ]
+        )
+        return sorted(own_of(self._names, groups))
 
     def find(self, topic: str, message_id: str) -> list[ReceivedMessage]:
         """Return what a topic holds under a message id; see `browsing.find_by_id`."""
-        flow = browsing.find_by_id(self._routes, self._settings, topic, message_id)
-        return self._thread.run(self._client.run(flow))
+        whole = self._names.whole(topic)
+        flow = browsing.find_by_id(self._routes, self._settings, whole, message_id)
+        return list(map(self._own, self._thread.run(self._client.run(flow))))
 
     def messages(self, topic: str, since_ms: int = 0) -> Iterator[ReceivedMessage]:
         """Yield what a topic holds, queue after queue, up to what it held when a queue was begun.
@@ -70,13 +77,24 @@ class Browser:
             RemoteError, Unavailable: at the end, when a broker did not tell, or not all.
         """
         cluster = Cluster(self._client.name_servers, self._routes, self._settings)
-        scan = Scan(cluster, topic, since_ms)
+        scan = Scan(cluster, self._names.whole(topic), since_ms)
         while (page := self._thread.run(self._client.run(scan.next_page()))) is not None:
-            yield from page
+            yield from map(self._own, page)
         if scan.failures:
             raise first_failure(scan.failures)
 
     def hand_back(self, group: str, message: ReceivedMessage) -> None:
         """Let a stored message come to one consumer group again; see `browsing.hand_back`."""
-        flow = browsing.hand_back(self._routes, self._settings, group, message)
+        names = self._names
+        whole = whole_message(names, message)
+        flow = browsing.hand_back(self._routes, self._settings, names.whole(group), whole)
         self._thread.run(self._client.run(flow))
+
+    def _own(self, message: ReceivedMessage) -> ReceivedMessage:
+        """Return a message as the application knows it, also the topic that it was sent to."""
+        own = self._names.own_message(message)
+        origin = message.properties.get(RETRY_TOPIC)
+        if origin is None:
+            return own
+        properties = {**message.properties, RETRY_TOPIC: self._names.own(origin)}
+        return msgspec.structs.replace(own, properties=properties)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from reliable_mq.reconcile.brokers import file_store, topic_pulls
 from reliable_mq.reconcile.brokers.log_schema import TIME_MAX_MS
+from reliable_mq.reconcile.brokers.spark_access import OPEN, Access
 from reliable_mq.reconcile.brokers.spark_cluster import TIMEOUT_SECONDS
 from reliable_mq.reconcile.moments import of_milliseconds
-from reliable_mq.runtime.blocking_link import BlockingLink
 
 QueueBegins = Mapping[tuple[str, str], Mapping[int, int]]
 """(broker, topic) -> queue id -> the first message that is there."""
@@ -36,13 +36,18 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
         begins: what was asked first.
         stores: broker -> its store directory.
         addresses: broker of a running cluster -> its address.
+        access: as whom they are asked.
     """
 
     def __init__(
-        self, begins: QueueBegins, stores: Mapping[str, str], addresses: Mapping[str, str]
+        self,
+        begins: QueueBegins,
+        stores: Mapping[str, str],
+        addresses: Mapping[str, str],
+        access: Access = OPEN,
     ) -> None:
         super().__init__(begins)
-        self._stores, self._addresses = stores, addresses
+        self._stores, self._addresses, self._access = stores, addresses, access
         self._now: dict[tuple[str, str], Mapping[int, int]] = {}
         self._oldest: dict[str, datetime] = {}
 
@@ -65,10 +70,20 @@ class MovingBegins(dict[tuple[str, str], Mapping[int, int]]):
             asked = {topic for name, topic in self._now if name == broker}
             wanted = sorted(known.intersection(topics) - asked)
             if wanted:
-                found = _of_broker(broker, address, wanted)
+                found = self._of_broker(broker, address, wanted)
                 self._now |= found.queues
                 self._oldest |= found.oldest
         return LogBegins({**self, **self._now}, self._oldest)
+
+    def _of_broker(self, broker: str, address: str, topics: Iterable[str]) -> LogBegins:
+        with self._access.link(address, TIMEOUT_SECONDS) as link:
+            firsts = {
+                (topic, each.queue_id): each.begin
+                for topic in topics
+                for each in topic_pulls.ranges_in(link.call(topic_pulls.ask_ranges(topic)))
+            }
+            oldest_ms = topic_pulls.oldest_in(link.call(topic_pulls.ask_runtime()))
+        return LogBegins(begins_of(broker, firsts), oldest_of(broker, oldest_ms))
 
 
 def begins_of(
@@ -86,14 +101,3 @@ def oldest_of(broker: str, oldest_ms: int | None) -> dict[str, datetime]:
     if oldest_ms is None or not 0 <= oldest_ms <= TIME_MAX_MS:
         return {}
     return {broker: of_milliseconds(oldest_ms)}
-
-
-def _of_broker(broker: str, address: str, topics: Iterable[str]) -> LogBegins:
-    with BlockingLink(address, TIMEOUT_SECONDS) as link:
-        firsts = {
-            (topic, each.queue_id): each.begin
-            for topic in topics
-            for each in topic_pulls.ranges_in(link.call(topic_pulls.ask_ranges(topic)))
-        }
-        oldest_ms = topic_pulls.oldest_in(link.call(topic_pulls.ask_runtime()))
-    return LogBegins(begins_of(broker, firsts), oldest_of(broker, oldest_ms))

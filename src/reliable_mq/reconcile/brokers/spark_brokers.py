@@ -18,6 +18,7 @@ from reliable_mq.errors import ConfigurationError, StoreError
 from reliable_mq.reconcile.brokers import file_queues, file_store
 from reliable_mq.reconcile.brokers.log_schema import BROKER, STORED_SCHEMA, columns_of
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges, by_queue, by_topic
+from reliable_mq.reconcile.brokers.spark_access import OPEN, access_here, refuse_namespace
 from reliable_mq.reconcile.brokers.spark_begins import (
     MovingBegins,
     QueueBegins,
@@ -106,7 +107,7 @@ def open_logs(
             not. Files tell only of a clock that is ahead.
 
     Raises:
-        ConfigurationError: no log is given, or one broker's twice.
+        ConfigurationError: no log is given, or one broker's twice, or a namespace.
         StoreError: a directory is no store, or is not whole.
         Unavailable, RemoteError, ProtocolError: a broker cannot be read.
     """
@@ -114,6 +115,7 @@ def open_logs(
         raise ConfigurationError(
             "--store is missing: the broker's store directory; or --cluster: the name servers"
         )
+    refuse_namespace()
     if cluster and UNNAMED in stores:
         raise ConfigurationError("beside --cluster a store needs its broker's name: NAME=DIR")
     found = [_of_store(name, path, is_partial, now) for name, path in stores.items()]
@@ -249,7 +251,7 @@ def _together(
         there,
         cluster,
         union("progress"),
-        MovingBegins(union("begins"), there, addresses),
+        MovingBegins(union("begins"), there, addresses, access_here() if cluster else OPEN),
         frozenset(name for each in found for name in each.brokers),
         missing,
         sum(each.size for each in found),

@@ -22,6 +22,7 @@ from reliable_mq.reconcile.brokers import topic_pulls
 from reliable_mq.reconcile.brokers.log_roles import Customs, delay_levels, pop_retries
 from reliable_mq.reconcile.brokers.offset_table import Progress
 from reliable_mq.reconcile.brokers.queue_ranges import QueueRanges
+from reliable_mq.reconcile.brokers.spark_access import OPEN, Access, access_here
 from reliable_mq.reconcile.brokers.topic_pulls import BrokerAddress, QueueRange
 from reliable_mq.reconcile.clocks import Clock
 from reliable_mq.runtime.blocking_link import BlockingLink
@@ -36,7 +37,8 @@ _SECOND = 1.0  # brokers tell the time in whole ones
 class PullPartition:
     """Messages of one queue of one broker: offsets `begin` .. `end` - 1.
 
-    `delay_ms`, `pop_retries`: of `Customs`, the latter as (retry topic, group, topic).
+    `delay_ms`, `pop_retries`: of `Customs`, the latter as (retry topic, group, topic). `access`: as
+    whom the broker is read.
     """
 
     broker: BrokerAddress
@@ -46,6 +48,7 @@ class PullPartition:
     end: int
     delay_ms: tuple[int, ...]
     pop_retries: tuple[tuple[str, str, str], ...] = ()
+    access: Access = OPEN
 
     def customs(self) -> Customs:
         """Return what the meaning of these messages depends on."""
@@ -83,6 +86,7 @@ def read_cluster(
     is_partial: bool = False,
     brokers: Collection[str] | None = None,
     is_whole: bool = False,
+    access: Access | None = None,
 ) -> list[BrokerLedger]:
     """Ask the name servers for the brokers, and each broker for what it holds.
 
@@ -97,24 +101,28 @@ def read_cluster(
         brokers: those that are read, by their names; None: all.
         is_whole: a topic that holds messages and may not be read is no ledger; else it is left out,
             unless it was asked for.
+        access: as whom the cluster is read; None: as this process's environment says.
 
     Returns:
         One ledger for each broker, sorted by name.
 
     Raises:
-        ConfigurationError: an address is none, no broker has a topic that was asked for, or a topic
-            may not be read.
+        ConfigurationError: an address is none, no broker has a topic that was asked for, a topic
+            may not be read, or the account or the certificates of the environment do not read.
         Unavailable: no name server, or a broker, does not answer, or none of the name servers
             knows a broker that was asked for; the text names it.
         RemoteError, ProtocolError: an answer is a refusal or nonsense.
     """
+    access = access_here() if access is None else access
     ledgers = []
-    for broker in _brokers(split_addresses(name_servers), timeout):
+    for broker in _brokers(split_addresses(name_servers), timeout, access):
         if brokers is not None and broker.name not in brokers:
             continue
         try:
-            with BlockingLink(broker.address, timeout) as link:
-                asked = _Asked(frozenset(topics), since_ms, messages_per_partition, is_whole)
+            with access.link(broker.address, timeout) as link:
+                asked = _Asked(
+                    frozenset(topics), since_ms, messages_per_partition, is_whole, access
+                )
                 ask = _Asking(broker, link, asked)
                 ledgers.append(ask.ledger())
         except ReliableMQError as error:
@@ -144,11 +152,11 @@ def within(
                 yield cut
 
 
-def _brokers(name_servers: Sequence[str], timeout: float) -> list[BrokerAddress]:
+def _brokers(name_servers: Sequence[str], timeout: float, access: Access) -> list[BrokerAddress]:
     reasons = []
     with ExitStack() as links:
         for address in name_servers:
-            link = links.enter_context(BlockingLink(address, timeout))
+            link = links.enter_context(access.link(address, timeout))
             try:
                 found = topic_pulls.brokers_in(link.call(topic_pulls.ask_brokers()))
             except Unavailable as error:
@@ -171,6 +179,7 @@ class _Asked:
     since_ms: int
     messages_per_partition: int
     is_whole: bool
+    access: Access
 
     def wants(self, topic: str) -> bool:
         return topic in self.topics if self.topics else topic_pulls.is_told_of(topic)
@@ -210,10 +219,9 @@ class _Asking:
                 self._check_readable(topic, queue, is_readable)
                 queues[topic, queue.queue_id] = queue.begin, queue.end
                 for begin, end in self._cut(topic, queue):
+                    place = self._broker, topic, queue.queue_id, begin, end
                     partitions.append(
-                        PullPartition(
-                            self._broker, topic, queue.queue_id, begin, end, delays, retries
-                        )
+                        PullPartition(*place, delays, retries, access=self._asked.access)
                     )
         before = time.time()
         runtime = link.call(topic_pulls.ask_runtime())

@@ -12,7 +12,8 @@ committed, and no consumer notices. Of use by itself:
 Options: `namesrv` name servers, joined by `;`; `part` of a broker: its `records` (as it is), or the
 `offsets` of its consumer groups; `topics` with commas between them (all but those of
 the system); `from` leave out what was stored before, ISO 8601 or `-24h`; `columns`, `checkBody` as
-of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10).
+of `spark_log_source`; `messagesPerPartition` (250,000); `timeout` seconds for each answer (10). The
+account and the certificates come from the environment, `RELIABLE_MQ_ACCESS_KEY` for example.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -238,7 +239,7 @@ def read_pulls(
         RemoteError: when it refuses.
     """
     found: list[bytes] = []
-    with BlockingLink(partition.broker.address, timeout) as link:
+    with partition.access.link(partition.broker.address, timeout) as link:
         at = partition.begin
         while at < partition.end:
             pulled = _pull(link, partition, at)

@@ -1,0 +1,75 @@
+"""The client's settings as an application, a command or the environment gives them.
+
+Receives `ClusterSettings`; hands on `ClientSettings`. Refuses to know who uses them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from reliable_mq.client.connecting.security import TLS, Credentials
+from reliable_mq.client.settings import ClientSettings
+from reliable_mq.errors import ConfigurationError
+from reliable_mq.settings import ClusterSettings, load_cluster_settings
+
+
+def configured(settings: ClusterSettings, **own: Any) -> ClientSettings:
+    """Return the client's settings.
+
+    Args:
+        settings: of an application. What their `client` says goes before the single ones.
+        **own: goes behind both, before the defaults.
+
+    Raises:
+        ConfigurationError: when there is half of an account, a key without its certificate, no such
+            field of `ClientSettings`, or a value that cannot work.
+    """
+    named = own | _single(settings) | settings.client
+    unknown = sorted(named.keys() - set(ClientSettings.__struct_fields__))
+    if unknown:
+        raise ConfigurationError(
+            f"client: there is no setting {unknown[0]}; there are"
+            f" {', '.join(ClientSettings.__struct_fields__)}"
+        )
+    for name, kind in (("credentials", Credentials), ("tls", TLS)):
+        if isinstance(named.get(name), dict):
+            named[name] = _read(name, named[name], kind)
+    return ClientSettings(**named)
+
+
+def of_environment() -> ClientSettings:
+    """Return the client's settings as the variables `RELIABLE_MQ_…` give them.
+
+    Raises:
+        ConfigurationError: as `configured`.
+    """
+    return configured(load_cluster_settings())
+
+
+def _single(settings: ClusterSettings) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if settings.namespace:
+        found["namespace"] = settings.namespace
+    secret, token = (
+        each.get_secret_value() for each in (settings.secret_key, settings.security_token)
+    )
+    if settings.access_key or secret or token:
+        found["credentials"] = Credentials(
+            access_key=settings.access_key, secret_key=secret, security_token=token
+        )
+    files = {
+        "ca": settings.tls_ca,
+        "cert": settings.tls_cert,
+        "key": settings.tls_key,
+        "hostname": settings.tls_hostname,
+    }
+    if settings.tls or any(files.values()):
+        found["tls"] = TLS(**files, verify=settings.tls_verify)
+    return found
+
+
+def _read(name: str, given: dict[str, Any], kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:  # it names types, never values
+        raise ConfigurationError(f"client: {name}: {error}") from error
