@@ -48,7 +48,9 @@ from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.testing.local_servers import LocalPostgres
+from reliable_mq.watched_time import Reading, Stretch, WatchedTime
 
 TOPICS = 8
 SMALL = 10_000
@@ -234,10 +236,19 @@ def keeping(url: str) -> Iterator[None]:
 
 def keep(url: str, began: Event, stopped: Event) -> None:
     """Remove what is old, with the windows of the settings, until it is enough."""
-    book = retention_ledgers(Database(url, prefix=KEEPING, connections=1))
+    database = Database(url, prefix=KEEPING, connections=1)
     week, month = 7 * 86_400.0, 30 * 86_400.0
+    with database.engine.begin() as connection:  # as if somebody had watched all those days
+        looked = WatchedTime(Reading(0.0, 0.0, "bench"), (Stretch(0.0, 0.0),))
+        SqlWatchedTime(database.watched_time).note(connection, looked)
     began.set()
-    keeper = Retention(book, owner="bench", stub_retention=week, log_retention=month)
+    keeper = Retention(
+        retention_ledgers(database),
+        owner="bench",
+        stub_retention=week,
+        log_retention=month,
+        look=lambda now: Reading(now, now, "bench"),
+    )
     thread_retention.run_forever(keeper, stopped)
 
 

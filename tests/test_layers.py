@@ -17,7 +17,9 @@ WORLD_PREFIXES = (
     *("file_", "http_", "smtp_"),
 )
 
-VALUES = frozenset({"decodable", "message", "errors", "limits", "settings", "transitions"})
+VALUES = frozenset(
+    {"decodable", "message", "errors", "limits", "settings", "transitions", "watched_time"}
+)
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
     "wire": frozenset({"decodable", "message", "errors", "limits"}),
@@ -25,16 +27,18 @@ ARROWS: dict[str, frozenset[str]] = {
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},
     "outbox": VALUES | {"sql_arrays", "sql_faults", "sql_prepared", "sql_types", "client"},
-    "idempotency": VALUES | {"sql_arrays", "sql_prepared", "sql_types"},
+    "idempotency": VALUES | {"sql_arrays", "sql_prepared", "sql_types", "sql_watched_time"},
     "resend": VALUES
-    | {"sql_faults", "sql_prepared", "sql_types", "client", "outbox", "idempotency.sql_tables"},
+    | {"sql_faults", "sql_prepared", "sql_types", "sql_watched_time"}
+    | {"client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
     | {"wire", "sql_schema", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables", "idempotency.sql_key_tables"}
     | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
     "migrations": VALUES | {"sql_schema", "sql_types"},
     "doctor": VALUES
-    | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "app.sql_database", "client", "outbox"}
+    | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "sql_watched_time"}
+    | {"app.sql_database", "client", "outbox"}
     | {"idempotency.sql_tables", "idempotency.redis_servers"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }

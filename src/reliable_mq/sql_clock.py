@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, text
 
+from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.sql_types import family_of
+from reliable_mq.watched_time import Reading, WatchedTime, first_look
 
 log = logging.getLogger(__name__)
 
@@ -54,20 +56,22 @@ class DatabaseClock:
     Args:
         engine: the database. An SQLite file has the clock of its only machine.
         local: this machine's clock.
-        ticks: seconds that nobody sets, to know when a measurement is old.
+        ticks: seconds that nobody sets, to know when a measurement is old; default: the
+            machine's, see `ticks_clock`.
     """
 
     def __init__(
         self,
         engine: Engine,
         local: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
+        ticks: Callable[[], float] | None = None,
     ) -> None:
         self._engine = engine
         self._local = local
-        self._ticks = ticks
+        self._ticks = ticks or ticks_clock()
         self._ahead = self._found = 0.0  # what is added, and what was measured
         self._measured_at = self._told_at = -math.inf  # by `ticks`
+        self._known: WatchedTime | None = None
         #: told once a minute by `measured_now`: how far the local clock is ahead, and the time
         self.on_measured: Callable[[float, float], None] | None = None
 
@@ -97,6 +101,20 @@ class DatabaseClock:
             self.tell()
         return self.now()
 
+    def reading(self, now: float) -> Reading:
+        """Return a look at this clock, which says `now`, and at one that nobody sets."""
+        return Reading(now, self._ticks(), ticks_run())
+
+    def watched(self, now: float) -> WatchedTime:
+        """Return what this process knows of the clock since it asked first; `now` by the clock."""
+        reading, known = self.reading(now), self._known
+        self._known = (
+            first_look(reading, None, unwatched_max=0.0)
+            if known is None
+            else known.looked(reading, unwatched_max=0.0)
+        )
+        return self._known
+
     @property
     def is_untold(self) -> bool:
         """Whether `on_measured` was not told within the last minute."""
@@ -125,3 +143,4 @@ class DatabaseClock:
             )
         self._ahead = 0.0 if is_within else ahead
         self._found, self._measured_at = ahead, at
+        self.watched(self.now())

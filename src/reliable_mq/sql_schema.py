@@ -29,7 +29,7 @@ from reliable_mq.errors import ConfigurationError, Unavailable
 from reliable_mq.sql_faults import is_database_busy
 from reliable_mq.sql_types import family_of, is_on, table_options
 
-REVISION = "0001"
+REVISION = "0002"
 """The revision of the tables that this release expects."""
 
 _LOCK_SECONDS = 60

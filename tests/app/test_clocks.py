@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, event, text, update
 from sqlalchemy.orm import Session
 from tests.app.lives import A, B, C, Ledger, Life, delivery, write_effect
+from tests.resend.watching import watch
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
@@ -216,6 +217,7 @@ def test_a_resend_process_whose_clock_is_wrong_sends_and_removes_what_is_due_and
             values = {"status": 1, "resend_time": None, "update_date": utc_datetime(settled)}
             of_it = database.stubs.c.message_id == name
             connection.execute(update(database.stubs).where(of_it).values(**values))
+    watch(database, until=now)
     database.clock = DatabaseClock(database.engine, wrong_by(skew))
 
     # When a process looks once whose clock is an hour off

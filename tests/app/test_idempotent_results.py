@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,7 @@ from tests.app.kill_switch import Killed
 
 from reliable_mq import IdempotentCall
 from reliable_mq.errors import UsageError
+from reliable_mq.sql_clock import DatabaseClock
 
 
 def test_a_result_is_forgotten_after_its_window_and_removed(bank: Bank) -> None:
@@ -51,6 +53,29 @@ def test_a_key_whose_window_has_passed_may_be_used_anew_before_it_is_removed(ban
     threading.Event().wait(0.002)
 
     assert pay("r-1", 6).number == 2
+
+
+def test_a_clock_that_jumps_forgets_no_key_before_its_window_was_watched(bank: Bank) -> None:
+    passed, ahead = 0.0, 0.0
+    began = time.time()
+    database = bank.mq.database
+
+    def restart() -> None:
+        database.clock = DatabaseClock(
+            database.engine, lambda: began + passed + ahead, lambda: passed
+        )
+
+    restart()
+    pay = bank.pay(window=timedelta(days=1))
+    first = pay("r-1", 5)
+    bank.mq.retention().run_once(database.clock.now())
+    ahead = 40 * 86_400.0
+    assert pay("r-1", 5) == first
+    passed = 50.0
+    bank.mq.retention().run_once(database.clock.now())
+    restart()  # another process, which knows this clock only
+    assert pay("r-1", 5) == first
+    assert bank.effects() == ["r-1"]
 
 
 def test_a_result_that_cannot_be_stored_is_told_and_the_effect_not_repeated(bank: Bank) -> None:

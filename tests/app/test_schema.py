@@ -33,6 +33,7 @@ from reliable_mq.migrations.sql_upgrade import script_text
 from reliable_mq.sql_schema import REVISION, differences, revision_of, version_table
 from reliable_mq.sql_types import PlainText, is_on, table_options
 
+REVISIONS = [f"{number:04}" for number in range(1, int(REVISION) + 1)]
 DEATHS_MAX = 500
 KEY_SIZE_MAX = 3072
 """InnoDB's, of an index, bytes."""
@@ -80,7 +81,7 @@ def test_migrated_tables_are_those_that_are_created_without_alembic(database: Da
     created = shape(database)
     clear(database)
 
-    assert database.migrate() == [REVISION]
+    assert database.migrate() == REVISIONS
 
     migrated = shape(database)
     assert created.keys() == migrated.keys() > database.metadata.tables.keys()
@@ -89,6 +90,20 @@ def test_migrated_tables_are_those_that_are_created_without_alembic(database: Da
     with database.engine.connect() as connection:
         assert differences(connection, database.metadata) == []
         assert revision_of(connection, "rmq_") == REVISION
+
+
+def test_tables_of_the_first_release_are_brought_to_this_one(database: Database) -> None:
+    database.create_tables()
+    wanted = shape(database)
+    with database.engine.begin() as connection:
+        connection.execute(text("DROP TABLE rmq_watched_time"))
+        connection.execute(version_table("rmq_").update().values(version_num="0001"))
+    with pytest.raises(ConfigurationError, match="run reliable-mq migrate"):
+        database.check_tables()
+
+    assert database.migrate() == REVISIONS[1:]
+
+    assert shape(database) == wanted
 
 
 def test_a_database_at_this_revision_is_left_alone_by_both_ways(database: Database) -> None:
@@ -250,7 +265,7 @@ def _execute_script(connection: Connection, script: str) -> None:
 def test_another_prefix_makes_other_tables_beside_them(database_url: str) -> None:
     for prefix in ("rmq_", "audit_"):
         database = Database(database_url, prefix=prefix, connections=1)
-        assert database.migrate() == [REVISION]
+        assert database.migrate() == REVISIONS
         database.close()
 
     names = set(inspect(database.engine).get_table_names())
@@ -307,9 +322,9 @@ def test_the_command_migrates_and_says_what_it_did(
         sqlite3.connect(database_url.removeprefix("sqlite:///")).close()
 
     assert call("migrate", "--db", database_url, "--check") == 1
-    assert capsys.readouterr().out == f"the database lacks {REVISION}\n"
+    assert capsys.readouterr().out == f"the database lacks {', '.join(REVISIONS)}\n"
     assert call("migrate", "--db", database_url) == 0
-    assert capsys.readouterr().out == f"the database has run {REVISION}\n"
+    assert capsys.readouterr().out == f"the database has run {', '.join(REVISIONS)}\n"
     assert call("migrate", "--db", database_url, "--check", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"revision": REVISION, "lacks": []}
     assert call("migrate", "--db", database_url, "--sql") == 0

@@ -170,6 +170,12 @@ VALUES = [
         Level.ERROR,
     ),
     ("clocks", with_broker(clock_ahead=90.0), "broker b is 90.0 s ahead of", Level.ERROR),
+    (
+        "clocks",
+        with_broker(runtime={"filesHeldSeconds": "345600"}),
+        "the clock of broker b went 345600 s further than anybody watched",
+        Level.WARNING,
+    ),
     ("leases", with_settings(resend_lease=9.0), "resend_lease is 9 s", Level.ERROR),
     ("leases", with_settings(redis_timeout=4.0), "the lease of group payments", Level.ERROR),
     ("windows", with_broker(config={"fileReservedTime": "1"}), "files after 1 h", Level.ERROR),

@@ -12,6 +12,8 @@ from tests.doctor.worlds import EVERY, MYSQL, POSTGRES, SQLITE, World
 from reliable_mq.doctor.finding import Level, worst
 from reliable_mq.reconcile.runs.sql_outcome import let_retention_pass
 from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
+from reliable_mq.watched_time import Reading, first_look
 
 
 class Fault(NamedTuple):
@@ -49,6 +51,14 @@ def globally(setting: str) -> Callable[[World], None]:
 def date_of_no_time(world: World) -> None:
     world.stub()
     world.sql("UPDATE rmq_message_stub SET create_date = 'infinity'")
+
+
+def jumped(world: World) -> None:
+    """Let retention have seen that the clock went forty days ahead."""
+    before = first_look(Reading(0.0, 0.0, "a"), None, unwatched_max=0.0)
+    known = before.looked(Reading(40 * 86_400.0, 0.0, "a"), unwatched_max=0.0)
+    with world.database.engine.begin() as connection:
+        SqlWatchedTime(world.database.watched_time).note(connection, known)
 
 
 def url_of(world: World) -> str:
@@ -189,6 +199,13 @@ FAULTS = [
         "process 7 on there (shop) is 600.0 s behind",
     ),
     Fault("clocks", EVERY, lambda w: w.process(clock_ahead=2.0), "2.0 s ahead of", Level.WARNING),
+    Fault(
+        "clocks",
+        EVERY,
+        jumped,
+        "the database's clock went 3456000 s further than anybody watched",
+        Level.WARNING,
+    ),
     Fault(
         "leases",
         EVERY,

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import insert, inspect, select, text, update
+from tests.resend.watching import watched_retention
 
 from reliable_mq import ReliableMQ
 from reliable_mq.app.sql_database import Database
@@ -63,8 +64,8 @@ class Days:
         return stub.message_id
 
     def retention(self) -> Retention:
-        return Retention(
-            retention_ledgers(self.database),
+        return watched_retention(
+            self.database,
             owner="one",
             stub_retention=KEPT,
             log_retention=LOGGED,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, insert, select, text, update
 from tests.app.kill_switch import Killed, KillSwitch
+from tests.resend.watching import watched_reading, watched_retention
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_keeping import retention_ledgers
@@ -98,8 +99,8 @@ class Ledgers:
         return retention_ledgers(self.database)
 
     def retention(self, owner: str = "one", batch: int = 10, **more: Any) -> Retention:
-        return Retention(
-            self.ledgers(),
+        return watched_retention(
+            self.database,
             owner=owner,
             stub_retention=KEPT,
             log_retention=LOGGED,
@@ -349,13 +350,20 @@ def test_rows_are_found_by_their_index_however_many_there_are(postgres_url: str)
     event.listen(database.engine, "before_cursor_execute", note)
     assert ledgers.retention(batch=50).run_once(9000.0) == RetentionCounts(50, 50, is_full=True)
 
-    stubs, logs, left, keys, calls = (plan for plan in plans if "rmq_retention" not in plan)
+    plans[:] = [plan for plan in plans if "rmq_retention" not in plan]
+    stubs, logs, left, keys, calls, told = plans
+    plans.clear()
+    assert ledgers.ledgers().newest(9000.0) == 9000.0
+    newest_stub, newest_log = plans
     assert "rmq_message_stub_settled" in stubs
     assert "rmq_consume_log_consumed" in logs
     assert "message_id_key" in left
     assert "rmq_business_key_free" in keys or "rows=1 " in keys  # an empty table
     assert "rmq_idempotent_call_expired" in calls or "rows=1 " in calls
-    assert not any("Seq Scan" in plan for plan in (stubs, logs, left))
+    assert "rmq_escalation" in told
+    assert "rmq_message_stub_settled" in newest_stub
+    assert "rmq_consume_log_consumed" in newest_log
+    assert not any("Seq Scan" in plan for plan in (stubs, logs, left, newest_stub, newest_log))
     database.close()
 
 
@@ -390,4 +398,4 @@ def test_numbers_that_cannot_work_are_refused(wrong: str) -> None:
     given: dict[str, Any] = {"stub_retention": 1.0, "log_retention": 1.0, wrong: 0}
 
     with pytest.raises(ConfigurationError):
-        Retention(None, owner="x", **given)  # type: ignore[arg-type]
+        Retention(None, owner="x", look=watched_reading, **given)  # type: ignore[arg-type]

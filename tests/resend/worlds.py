@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Table, event, insert, select, update
 from tests.app.kill_switch import Killed, KillSwitch
+from tests.resend.watching import watched_retention
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
@@ -150,6 +151,13 @@ class World:
             batch=batch,
         )
 
+    def forget(self, now: float) -> int:
+        """Remove the escalations that were closed long enough ago; return how many."""
+        retention = watched_retention(
+            self.database, owner="keeper", stub_retention=KEPT, log_retention=KEPT
+        )
+        return retention.run_once(now).escalations
+
     def alerts(self, *notifiers: MemoryNotifier, owner: str = "one", **more: Any) -> Alerts:
         database = self.database
         book = SqlAlerts(
@@ -162,7 +170,6 @@ class World:
             owner=owner,
             lease=60.0,
             stuck_after=86_400.0,
-            kept=KEPT,
             new_id=lambda: f"{next(_digests):032x}",
             **more,
         )

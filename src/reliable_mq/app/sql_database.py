@@ -53,6 +53,7 @@ from reliable_mq.sql_types import (
     family_of,
     missing_table_text,
 )
+from reliable_mq.sql_watched_time import watched_time_table
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class Database:
         self.calls = idempotent_call_table(self.metadata, prefix)
         self.resend_topics = resend_topic_table(self.metadata, prefix)
         self.retention_duties = retention_table(self.metadata, prefix)
+        self.watched_time = watched_time_table(self.metadata, prefix)
         self.escalations = escalation_table(self.metadata, prefix)
         self.alerts = alert_table(self.metadata, prefix)
         self.notifiers = notifier_table(self.metadata, prefix)

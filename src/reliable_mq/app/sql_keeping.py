@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from reliable_mq.idempotency.sql_calls import SqlCalls
+from reliable_mq.resend.sql_closed_escalations import SqlClosedEscalations
 from reliable_mq.resend.sql_partitions import SqlPartitions
 from reliable_mq.resend.sql_retention import SqlRetention
 
@@ -19,7 +20,11 @@ def retention_ledgers(database: "Database") -> SqlRetention:
         told=database.confirmations,
         keys=database.keys,
         duties=database.retention_duties,
-        remove_calls=SqlCalls(database.calls).remove_expired,
+        watched=database.watched_time,
+        remove_calls=SqlCalls(database.calls, database.watched_time).remove_expired,
+        remove_escalations=SqlClosedEscalations(
+            database.escalations, database.alerts, database.engine.dialect.name
+        ).remove,
     )
 
 

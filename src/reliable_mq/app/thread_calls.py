@@ -61,7 +61,7 @@ class CallBook:
     @property
     def table(self) -> SqlCalls:
         """The statements."""
-        return SqlCalls(self.database.calls)
+        return SqlCalls(self.database.calls, self.database.watched_time)
 
     def token(self) -> str:
         """Return the name of one more call."""
@@ -69,8 +69,10 @@ class CallBook:
 
     def begin(self, connection: Connection, call: Call) -> CallFound:
         """Make a call ours in the caller's transaction, or say why it is not."""
-        now = self.database.clock.now_on(connection)
-        return self.table.begin(connection, call, now, self.lease)
+        clock = self.database.clock
+        return self.table.begin(
+            connection, call, clock.now_on(connection), self.lease, clock.watched
+        )
 
     def finish(self, connection: Connection, call: Call, result: bytes | None) -> bool:
         """Store a result in the caller's transaction; False: the claim is no longer ours."""

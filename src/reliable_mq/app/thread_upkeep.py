@@ -96,7 +96,6 @@ class Upkeep:
             owner=self._connections.scheduler_owner(),
             lease=ALERT_LEASE_SECONDS,
             stuck_after=self._settings.resend_told_after,
-            kept=self._settings.log_retention if self._settings.retention != "off" else None,
             new_id=lambda: os.urandom(16).hex(),
         )
 
@@ -111,6 +110,7 @@ class Upkeep:
             log_retention=self._settings.log_retention,
             waits=self._settings.retention_waits_for_reconciliation,
             days=partitions_of(database, ledgers) if database.by_day else None,
+            look=database.clock.reading,
         )
 
     def run(self, stopped: Stopped) -> None:
@@ -156,18 +156,23 @@ class Upkeep:
             told = self.alerts(name).run_once(each.clock.now())
             digests = {"digests": told.told, "digests_failed": told.failed}
             counts[name] = asdict(done) | {"stuck": told.stuck} | digests
-            counts[name]["removed"] = self._remove_once(name, each.clock.now())
+            counts[name] |= self._remove_once(name, each.clock.now())
         return counts
 
-    def _remove_once(self, name: str, now: float) -> int:
-        """Remove what is old enough, within bounds: who runs us once has something else to do."""
-        removed, retention = 0, self.retention(name)
+    def _remove_once(self, name: str, now: float) -> dict[str, int]:
+        """Remove what is old enough, within bounds: who runs us once has something else to do.
+
+        Returns how many rows were `removed`, and for how many seconds longer stubs are kept because
+        the clock jumped (`held`).
+        """
+        removed, held, retention = 0, 0.0, self.retention(name)
         for _ in range(BATCHES_ONCE if self._settings.retention != "off" else 0):
             counts = retention.run_once(now)
-            removed += counts.stubs + counts.logs + counts.calls
+            removed += counts.stubs + counts.logs + counts.calls + counts.escalations
+            held = counts.held
             if not counts.is_full:
                 break
-        return removed
+        return {"removed": removed, "held": round(held)}
 
     def _reading(self) -> NoticeReading:
         return NoticeReading(self._connections, self._databases, self._settings.claim_lease)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.settings import Settings
+from reliable_mq.watched_time import WatchedTime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Patient:
         clock_ahead: seconds by which the database's clock is ahead of this machine's.
         clock_error: how wrong that may be.
         processes: rows of the process table that were written within ten minutes.
+        watched: what retention knows of the database's clock; None: it has not looked yet.
         handling: the longest handling of each consumer group that they tell of, seconds.
         redis: of each server; empty: the application has none.
         cluster: None: it could not be asked; `cluster_failure` says why.
@@ -52,6 +54,7 @@ class Patient:
     clock_ahead: float = 0.0
     clock_error: float = 0.0
     processes: tuple[Any, ...] = ()
+    watched: WatchedTime | None = None
     handling: Mapping[str, float] = field(default_factory=dict)
     redis: tuple[RedisFacts, ...] = ()
     cluster: ClusterFacts | None = None

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from msgspec.structs import replace
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.app.sql_database import Database
@@ -32,6 +32,8 @@ from reliable_mq.settings import Settings
 from reliable_mq.sql_clock import measure
 from reliable_mq.sql_faults import fault_line
 from reliable_mq.sql_types import READS_ONLY, utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
+from reliable_mq.watched_time import WatchedTime
 
 Check = Callable[[Patient, Told], None]
 
@@ -137,6 +139,7 @@ def _patient(
             clock_ahead=ahead,
             clock_error=error,
             processes=tuple(processes),
+            watched=_watched(connection, database),
             handling=_handling(processes),
             redis=_redis_facts(settings),
             cluster=facts,
@@ -152,6 +155,14 @@ def _rows(connection: Any, database: Database, now: float) -> list[Any]:
     except SQLAlchemyError:  # the check of tables says that it is missing
         connection.rollback()
         return []
+
+
+def _watched(connection: Connection, database: Database) -> WatchedTime | None:
+    try:
+        return SqlWatchedTime(database.watched_time).found(connection)
+    except SQLAlchemyError:  # the check of tables says that it is missing
+        connection.rollback()
+        return None
 
 
 def _groups(connection: Any, database: Database) -> set[str]:

@@ -1,5 +1,7 @@
 """Clocks, leases and windows: do the times fit each other? Decides on values only."""
 
+from datetime import UTC, datetime
+
 from reliable_mq.client.configured import configured
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
@@ -9,6 +11,7 @@ SKEW_SECONDS_MAX = 0.5
 FAR_SECONDS = 60.0
 """From here on windows and lists by time are wrong for a person, too."""
 _SYNCHRONIZE = "let NTP (chrony, systemd-timesyncd) set that machine's clock"
+_IF_WRONG = "if the clock is wrong, set it; if the machine was off, there is nothing to do"
 _RENEWALS = 3
 """A lease is renewed after a third of it."""
 
@@ -31,8 +34,29 @@ def clocks(patient: Patient, told: Told) -> None:
         if broker.clock_ahead is not None:
             who, its_error = f"broker {broker.name}", broker.clock_error
             _compare(told, who, broker.clock_ahead + ahead, its_error + error)
+    _jumps(patient, told)
     if not told.findings:
         told.ok("all clocks agree with the database's")
+
+
+def _jumps(patient: Patient, told: Told) -> None:
+    """Say what is kept longer because a clock jumped: nobody can know whether that time passed."""
+    known, longest = patient.watched, patient.settings.log_retention
+    if known is not None and (held := known.held(longest)):
+        until = datetime.fromtimestamp(known.held_until(longest), UTC)
+        told.warn(
+            f"the database's clock went {held:.0f} s further than anybody watched: old rows are "
+            f"kept so much longer, until {until:%Y-%m-%d %H:%M} UTC",
+            _IF_WRONG,
+        )
+    for broker in patient.cluster.brokers if patient.cluster is not None else ():
+        seconds = broker.runtime.get("filesHeldSeconds", "")
+        if seconds.isdecimal() and int(seconds):
+            told.warn(
+                f"the clock of broker {broker.name} went {seconds} s further than anybody watched: "
+                "old files of its log are kept so much longer",
+                _IF_WRONG,
+            )
 
 
 def _compare(told: Told, whose: str, ahead: float, error: float) -> None:

@@ -5,7 +5,7 @@ two callers: the second insert waits for the first one's commit and then finds a
 by the same table as the consume log's (`claim.ROW_TRANSITIONS`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -26,6 +26,8 @@ from sqlalchemy.exc import IntegrityError
 
 from reliable_mq.idempotency.claim import LogState, Row, row_of
 from reliable_mq.sql_types import utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
+from reliable_mq.watched_time import WatchedTime, unwatched_max
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -63,10 +65,16 @@ class CallFound(msgspec.Struct, frozen=True):
 
 
 class SqlCalls:
-    """The idempotent calls of one database. All methods work in the caller's transaction."""
+    """The idempotent calls of one database. All methods work in the caller's transaction.
 
-    def __init__(self, table: Table) -> None:
+    Args:
+        table: the calls.
+        watched: what is known of the clock: no key is forgotten on the word of a clock alone.
+    """
+
+    def __init__(self, table: Table, watched: Table) -> None:
         self.table = table
+        self._watching = SqlWatchedTime(watched)
         call = table.c
         this = and_(call.scope == bindparam("in_scope"), call.key_digest == bindparam("digest"))
         ours = and_(
@@ -77,7 +85,7 @@ class SqlCalls:
         self._insert = insert(table)
         self._find = select(
             *(call.state, call.attempt, call.owner, call.lease_until, call.in_doubt),
-            *(call.fingerprint, call.result, call.expire_date),
+            *(call.fingerprint, call.result, call.finish_date, call.expire_date),
         ).where(this)
         self._lock = self._find.with_for_update()
         self._take_over = (
@@ -119,8 +127,18 @@ class SqlCalls:
         )
         self._remove = delete(table).where(this, call.expire_date <= bindparam("at"), settled)
 
-    def begin(self, connection: Connection, call: Call, now: float, lease: float) -> CallFound:
-        """Make a call ours, or say why it is not. Its row is there when this is committed."""
+    def begin(
+        self,
+        connection: Connection,
+        call: Call,
+        now: float,
+        lease: float,
+        watched: Callable[[float], WatchedTime],
+    ) -> CallFound:
+        """Make a call ours, or say why it is not. Its row is there when this is committed.
+
+        `watched`: (now) -> what this process knows of the clock.
+        """
         at, until = utc_datetime(now), utc_datetime(now + lease)
         expires = utc_datetime(now + call.window)
         row = connection.execute(self._find, _this(call)).one_or_none()
@@ -151,12 +169,34 @@ class SqlCalls:
             row = connection.execute(self._lock, _this(call)).one_or_none()
         if row is None:  # it was removed a moment ago: its time had passed
             return CallFound(Answer.RUNNING)
-        found = _judge(row, call, now)
+        is_forgotten = self._is_forgotten(connection, row, now, watched)
+        found = _judge(row, call, now, is_forgotten=is_forgotten)
         if found.answer is Answer.RUN:
             values = {"new_attempt": found.attempt, "doubt": found.in_doubt, "until": until}
             values |= {"print": call.fingerprint, "at": at, "expires": expires}
             connection.execute(self._take_over, _this(call) | {"token": call.token} | values)
         return found
+
+    def _is_forgotten(
+        self,
+        connection: Connection,
+        row: Any,
+        now: float,
+        watched: Callable[[float], WatchedTime],
+    ) -> bool:
+        """Say whether a call's window has passed: by the clock, and by the time that was watched.
+
+        By this process, and by who removes old rows, if that one looked lately.
+        """
+        if not _has_expired(row, now) or row.finish_date is None:
+            return _has_expired(row, now)
+        finished = row.finish_date.timestamp()
+        window = row.expire_date.timestamp() - finished
+        mine, theirs, gap = watched(now), self._watching.found(connection), unwatched_max(window)
+        dates = [mine.before(window)]
+        if theirs is not None and 0 <= now - theirs.last.wall <= gap:
+            dates.append(theirs.looked(mine.last, unwatched_max=gap).before(window))
+        return bool(finished <= min(dates))
 
     def finish(self, connection: Connection, call: Call, result: bytes | None, now: float) -> bool:
         """Store what a call returned; False: the claim is no longer ours."""
@@ -185,11 +225,15 @@ class SqlCalls:
         return len(rows)
 
 
-def _judge(row: Any, call: Call, now: float) -> CallFound:
+def _has_expired(row: Any, now: float) -> bool:
+    return bool(row.state == LogState.CONSUMED and row.expire_date.timestamp() <= now)
+
+
+def _judge(row: Any, call: Call, now: float, *, is_forgotten: bool) -> CallFound:
     ends = row.lease_until.timestamp() if row.lease_until is not None else None
     seen = row_of(row.state, row.owner, ends, now)
-    if seen is Row.CONSUMED and row.expire_date.timestamp() <= now:
-        return CallFound(Answer.RUN)  # forgotten: a new call
+    if is_forgotten:
+        return CallFound(Answer.RUN)  # a new call
     has_no_effect = seen is Row.FAILED and not row.in_doubt  # so its key may be used once more
     if row.fingerprint != call.fingerprint and not has_no_effect:
         return CallFound(Answer.REUSED)

@@ -98,8 +98,6 @@ def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:
 class AlertBook(Protocol):
     """What telling needs of the database; see `sql_alerts`."""
 
-    def forget(self, before: float) -> int: ...
-
     def standings(self, notifiers: Collection[str]) -> dict[str, Standing]: ...
 
     def look(self, notifier: str, now: float, after: int) -> Look: ...
@@ -147,7 +145,6 @@ class Alerts:
         lease: seconds after which another process may tell what this one claimed; longer than a
             notifier takes.
         stuck_after: age at which a stub is stuck, seconds.
-        kept: how long an escalation is kept after it was closed, seconds; None: for ever.
         new_id: makes the ids of digests.
 
     Raises:
@@ -163,7 +160,6 @@ class Alerts:
         owner: str,
         lease: float,
         stuck_after: float,
-        kept: float | None,
         new_id: Callable[[], str],
     ) -> None:
         self._book = book
@@ -172,7 +168,6 @@ class Alerts:
         self._owner = owner
         self._lease = lease
         self._stuck_after = stuck_after
-        self._kept = kept
         self._new_id = new_id
         self._look_at = 0.0
         #: Up to which escalation each notifier has told all; forgotten now and then, because rows
@@ -233,8 +228,6 @@ class Alerts:
         if not self._stuck.take_turn(now, self._look_at):
             return 0
         self._stuck.close_settled(now)
-        if self._kept is not None:
-            self._book.forget(now - self._kept)
         return self._stuck.look(now, self._stuck_after)
 
     def _tell(self, notifier: Notifier, digest: Digest, now: float) -> bool:

@@ -2,10 +2,13 @@
 
 Receives the time; hands on what is old enough to the ledgers. One instance at a time has the duty,
 by a lease that every removal renews: who lost it removes nothing. Whoever has it works a small part
-of the time, so that senders do not notice.
+of the time, so that senders do not notice. How old a row is, is not taken from a clock alone: see
+`watched_time`. What is removed by age anywhere in the tables is removed here, by that one guard.
 """
 
+import logging
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -13,6 +16,16 @@ import msgspec
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.resend.days import DAY_SECONDS, DAYS_SPARED
 from reliable_mq.settings import RetentionWaits
+from reliable_mq.watched_time import (
+    Reading,
+    WatchedTime,
+    first_look,
+    is_worth_noting,
+    jump_text,
+    unwatched_max,
+)
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 600.0
 """How often partitions are looked at."""
@@ -32,6 +45,12 @@ class Ledgers(Protocol):
 
     def reconciled_until(self) -> float | None: ...
 
+    def watched(self) -> WatchedTime | None: ...
+
+    def newest(self, now: float) -> float | None: ...
+
+    def note_watched(self, known: WatchedTime, owner: str, until: float) -> bool: ...
+
     def remove_stubs(
         self, before: float, owner: str, until: float, limit: int
     ) -> Removed | None: ...
@@ -45,6 +64,10 @@ class Ledgers(Protocol):
     ) -> Removed | None: ...
 
     def remove_calls(self, now: float, owner: str, until: float, limit: int) -> Removed | None: ...
+
+    def remove_escalations(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None: ...
 
 
 class Days(Protocol):
@@ -65,6 +88,7 @@ class RetentionCounts(msgspec.Struct, frozen=True):
     """What one run removed.
 
     `has_duty`: False when another instance has it. `is_full`: there may be more at this moment.
+    `held`: for how many seconds longer than its window a stub is kept, because the clock jumped.
     """
 
     stubs: int = 0
@@ -72,6 +96,8 @@ class RetentionCounts(msgspec.Struct, frozen=True):
     calls: int = 0
     days: int = 0
     keys: int = 0
+    escalations: int = 0
+    held: float = 0.0
     has_duty: bool = True
     is_full: bool = False
 
@@ -79,14 +105,16 @@ class RetentionCounts(msgspec.Struct, frozen=True):
 class Retention:
     """Removes what nobody can need any more.
 
-    Invariant: it removes only while it has the duty, and nothing that is younger than its window.
+    Invariant: it removes only while it has the duty, and nothing that is younger than its window by
+    the clock or by the time that was watched.
 
     Args:
         ledgers: one database.
         owner: this instance's name; no two may share it.
         stub_retention: seconds after its end for which a stub is kept.
         log_retention: seconds after its effect for which the log of a message is kept, and longer,
-            as long as its stub is there.
+            as long as its stub is there. An escalation that was closed is kept as long.
+        look: (now) -> the clock that says `now`, and one that nobody sets.
         lease: seconds for which the duty is held.
         batch: rows of one transaction.
         waits: for reconciliation, so that nothing goes that it has not seen: "yes", "no", or
@@ -105,6 +133,7 @@ class Retention:
         owner: str,
         stub_retention: float,
         log_retention: float,
+        look: Callable[[float], Reading],
         lease: float = 60.0,
         batch: int = 1000,
         waits: RetentionWaits = "auto",
@@ -116,6 +145,7 @@ class Retention:
         self._owner = owner
         self._stub_retention = stub_retention
         self._log_retention = log_retention
+        self._read = look
         self._lease = lease
         self._batch = batch
         self._waits = waits
@@ -124,27 +154,59 @@ class Retention:
         self._looked_at = -math.inf
 
     def run_once(self, now: float) -> RetentionCounts:
-        """Remove one batch of each: stubs, logs, free keys, results of calls; if it has the duty.
+        """Remove one batch of each: stubs, logs, free keys, results of calls, closed escalations.
 
-        Raises whatever the database raises; nothing is half done then.
+        Nothing is removed when another instance has the duty. Raises whatever the database raises;
+        nothing is half done then.
         """
         if not self._ledgers.take(now, self._owner, self._lease):
             return RetentionCounts(has_duty=False)
         until = now + self._lease
-        gate = self._gate()
-        days = self._whole_days(now, until, gate)
-        stubbed_before = min(now - self._stub_retention - self._spared, gate)
-        stubs = self._ledgers.remove_stubs(stubbed_before, self._owner, until, self._batch)
-        logged_before = min(now - self._log_retention - self._spared, gate)
-        logs = self._ledgers.remove_logs(logged_before, self._owner, until, self._batch)
-        keys = self._ledgers.remove_free_keys(logged_before, self._owner, until, self._batch)
-        calls = self._ledgers.remove_calls(now, self._owner, until, self._batch)
-        if days is None or stubs is None or logs is None or keys is None or calls is None:
+        known = self._look(now, until)
+        if known is None:
             return RetentionCounts(has_duty=False)
-        is_full = any(each.is_full for each in (days, stubs, logs, keys, calls))
-        return RetentionCounts(
-            stubs.rows, logs.rows, calls.rows, days.rows, keys.rows, is_full=is_full
+        gate = self._gate()
+        args = (self._owner, until, self._batch)
+        days = self._whole_days(known, gate, *args)
+        stubs = self._ledgers.remove_stubs(
+            min(known.before(self._stub_retention + self._spared), gate), *args
         )
+        logged_before = min(known.before(self._log_retention + self._spared), gate)
+        logs = self._ledgers.remove_logs(logged_before, *args)
+        keys = self._ledgers.remove_free_keys(logged_before, *args)
+        calls = self._ledgers.remove_calls(known.slowest(), *args)
+        told = self._ledgers.remove_escalations(known.before(self._log_retention), *args)
+        removed = [each for each in (days, stubs, logs, keys, calls, told) if each is not None]
+        if len(removed) < 6:
+            return RetentionCounts(has_duty=False)
+        rows = [each.rows for each in removed]
+        return RetentionCounts(
+            days=rows[0],
+            stubs=rows[1],
+            logs=rows[2],
+            keys=rows[3],
+            calls=rows[4],
+            escalations=rows[5],
+            held=known.held(self._stub_retention),
+            is_full=any(each.is_full for each in removed),
+        )
+
+    def _look(self, now: float, until: float) -> WatchedTime | None:
+        """Look at the clocks and tell of a jump; None: the duty is another's by now."""
+        reading, gap = self._read(now), unwatched_max(self._stub_retention)
+        earlier = self._ledgers.watched()
+        known = (
+            first_look(reading, self._ledgers.newest(now), unwatched_max=gap)
+            if earlier is None
+            else earlier.looked(reading, unwatched_max=gap)
+        )
+        if not is_worth_noting(known, earlier):
+            return known
+        if not self._ledgers.note_watched(known, self._owner, until):
+            return None
+        if told := jump_text(known, earlier, self._stub_retention):
+            log.warning("retention: %s", told)
+        return known
 
     def _gate(self) -> float:
         """Return the time from which everything stays because it was not reconciled."""
@@ -153,14 +215,16 @@ class Retention:
             return math.inf
         return 0.0 if reconciled is None else reconciled
 
-    def _whole_days(self, now: float, until: float, gate: float) -> Removed | None:
+    def _whole_days(
+        self, known: WatchedTime, gate: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
         """Make partitions ahead and drop old ones, where there are some; now and then is enough."""
-        if self._days is None or now < self._looked_at + LOOK_SECONDS:
+        now, args = known.last.wall, (owner, until, limit)
+        if self._days is None or self._looked_at <= now < self._looked_at + LOOK_SECONDS:
             return Removed(0, False)
         self._days.ensure(now)
-        args = (self._owner, until, self._batch)
-        stubs = self._days.remove_stub_days(min(now - self._stub_retention, gate), *args)
-        logs = self._days.remove_log_days(min(now - self._log_retention, gate), *args)
+        stubs = self._days.remove_stub_days(min(known.before(self._stub_retention), gate), *args)
+        logs = self._days.remove_log_days(min(known.before(self._log_retention), gate), *args)
         if stubs is None or logs is None:
             return None
         is_full = stubs.is_full or logs.is_full

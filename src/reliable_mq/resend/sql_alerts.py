@@ -16,7 +16,6 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
-    delete,
     exists,
     func,
     insert,
@@ -40,9 +39,8 @@ from reliable_mq.resend.escalation import (
     retry_wait,
 )
 from reliable_mq.resend.sql_escalations import insert_new
-from reliable_mq.sql_types import READS_ONLY, is_among, utc_datetime
+from reliable_mq.sql_types import READS_ONLY, utc_datetime
 
-FORGOTTEN_AT_ONCE = 500
 SHARES_MAX = 100
 
 
@@ -64,7 +62,6 @@ class SqlAlerts:
         self._application = application
         self._insert_notifier = insert_new(engine.dialect.name, notifiers)
         self._prepare_looking(escalations, alerts, notifiers)
-        self._prepare_forgetting(escalations, alerts, engine.dialect.name)
         self._prepare_holding(notifiers)
         self._prepare_digests(escalations, alerts)
 
@@ -88,21 +85,6 @@ class SqlAlerts:
             select(func.count()).select_from(lacks.subquery()).scalar_subquery()
             + select(func.count()).where(alert.notifier == who, gathered).scalar_subquery()
         )
-
-    def _prepare_forgetting(self, escalations: Table, alerts: Table, dialect: str) -> None:
-        this, alert = escalations.c, alerts.c
-        untold = exists().where(
-            alert.escalation_seq == this.seq, alert.state == AlertState.GATHERED.value
-        )
-        self._old = (
-            select(this.seq)
-            .where(this.close_date < bindparam("before"), ~untold)
-            .order_by(this.close_date)
-            .limit(FORGOTTEN_AT_ONCE)
-            .with_for_update(skip_locked=True)
-        )
-        self._remove_alerts = delete(alerts).where(is_among(alert.escalation_seq, "seqs", dialect))
-        self._remove = delete(escalations).where(is_among(this.seq, "seqs", dialect))
 
     def _prepare_holding(self, notifiers: Table) -> None:
         told = notifiers.c
@@ -166,18 +148,6 @@ class SqlAlerts:
             .order_by(this.seq)
             .limit(DIGEST_ITEMS_MAX)
         )
-
-    def forget(self, before: float) -> int:
-        """Remove escalations that were closed before a time and have nobody left to tell.
-
-        Returns how many: a few hundred at a time, and none that somebody else is removing.
-        """
-        with self._engine.begin() as connection:
-            values = {"before": utc_datetime(before)}
-            seqs = list(connection.execute(self._old, values).scalars())
-            for statement in (self._remove_alerts, self._remove) if seqs else ():
-                connection.execute(statement, {"seqs": seqs})
-        return len(seqs)
 
     def look(self, notifier: str, now: float, after: int) -> Look:
         """Return what a notifier may have to do, without a lock.

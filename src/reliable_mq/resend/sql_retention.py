@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import (
     Column,
@@ -21,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    func,
     insert,
     literal_column,
     or_,
@@ -34,9 +35,14 @@ from reliable_mq.outbox.sql_tables import settled_rows
 from reliable_mq.resend.retention import Removed
 from reliable_mq.resend.sql_scheduling_tables import ROWS_DUTY
 from reliable_mq.sql_types import is_among, utc_datetime
+from reliable_mq.sql_watched_time import SqlWatchedTime
+from reliable_mq.watched_time import WatchedTime, read
 
-RemoveCalls = Callable[[Connection, float, int], int]
+RemoveOld = Callable[[Connection, float, int], int]
 Ledger = Literal["stubs", "logs"]
+
+LEASES_BEYOND = 10
+"""No lease lies so many of its lengths ahead, unless a clock was wrong."""
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _START = (_BEGINNING, "", "")
@@ -54,7 +60,9 @@ class SqlRetention:
         told: what other databases told of the stubs; goes with them.
         keys: the business keys that messages had their effect under; go with their logs.
         duties: the table of the duty.
+        watched: the table of what is known of the clocks.
         remove_calls: (connection, now, limit) -> how many results of idempotent calls it removed.
+        remove_escalations: (connection, before, limit) -> how many that were closed it removed.
     """
 
     def __init__(
@@ -66,11 +74,15 @@ class SqlRetention:
         told: Table,
         keys: Table,
         duties: Table,
-        remove_calls: RemoveCalls,
+        watched: Table,
+        remove_calls: RemoveOld,
+        remove_escalations: RemoveOld,
     ) -> None:
         self._engine = engine
         self._duties = duties
         self._remove_calls = remove_calls
+        self._remove_escalations = remove_escalations
+        self._watching = SqlWatchedTime(watched)
         dialect = engine.dialect.name
         duty = duties.c
         this = duty.duty == literal_column(f"'{ROWS_DUTY}'")
@@ -82,6 +94,8 @@ class SqlRetention:
                     duty.owner.is_(None),
                     duty.owner == bindparam("me"),
                     duty.lease_until <= bindparam("at"),
+                    # It was written under a clock that was ahead: nobody may wait for that.
+                    duty.lease_until > bindparam("beyond"),
                 ),
             )
             .values(owner=bindparam("me"), lease_until=bindparam("until"))
@@ -94,8 +108,16 @@ class SqlRetention:
             for ledger, column in marks.items()
         }
         self._marks = select(*marks.values()).where(this)
-        self._reconciled = select(duty.reconciled_until).where(this)
+        known = self._watching.find.scalar_subquery()
+        self._said = select(duty.reconciled_until, known.label("known")).where(this)
+        of_stubs, of_logs = stubs.c.update_date, logs.c.consume_date
+        self._newest = [
+            # Nothing that a driver cannot read: what somebody wrote may be infinity.
+            select(func.max(date)).where(rows, date > _BEGINNING, date <= bindparam("at"))
+            for date, rows in ((of_stubs, settled_rows(stubs)), (of_logs, consumed_rows(logs)))
+        ]
         self._gate: datetime | None = None
+        self._known: WatchedTime | None = None
         self._swept: tuple[datetime, str, str] = _START
         self._find_and_remove_stubs(stubs, told, dialect)
         self._find_and_remove_logs(stubs, logs, keys, dialect)
@@ -167,10 +189,10 @@ class SqlRetention:
 
     def take(self, now: float, owner: str, lease: float) -> bool:
         """Take the duty, or keep it; False: another instance has it."""
-        values = {"me": owner, "at": utc_datetime(now), "until": utc_datetime(now + lease)}
+        times = {"at": now, "until": now + lease, "beyond": now + LEASES_BEYOND * lease}
+        values = {"me": owner} | {name: utc_datetime(time) for name, time in times.items()}
         with self._engine.begin() as connection:
-            if connection.execute(self._take, values).rowcount == 1:
-                self._gate = connection.execute(self._reconciled).scalar()
+            if self._takes(connection, values):
                 return True
             if connection.execute(self._marks).first() is not None:
                 return False
@@ -178,9 +200,17 @@ class SqlRetention:
             with self._engine.begin() as connection:
                 marks = dict.fromkeys(("stubs_removed_until", "logs_removed_until"), _BEGINNING)
                 connection.execute(insert(self._duties), {"duty": ROWS_DUTY, **marks})
-                return connection.execute(self._take, values).rowcount == 1
+                return self._takes(connection, values)
         except IntegrityError:  # another one made it at this moment, to have the duty
             return False
+
+    def _takes(self, connection: Connection, values: dict[str, Any]) -> bool:
+        """Take the duty if it is to be had, and see what is said beside it."""
+        if connection.execute(self._take, values).rowcount != 1:
+            return False
+        said = connection.execute(self._said).one()
+        self._gate, self._known = said.reconciled_until, read(said.known)
+        return True
 
     def reconciled_until(self) -> float | None:
         """Return the time from which nothing was reconciled when the duty was taken.
@@ -188,6 +218,26 @@ class SqlRetention:
         None: nobody reconciles in increments.
         """
         return None if self._gate is None else self._gate.timestamp()
+
+    def watched(self) -> WatchedTime | None:
+        """Return what was known of the clocks when the duty was taken; None: nobody had looked."""
+        return self._known
+
+    def newest(self, now: float) -> float | None:
+        """Return when a stub was settled or a message consumed last, by `now`; None: never."""
+        at = {"at": utc_datetime(now)}
+        with self._engine.begin() as connection:
+            found = [connection.execute(newest, at).scalar() for newest in self._newest]
+        return max((each.timestamp() for each in found if each is not None), default=None)
+
+    def note_watched(self, known: WatchedTime, owner: str, until: float) -> bool:
+        """Write what is known of the clocks; False: the duty is another's by now."""
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return False
+            self._watching.note(connection, known)
+        self._known = known
+        return True
 
     def removed_until(self) -> tuple[float | None, float | None]:
         """Return the times before which messages may be gone: (from the stubs, from the logs).
@@ -267,6 +317,16 @@ class SqlRetention:
             if not self.keeps(connection, owner, until):
                 return None
             rows = self._remove_calls(connection, now, limit)
+        return Removed(rows, rows == limit)
+
+    def remove_escalations(
+        self, before: float, owner: str, until: float, limit: int
+    ) -> Removed | None:
+        """Remove escalations that were closed before a time; None: as above."""
+        with self._removal() as connection:
+            if not self.keeps(connection, owner, until):
+                return None
+            rows = self._remove_escalations(connection, before, limit)
         return Removed(rows, rows == limit)
 
     @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room, path_inside
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.folder_lock import FolderLock
+from reliable_mq.runtime.lease_clock import boot_id
 
 _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 _CHUNK = 1024 * 1024
@@ -24,7 +25,6 @@ _TOUCHED_MAX = 16_384
 _IS_LITTLE = sys.byteorder == "little"  # files hold numbers the other way round
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY_KINDS = ("tmpfs", "ramfs", "devtmpfs")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FileDiskFile:
@@ -269,10 +269,7 @@ class FileDisk:
     @property
     def boot_id(self) -> str:
         """What names the machine's current run; "" where the system does not tell."""
-        try:
-            return _BOOT_ID.read_text("ascii").strip()
-        except OSError:
-            return ""
+        return boot_id()
 
     @property
     def used_ratio(self) -> float:

@@ -5,18 +5,47 @@ else when it wakes up. CLOCK_MONOTONIC, the clock of event loops, stands still m
 lock would be as good as before.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Return what names the machine's current run; "" where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def ticks_clock() -> Callable[[], float]:
+    """Return a clock that nobody sets, in seconds since some moment; see `watched_time`.
+
+    It counts a suspension where the kernel has such a clock. Elsewhere the time of one is not
+    counted, so that what is watched by it becomes old later, and never earlier.
+    """
+    return _boot_time() or time.monotonic
+
+
+@cache
+def ticks_run() -> str:
+    """Return what names the run that `ticks_clock` counts: of the machine, or of this process."""
+    return (boot_id() if _boot_time() is not None else "") or os.urandom(8).hex()
+
+
+def _boot_time() -> Callable[[], float] | None:
+    number = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
+    return None if number is None else partial(time.clock_gettime, number)
 
 
 def lease_clock() -> Callable[[], float]:
     """Return a clock that never goes back and counts a suspension, in seconds since some moment."""
-    boot_time = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has it
-    if boot_time is not None:
-        return partial(time.clock_gettime, boot_time)
-    return LongerAdvance(time.monotonic, time.time)
+    return _boot_time() or LongerAdvance(time.monotonic, time.time)
 
 
 class LongerAdvance:

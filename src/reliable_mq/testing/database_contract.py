@@ -27,6 +27,7 @@ from reliable_mq.idempotency.claim import Step
 from reliable_mq.idempotency.sql_calls import Answer, Call, SqlCalls
 from reliable_mq.idempotency.sql_consume_log import Entry, Found, SqlConsumeLog
 from reliable_mq.idempotency.sql_key_log import KeyEntry, SqlKeyLog
+from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.stub_contract import LEASE, A, B, StubContract, Undo, entry
 
 
@@ -37,7 +38,7 @@ class DatabaseContract(StubContract):
     def _logs(self, database: Database, _prepared: None) -> None:
         self.log = SqlConsumeLog(database.logs, database.dialect)
         self.keys = SqlKeyLog(database.keys, database.logs, database.dialect)
-        self.calls = SqlCalls(database.calls)
+        self.calls = SqlCalls(database.calls, database.watched_time)
 
     def receive(self, *entries: Entry, now: float = 100.0) -> list[Found]:
         """Begin attempts, committed."""
@@ -175,14 +176,14 @@ class DatabaseContract(StubContract):
         result = bytes(range(256))
         call, again = Call("pay", "digest", "r-1", None, "one", 60.0), "two"
         rival = Call("pay", "digest", "r-1", None, again, 60.0)
-        begin = self.calls.begin
+        begin = partial(self.calls.begin, lease=LEASE, watched=ManualClock().watched)
 
-        assert self.commit(lambda it: begin(it, call, 100.0, LEASE)).answer is Answer.RUN
-        assert self.commit(lambda it: begin(it, rival, 101.0, LEASE)).answer is Answer.RUNNING
+        assert self.commit(lambda it: begin(it, call, 100.0)).answer is Answer.RUN
+        assert self.commit(lambda it: begin(it, rival, 101.0)).answer is Answer.RUNNING
         assert self.commit(lambda it: self.calls.finish(it, call, result, 102.0))
-        found = self.commit(lambda it: begin(it, rival, 103.0, LEASE))
+        found = self.commit(lambda it: begin(it, rival, 103.0))
         assert (found.answer, found.result) == (Answer.REPLAY, result)
-        assert self.commit(lambda it: begin(it, rival, 163.0, LEASE)).answer is Answer.RUN
+        assert self.commit(lambda it: begin(it, rival, 163.0)).answer is Answer.RUN
 
 
 def key_entry(name: str) -> KeyEntry:

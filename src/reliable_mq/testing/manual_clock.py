@@ -4,6 +4,8 @@ import time
 
 from sqlalchemy import Connection
 
+from reliable_mq.watched_time import Reading, WatchedTime, first_look
+
 
 class ManualClock:
     """Seconds since the epoch, from now on in whole seconds; stands in for a database's clock.
@@ -24,6 +26,14 @@ class ManualClock:
     def now_on(self, connection: Connection) -> float:  # noqa: ARG002
         """Return the time; nobody is asked."""
         return self._now
+
+    def reading(self, now: float) -> Reading:
+        """Return a look at this clock, which is watched all the time."""
+        return Reading(now, now, "manual")
+
+    def watched(self, now: float) -> WatchedTime:
+        """Return that this clock never jumped."""
+        return first_look(self.reading(now), None, unwatched_max=0.0)
 
     @property
     def epoch_ms(self) -> int:

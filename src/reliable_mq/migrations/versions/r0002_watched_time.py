@@ -1,0 +1,24 @@
+"""The table in which retention keeps what it knows of the clocks (P7).
+
+Revision 0002, after 0001.
+"""
+
+from sqlalchemy import Column, MetaData, SmallInteger, Table
+
+from reliable_mq.migrations.sql_steps import add_tables
+from reliable_mq.sql_types import LongText
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade(prefix: str) -> None:
+    """Create the table."""
+    metadata = MetaData()
+    Table(
+        f"{prefix}watched_time",
+        metadata,
+        Column("number", SmallInteger, primary_key=True, autoincrement=False),
+        Column("known", LongText, nullable=False),
+    )
+    add_tables(metadata)

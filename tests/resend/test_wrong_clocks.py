@@ -1,0 +1,165 @@
+"""A clock that jumps makes nothing old: retention waits, and tells a person (P7, P4)."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+from tests.resend.test_retention import CONFIRMED, Ledgers
+
+from reliable_mq.app.sql_keeping import retention_ledgers
+from reliable_mq.resend.retention import Retention, RetentionCounts
+from reliable_mq.sql_types import utc_datetime
+from reliable_mq.watched_time import Reading
+
+DAY = 86_400.0
+NOW = 20_000 * DAY
+
+
+class Machine:
+    """A database on a machine whose clock may be wrong. `passed` is the time that really passed."""
+
+    def __init__(self, url: str) -> None:
+        self.rows = Ledgers(url)
+        self.rows.database.create_tables()
+        self.passed, self.ahead, self.run = 0.0, 0.0, "first run"
+
+    @property
+    def now(self) -> float:
+        return NOW + self.passed + self.ahead
+
+    def place_order(self, name: str) -> None:
+        """Let a message be settled now, by the machine's clock."""
+        self.rows.stub(name, CONFIRMED, settled=self.now)
+        self.rows.log(name, consumed=self.now)
+
+    def start(self) -> Retention:
+        """Return retention in a process that starts now."""
+        return Retention(
+            retention_ledgers(self.rows.database),
+            owner="one",
+            stub_retention=7 * DAY,
+            log_retention=30 * DAY,
+            look=lambda now: Reading(now, self.passed, self.run),
+        )
+
+    def left(self) -> tuple[list[str], list[str]]:
+        return self.rows.names("stubs"), self.rows.names("logs")
+
+
+@pytest.fixture
+def machine(database_url: str) -> Iterator[Machine]:
+    made = Machine(database_url)
+    yield made
+    made.rows.database.close()
+
+
+def test_a_clock_that_is_forty_days_ahead_for_a_while_takes_no_stub_and_no_log(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.place_order("a")
+    retention = machine.start()
+    assert retention.run_once(machine.now) == RetentionCounts()
+
+    machine.ahead = 40 * DAY
+    for _ in range(20):
+        machine.passed += 5.0
+        counts = retention.run_once(machine.now)
+        assert (counts.stubs, counts.logs) == (0, 0)
+        assert abs(counts.held - 40 * DAY) < 1.0
+    machine.ahead = 0.0
+    machine.passed += 5.0
+    assert retention.run_once(machine.now) == RetentionCounts()
+
+    assert machine.left() == (["a"], ["a"])
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == 2
+    assert "the clock went 3456000 s ahead of the time that anybody watched" in told[0]
+    assert "nothing is kept longer for it" in told[1]
+
+
+def test_what_is_old_by_both_clocks_goes_while_one_is_wrong(machine: Machine) -> None:
+    machine.place_order("a")
+    retention = machine.start()
+    retention.run_once(machine.now)
+    machine.passed += 7.5 * DAY
+    machine.ahead = 40 * DAY
+    assert retention.run_once(machine.now).stubs == 1
+    assert machine.left() == ([], ["a"])
+
+
+@pytest.mark.parametrize("is_same_run", [True, False])
+def test_a_process_that_starts_under_a_wrong_clock_takes_nothing(
+    machine: Machine, is_same_run: bool
+) -> None:
+    machine.place_order("a")
+    machine.start().run_once(machine.now)
+    machine.ahead = 40 * DAY
+    machine.passed += 120.0
+    if not is_same_run:
+        machine.run, machine.passed = "second run", 30.0
+    machine.place_order("b")  # somebody else believes the clock
+
+    for _ in range(10):
+        machine.passed += 60.0
+        counts = machine.start().run_once(machine.now)
+        assert (counts.stubs, counts.logs) == (0, 0)
+    assert machine.left() == (["a", "b"], ["a", "b"])
+
+
+def test_the_first_look_of_all_believes_the_newest_row(machine: Machine) -> None:
+    machine.place_order("a")
+    machine.ahead = 40 * DAY
+    counts = machine.start().run_once(machine.now)
+    assert (counts.stubs, counts.logs) == (0, 0)
+    assert counts.held > 30 * DAY
+
+
+def test_a_clock_that_stays_where_it_is_is_believed_after_the_window(machine: Machine) -> None:
+    machine.place_order("a")
+    machine.start().run_once(machine.now)
+    machine.run, machine.ahead = "after a month without power", 31 * DAY
+    machine.place_order("b")
+    removed = []
+    for day in range(9):
+        counts = machine.start().run_once(machine.now)
+        removed.append((day, counts.stubs, counts.logs))
+        machine.passed += DAY
+    assert [each for each in removed if each[1] or each[2]] == [(7, 1, 0), (8, 1, 0)]
+    assert machine.rows.names("logs") == ["a", "b"]
+
+
+def test_results_of_calls_and_closed_escalations_wait_too(machine: Machine) -> None:
+    database, at = machine.rows.database, utc_datetime(machine.now)
+    call: dict[str, Any] = {
+        "scope": "s",
+        "key_digest": "d",
+        "call_key": "k",
+        "state": 1,
+        "attempt": 1,
+    }
+    call |= {"in_doubt": False, "create_date": at, "expire_date": utc_datetime(NOW + DAY)}
+    closed: dict[str, Any] = {"kind": "stuck", "message_id": "a", "topic": "t", "reason": "r"}
+    closed |= {"consumer_group": "", "create_date": at, "close_date": at}
+    with database.engine.begin() as connection:
+        connection.execute(insert(database.calls), call)
+        connection.execute(insert(database.escalations), closed)
+    retention = machine.start()
+    retention.run_once(machine.now)
+    machine.ahead = 40 * DAY
+    assert retention.run_once(machine.now).calls == 0
+    with database.engine.begin() as connection:
+        assert len(connection.execute(select(database.escalations)).all()) == 1
+    machine.ahead, machine.passed = 0.0, 31 * DAY
+    counts = retention.run_once(machine.now)
+    assert (counts.calls, counts.escalations) == (1, 1)
+
+
+def test_a_duty_that_was_taken_under_a_wrong_clock_is_free_when_its_owner_is_dead(
+    machine: Machine,
+) -> None:
+    machine.ahead = 40 * DAY
+    assert retention_ledgers(machine.rows.database).take(machine.now, "dies", 60.0)
+    machine.ahead = 0.0
+    assert machine.start().run_once(machine.now + 120.0).has_duty
