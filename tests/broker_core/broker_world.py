@@ -9,6 +9,7 @@ from reliable_mq.broker_core.state import BrokerState, Connection, Turn
 from reliable_mq.broker_core.store.appender import StoredMessage
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.testing.memory_disk import MemoryDisk
+from reliable_mq.watched_time import Reading
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import (
@@ -75,6 +76,10 @@ class BrokerWorld:
         """Stop cleanly."""
         self.finish_turn()
         self.core.close()
+
+    def reading(self, *, ahead_ms: int = 0) -> Reading:
+        """Return a look at the clock, and at one that nobody sets: by it the clock is ahead."""
+        return Reading(self.now_ms / 1000, (self.now_ms - ahead_ms) / 1000, self.disk.boot_id)
 
     @property
     def state(self) -> BrokerState:

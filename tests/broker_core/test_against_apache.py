@@ -162,5 +162,6 @@ def test_the_running_state_is_told_under_apaches_names(answers: Answers) -> None
     theirs, ours = (set(table) for table in answers[RUNNING_STATE])
     assert {name for name in theirs - ours if not name.startswith("commitLogDiskRatio_")} == set()
     assert {name for name in ours - theirs if not name.startswith("scheduleMessage")} == {
-        "brokerVersion"
+        "brokerVersion",
+        "filesHeldSeconds",
     }

@@ -8,9 +8,12 @@ from tests.broker_core.broker_world import START_MS, TOPIC, BrokerWorld, pull_he
 
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.progress import PATH as NOTE_PATH
+from reliable_mq.broker_core.store.retention import PATH as CLOCK_PATH
+from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.record import iter_records
 
+EVERY_HOUR = ";".join(map(str, range(24)))
 HOUR_MS = 3_600_000
 SEGMENT = 64 * 1024
 FOLLOWERS = (f"consumequeue/{TOPIC}/0", "index")
@@ -29,6 +32,7 @@ def world_with(count: int, **properties: str) -> BrokerWorld:
     }
     world = BrokerWorld(None, **sizes, **properties)
     world.now_ms = MIDDAY_MS
+    clean(world)  # a first look at the clock
     for number in range(count):
         world.send(BODY, KEYS=f"key-{number}")
     while world.core.index_some(world.now_ms):
@@ -44,11 +48,11 @@ def log_files(world: BrokerWorld) -> list[str]:
     return [f"{LOG_FOLDER}/{name}" for name in world.disk.names(LOG_FOLDER) if int(name) < end]
 
 
-def clean(world: BrokerWorld) -> None:
-    """Let one round of housekeeping pass, and the queues follow."""
+def clean(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
+    """Let one round of housekeeping pass, and the queues follow; the clock is ahead so much."""
     for _ in range(2):
         found = world.core.housekeeping.look()()
-        job = world.core.housekeeping.begin(found, world.now_ms)
+        job = world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))
         if job:
             job()
         world.pass_time(100)
@@ -143,7 +147,7 @@ def test_a_crash_between_forgetting_and_removing_leaves_a_store_that_opens() -> 
     while True:
         world = world_with(100, deleteWhen="12")
         age(world, 1, 73)
-        job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.now_ms)
+        job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
         assert job
         world.disk.stop_before = len(world.disk.operations) + steps
         try:
@@ -164,7 +168,7 @@ def test_at_most_ten_files_go_in_a_round_and_never_the_newest() -> None:
     age(world, 100, 73)
     count = len(log_files(world))
     assert count > 13
-    job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.now_ms)
+    job = world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
     assert job
     job()
     assert len(log_files(world)) == count - 10
@@ -244,6 +248,68 @@ def test_above_the_highest_mark_sends_are_refused_as_apache_does_and_go_on_below
 
 def send_again() -> dict[str, object]:
     return {"a": "p", "b": TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": START_MS, "h": 0}
+
+
+DAY_MS = 24 * HOUR_MS
+
+
+def test_a_clock_that_is_four_days_ahead_for_a_while_takes_no_file(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = world_with(200, deleteWhen=EVERY_HOUR)
+    before = log_files(world)
+    world.now_ms += 4 * DAY_MS
+    for _ in range(3):
+        clean(world, ahead_ms=4 * DAY_MS)
+    assert log_files(world) == before
+    runtime = fastjson.loads(world.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert abs(int(runtime["filesHeldSeconds"]) - 4 * 86_400) < 10
+    world.now_ms -= 4 * DAY_MS
+    clean(world)
+    assert log_files(world) == before
+    runtime = fastjson.loads(world.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert runtime["filesHeldSeconds"] == "0"
+    ahead, back = caplog.messages
+    assert "files of the log: the clock went 345600 s ahead of the time" in ahead
+    assert "nothing is kept longer for it" in back
+
+
+def test_what_is_old_by_both_clocks_goes_while_one_is_wrong() -> None:
+    world = world_with(200, deleteWhen=EVERY_HOUR)
+    age(world, 2, 73)
+    before = log_files(world)
+    world.now_ms += 4 * DAY_MS
+    clean(world, ahead_ms=4 * DAY_MS)
+    assert log_files(world) == before[2:]
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False])
+def test_a_broker_that_starts_under_a_wrong_clock_takes_no_file(is_same_boot: bool) -> None:
+    world = world_with(200, deleteWhen=EVERY_HOUR)
+    before = log_files(world)
+    world.stop()
+    world.now_ms += 4 * DAY_MS
+    if not is_same_boot:
+        world.disk.boot += 1
+    world.start()
+    for _ in range(3):
+        world.send()
+        clean(world, ahead_ms=4 * DAY_MS)
+    assert log_files(world)[: len(before)] == before
+
+
+def test_a_store_that_nobody_watched_is_as_old_as_its_newest_message_says() -> None:
+    world = world_with(200, deleteWhen=EVERY_HOUR)
+    before = log_files(world)
+    world.stop()
+    world.disk.remove(CLOCK_PATH)
+    world.now_ms += 4 * DAY_MS
+    world.start()
+    clean(world)
+    assert log_files(world) == before
+    world.now_ms += 3 * DAY_MS + HOUR_MS  # now it was watched for as long as files are kept
+    clean(world)
+    assert log_files(world) == before[-1:]
 
 
 def test_a_tool_can_ask_for_old_files_to_go_at_any_hour() -> None:

@@ -173,7 +173,7 @@ def test_old_files_go_although_new_units_find_no_room() -> None:
     world.send(b"last")
     for expected in (4, 1):  # what was noted lies behind the log's begin, then before it
         oldest = [0] * (len(store.log.segment_starts) - expected)
-        work = world.core.housekeeping.begin(Survey(0.99, oldest), world.now_ms)
+        work = world.core.housekeeping.begin(Survey(0.99, oldest), world.reading())
         assert work
         work()
         assert world.file(NOTE_PATH)["logStart"] == store.log.start

@@ -187,7 +187,7 @@ def test_midnight_begins_another_day() -> None:
 def test_how_full_the_disk_is_comes_from_the_last_look_at_it() -> None:
     world = BrokerWorld()
     world.disk.used = 0.5
-    world.core.housekeeping.begin(world.core.housekeeping.look()(), world.now_ms)
+    world.core.housekeeping.begin(world.core.housekeeping.look()(), world.reading())
     table = runtime(world)
     assert table["commitLogDiskRatio"] == "0.5"
     assert table["commitLogDirCapacity"] == "Total : 1.0 GiB, Free : 512.0 MiB."

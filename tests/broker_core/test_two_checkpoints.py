@@ -39,7 +39,7 @@ def with_old_files(disk: MemoryDisk) -> BrokerWorld:
 
 
 def clean(world: BrokerWorld) -> Job:
-    work = world.core.housekeeping.begin(Survey(0.1, [0, 0, 0]), world.now_ms)
+    work = world.core.housekeeping.begin(Survey(0.1, [0, 0, 0]), world.reading())
     assert work
     return work
 

@@ -21,6 +21,7 @@ from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import StoreError
 from reliable_mq.runtime.log_writer import LogWriter
 from reliable_mq.testing.memory_disk import Stopped
+from reliable_mq.watched_time import Reading
 from reliable_mq.wire.command import decode_command, decode_request
 
 _USED_MAX = 0.85  # above it files of the log go however young they are
@@ -305,7 +306,9 @@ class Machine:
     async def _clean_once(self) -> None:
         core = self._alive()
         found = await self._writer.run(core.housekeeping.look())
-        work = core.housekeeping.begin(found, self._world.now_ms)
+        world = self._world
+        reading = Reading(world.now_ms / 1000, world.time_ms / 1000, self._disk.boot_id)
+        work = core.housekeeping.begin(found, reading)
         self._model.expired(core.state.store.log.start, may_go=found.used > _USED_MAX)
         if work:
             await self._writer.run(work)

@@ -23,6 +23,7 @@ from reliable_mq.broker_core.requests.filtered_pull import judge_new
 from reliable_mq.broker_core.requests.handlers import answer_to
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
+from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.consume_queue import Arrivals
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_index import IndexSizes
@@ -109,6 +110,7 @@ class BrokerCore:
             MODES_PATH: state.request_modes.load,
             schedule.PATH: state.schedule.load,
             topic_counts.TIMERS_PATH: state.timers.counts.load,
+            retention.PATH: state.retention.load,
         }
         load_tables(self._disk, loaders)
         warn_of_missing(self._disk, TOPICS_PATH)
@@ -125,6 +127,7 @@ class BrokerCore:
         state.started_ms = now_ms
         progress = load_progress(self._disk)
         state.store.open()
+        state.retention.begin(state.store.appender.last_time_ms)
         state.store.log.read_ahead(is_wanted=config.data_read_ahead)
         state.schedule.settle(state.store)
         state.timers.settle(now_ms)

@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 from reliable_mq.broker_core.names import is_system_topic
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.disk import Disk
-from reliable_mq.broker_core.store.retention import Closeable, Removal, Survey, hours_ms, survey
+from reliable_mq.broker_core.store.retention import (
+    PATH,
+    Closeable,
+    Removal,
+    Survey,
+    hours_ms,
+    survey,
+)
+from reliable_mq.watched_time import Reading
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +41,19 @@ class Housekeeping:
         oldest = self._state.store.log.segment_starts[:-1][: self._state.config.delete_batch_max]
         return lambda: survey(self._disk, oldest)
 
-    def begin(self, found: Survey, now_ms: int) -> Callable[[], None] | None:
-        """Forget what is too old; return the work that removes it, None when there is nothing."""
+    def begin(self, found: Survey, reading: Reading) -> Callable[[], None] | None:
+        """Forget what is too old; return the work that removes it, None when there is nothing.
+
+        Args:
+            found: what the look at the disk found.
+            reading: the clock that dates files, and one that nobody sets.
+        """
         state, retention = self._state, self._state.retention
-        was_full = retention.is_full
+        was_full, now_ms = retention.is_full, round(reading.wall * 1000)
+        if told := retention.look(reading):
+            log.warning("files of the log: %s", told)
+        if retention.is_worth_noting:
+            state.files.change(PATH, retention.dump)
         count = retention.judge(found, now_ms)
         _all, free_size = found.capacity
         state.pressure.note_disk(found.used, is_full=retention.is_full, free_size=free_size)

@@ -8,6 +8,7 @@ connection; where one or two clients speak, those of one read.
 import asyncio
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -23,11 +24,13 @@ from reliable_mq.errors import StoreError
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
+from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
 from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter, Syncs
 from reliable_mq.runtime.name_server import NameServer
 from reliable_mq.runtime.prompt_sync import PromptSyncs
 from reliable_mq.runtime.registrar import Registrar
+from reliable_mq.watched_time import Reading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
 
@@ -266,11 +269,11 @@ class BrokerServer:
 
     async def _clean_forever(self) -> None:
         """Look at the disk, and remove what is too old."""
-        housekeeping = self._core.housekeeping
+        housekeeping, ticks, run = self._core.housekeeping, ticks_clock(), ticks_run()
         while True:
             found = await self._log_writer.run(housekeeping.look())
             await self._flush_queues()
-            job = housekeeping.begin(found, now_ms())
+            job = housekeeping.begin(found, Reading(time.time(), ticks(), run))
             if job is not None:
                 await self._log_writer.run(job)
             await asyncio.sleep(self._config.clean_interval_ms / 1000)

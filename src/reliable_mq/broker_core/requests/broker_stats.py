@@ -121,6 +121,8 @@ def _store(state: BrokerState) -> dict[str, str]:
         "remainHowManyDataToFlush": _readable(log.end - log.durable),
         "remainTransientStoreBufferNumbs": "2147483647",  # as Apache's without such a pool
         "startAcceptSendRequestTimeStamp": "0",
+        # Ours: for how much longer files are kept than they should, because the clock jumped.
+        "filesHeldSeconds": f"{state.retention.held_seconds:.0f}",
     }
 
 

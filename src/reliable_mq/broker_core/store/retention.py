@@ -1,7 +1,8 @@
 """How long messages are kept: by time, and by how full the disk is.
 
-Receives how full the disk is and how old the log's files are; hands on how many of them go, and
-whether writes are to be refused; refuses to touch a file.
+Receives how full the disk is, how old the log's files are, and looks at two clocks; hands on how
+many files go, and whether writes are to be refused; refuses to touch a file. A file is old when the
+clock says so and that time was watched, see `watched_time`.
 Source: Apache RocketMQ `DefaultMessageStore.CleanCommitLogService`, with its property names.
 """
 
@@ -11,7 +12,18 @@ from typing import NamedTuple, Protocol
 
 from reliable_mq.broker_core.store.commit_log import segment_path
 from reliable_mq.broker_core.store.disk import Disk
+from reliable_mq.watched_time import (
+    Reading,
+    WatchedTime,
+    first_look,
+    is_worth_noting,
+    jump_text,
+    read,
+    text_of,
+    unwatched_max,
+)
 
+PATH = "config/watchedTime.json"
 MANUAL_ROUNDS = 20  # how many rounds one request to delete holds for
 _HOUR_MS = 3_600_000
 
@@ -65,8 +77,8 @@ def survey(disk: Disk, segment_starts: Sequence[int]) -> Survey:
 class Retention:
     """What goes now. `is_full` says whether writes are refused.
 
-    Invariant R2: only files older than `reserved_ms` go, unless `may_force` allows others and the
-    disk is fuller than `forcibly`.
+    Invariant R2: only files older than `reserved_ms` go, by the clock and by the time that was
+    watched, unless `may_force` allows others and the disk is fuller than `forcibly`.
     """
 
     def __init__(self, rules: RetentionRules) -> None:
@@ -76,13 +88,53 @@ class Retention:
         self.is_full = False
         self.used = 0.0
         self.capacity = (0, 0)
+        self._known: WatchedTime | None = None
+        self._noted: WatchedTime | None = None
+        self._newest: float | None = None
+
+    def load(self, text: str) -> None:
+        """Take what was known of the clocks; what does not read says nothing."""
+        self._known = self._noted = read(text)
+
+    def dump(self) -> str:
+        """Return what is known of the clocks."""
+        self._noted = self._known
+        return text_of(self._known) if self._known is not None else ""
+
+    def begin(self, newest_ms: int) -> None:
+        """Note when the newest message was stored that was there at the start; 0: there is none."""
+        self._newest = newest_ms / 1000 if newest_ms else None
+
+    @property
+    def held_seconds(self) -> float:
+        """For how much longer than they should files are kept, because the clock jumped."""
+        return 0.0 if self._known is None else self._known.held(self.rules.reserved_ms / 1000)
+
+    def look(self, reading: Reading) -> str:
+        """Note a look at the clocks; return what a person is to be told of it, or ""."""
+        window, earlier = self.rules.reserved_ms / 1000, self._known
+        gap = unwatched_max(window)
+        self._known = (
+            first_look(reading, self._newest, unwatched_max=gap)
+            if earlier is None
+            else earlier.looked(reading, unwatched_max=gap)
+        )
+        return jump_text(self._known, earlier, window)
+
+    @property
+    def is_worth_noting(self) -> bool:
+        """Whether what is known of the clocks is to be written down."""
+        return self._known is not None and is_worth_noting(self._known, self._noted)
 
     def begin_manual(self) -> None:
         """Let old files go at any hour, for the next rounds."""
         self.manual_rounds = MANUAL_ROUNDS
 
     def judge(self, found: Survey, now_ms: int) -> int:
-        """Return how many of the oldest files go."""
+        """Return how many of the oldest files go, after a look at the clocks.
+
+        Without a look no file is old.
+        """
         rules = self.rules
         self.used, self.capacity = found.used, found.capacity
         self.is_full = found.used > rules.warning
@@ -93,8 +145,10 @@ class Retention:
         self.manual_rounds = max(0, self.manual_rounds - 1)
         candidates = found.modified_ms[: rules.batch_max]
         self.old_count = 0
+        known = self._known
+        before_ms = -1.0 if known is None else known.before(rules.reserved_ms / 1000) * 1000
         for modified_ms in candidates:
-            if modified_ms + rules.reserved_ms > now_ms:
+            if modified_ms > before_ms:
                 break
             self.old_count += 1
         if rules.may_force and found.used > rules.forcibly:
