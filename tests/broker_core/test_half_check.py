@@ -30,6 +30,8 @@ from reliable_mq.wire.message_id import decode_offset_message_id, encode_offset_
 from reliable_mq.wire.properties import encode_properties
 from reliable_mq.wire.record import Record, decode_record
 
+FOUR_DAYS_MS = 4 * 86_400_000
+
 
 @pytest.fixture
 def world(world: BrokerWorld) -> BrokerWorld:
@@ -298,3 +300,26 @@ def test_a_message_that_is_sent_on_as_a_half_brings_no_notes_of_check_backs(
     world.pass_time(INTERVAL_MS)
     (question,) = questions(world)
     assert decode_record(question.body).property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+def test_a_clock_that_jumps_gives_no_half_up_before_its_time_was_watched(
+    world: BrokerWorld,
+) -> None:
+    produce(world)
+    prepare(world)
+    look(world)
+    world.now_ms += FOUR_DAYS_MS
+    look(world, ahead_ms=FOUR_DAYS_MS)
+    world.pass_time(INTERVAL_MS)
+    assert world.state.topics.get(GIVEN_UP_TOPIC) is None
+
+    world.now_ms += FOUR_DAYS_MS
+    look(world, ahead_ms=FOUR_DAYS_MS)
+    world.pass_time(INTERVAL_MS)
+    assert len(world.records(GIVEN_UP_TOPIC)) == 1
+
+
+def look(world: BrokerWorld, *, ahead_ms: int = 0) -> None:
+    """Let the broker look at its clock, which is ahead so much."""
+    found = world.core.housekeeping.look()()
+    world.core.housekeeping.begin(found, world.reading(ahead_ms=ahead_ms))

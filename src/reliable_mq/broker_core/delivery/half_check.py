@@ -40,7 +40,6 @@ CHECK_NOTES_SIZE = 96
 
 # Of one tick, so that many pending halves do not stop everything.
 _CHECKS_MAX = 200
-_HOUR_MS = 3_600_000
 
 
 class HalfCheck:
@@ -105,7 +104,8 @@ def _check(state: BrokerState, offset: int, half: Record, now_ms: int) -> bool:
     properties = half.property_map()
     checks = _number(properties.get(TRANSACTION_CHECK_TIMES), 0)
     age_ms = now_ms - half.born_time_ms
-    if checks >= config.transaction_check_max or age_ms > config.reserved_hours * _HOUR_MS:
+    is_over = state.retention.is_over(half.born_time_ms, now_ms)
+    if checks >= config.transaction_check_max or is_over:
         _give_up(state, offset, half, now_ms)
         return True
     # Apache counts even when it only puts the half back because it is immune.

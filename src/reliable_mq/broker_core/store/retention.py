@@ -121,6 +121,13 @@ class Retention:
         )
         return jump_text(self._known, earlier, window)
 
+    def is_over(self, time_ms: int, now_ms: int) -> bool:
+        """Whether a message of a time is older than files are kept, so that it may be given up."""
+        if time_ms + self.rules.reserved_ms >= now_ms:
+            return False
+        known = self._known
+        return known is None or time_ms < known.before(self.rules.reserved_ms / 1000) * 1000
+
     @property
     def is_worth_noting(self) -> bool:
         """Whether what is known of the clocks is to be written down."""
