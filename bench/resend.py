@@ -48,14 +48,11 @@ from reliable_mq.resend.retention import Retention
 from reliable_mq.resend.scheduler import Scheduler
 from reliable_mq.resend.sql_due import SqlDue
 from reliable_mq.sql_types import utc_datetime
-from reliable_mq.sql_watched_time import SqlWatchedTime
 from reliable_mq.testing.local_servers import LocalPostgres
-from reliable_mq.watched_time import Reading, Stretch, WatchedTime
+from reliable_mq.watched_time import first_look
 
 TOPICS = 8
-SMALL = 10_000
-CLAIMED = 100
-CHUNK = 500_000
+SMALL, CLAIMED, CHUNK = 10_000, 100, 500_000
 KEEPING = "keep_"
 LEASE = 10.0
 WAIT_MAX = 120.0
@@ -235,20 +232,13 @@ def keeping(url: str) -> Iterator[None]:
 
 
 def keep(url: str, began: Event, stopped: Event) -> None:
-    """Remove what is old, with the windows of the settings, until it is enough."""
-    database = Database(url, prefix=KEEPING, connections=1)
-    week, month = 7 * 86_400.0, 30 * 86_400.0
-    with database.engine.begin() as connection:  # as if somebody had watched all those days
-        looked = WatchedTime(Reading(0.0, 0.0, "bench"), (Stretch(0.0, 0.0),))
-        SqlWatchedTime(database.watched_time).note(connection, looked)
+    """Remove what is old, by windows like those of the settings, until it is enough."""
+    database, week = Database(url, prefix=KEEPING, connections=1), 7 * 86_400.0
+    book, look, now = retention_ledgers(database), database.clock.reading, time.time()
+    book.take(now, "bench", 60.0)  # as if somebody had watched the clock until now
+    book.note_watched(first_look(look(now), None, unwatched_max=0.0), "bench", now + 60.0)
     began.set()
-    keeper = Retention(
-        retention_ledgers(database),
-        owner="bench",
-        stub_retention=week,
-        log_retention=month,
-        look=lambda now: Reading(now, now, "bench"),
-    )
+    keeper = Retention(book, owner="bench", look=look, stub_retention=week, log_retention=4 * week)
     thread_retention.run_forever(keeper, stopped)
 
 

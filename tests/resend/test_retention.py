@@ -350,8 +350,7 @@ def test_rows_are_found_by_their_index_however_many_there_are(postgres_url: str)
     event.listen(database.engine, "before_cursor_execute", note)
     assert ledgers.retention(batch=50).run_once(9000.0) == RetentionCounts(50, 50, is_full=True)
 
-    plans[:] = [plan for plan in plans if "rmq_retention" not in plan]
-    stubs, logs, left, keys, calls, told = plans
+    stubs, logs, left, keys, calls, told = [each for each in plans if "rmq_retention" not in each]
     plans.clear()
     assert ledgers.ledgers().newest(9000.0) == 9000.0
     newest_stub, newest_log = plans
