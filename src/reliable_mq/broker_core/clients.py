@@ -5,7 +5,7 @@ Members are keyed by connection; a client id is listed once. A member that sends
 Source: Apache RocketMQ `ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
 
@@ -103,6 +103,13 @@ class ClientTable:
         for name, connections in groups.items():
             for connection in connections:
                 seen.setdefault(connection, set()).add(name)
+        known = {
+            member.client_id for members in self._producers.values() for member in members.values()
+        }
+        if not self._producer_connections.keys() <= known:
+            raise InvariantBroken("C2: a client is found that is no producer")
+        if not self._fingerprints.keys() <= self._consumers.keys():
+            raise InvariantBroken("C2: the fingerprint of a group without members is kept")
         if seen != self._groups_of:
             raise InvariantBroken(f"C2: {self._groups_of} are the groups of connections in {seen}")
 
@@ -120,9 +127,28 @@ class ClientTable:
 
     def register_producer(self, group: str, member: Member) -> None:
         """Note a producer's heartbeat."""
-        self._producers.setdefault(group, {})[member.connection] = member
+        members = self._producers.setdefault(group, {})
+        former = members.get(member.connection)
+        members[member.connection] = member
         self._producer_connections[member.client_id] = member.connection
         self._groups_of.setdefault(member.connection, set()).add(group)
+        if former is not None and former.client_id != member.client_id:
+            self._forget_producer(former)
+
+    def groups_of(self, connection: int) -> Set[str]:
+        """Return the groups whose producers or consumers are behind a connection."""
+        return self._groups_of.get(connection, frozenset())
+
+    def _forget_producer(self, former: Member) -> None:
+        """Forget where a client's producer is, unless another group of the connection has it."""
+        connection, client_id = former.connection, former.client_id
+        if self._producer_connections.get(client_id) != connection:
+            return
+        for group in self._groups_of.get(connection, ()):
+            member = self._producers.get(group, {}).get(connection)
+            if member is not None and member.client_id == client_id:
+                return
+        del self._producer_connections[client_id]
 
     def register_consumer(
         self, group: ConsumerData, member: Member, *, keeps_subscriptions: bool = False
@@ -178,6 +204,7 @@ class ClientTable:
             return False
         if not group.members:
             del self._consumers[name]
+            self._fingerprints.pop(name, None)
         self._left(name, connection)
         return True
 
@@ -189,11 +216,7 @@ class ClientTable:
             return
         if not members:
             del self._producers[name]
-        groups = self._groups_of[connection] - {name}
-        if self._producer_connections.get(member.client_id) == connection and not any(
-            connection in self._producers.get(other, {}) for other in groups
-        ):
-            del self._producer_connections[member.client_id]
+        self._forget_producer(member)
         self._left(name, connection)
 
     def _left(self, name: str, connection: int) -> None:

@@ -283,6 +283,7 @@ class BrokerCore:
         if is_due:
             self._save_counts()
         if self._is_due("clients", now_ms, _EXPIRY_INTERVAL_MS):
+            state.locks.expire(now_ms)
             for group in state.clients.expire(now_ms):
                 state.notify_group(group)
 

@@ -83,6 +83,12 @@ class OrderLocks:
         for group, queue in list(self._bound.get(connection, ())):
             self._free(group, queue)
 
+    def expire(self, now_ms: int) -> None:
+        """Forget the locks whose time is over."""
+        for group, locks in list(self._locks.items()):
+            for queue in [queue for queue, lock in locks.items() if lock.expires_ms <= now_ms]:
+                self._free(group, queue)
+
     def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> None:
         self._locks.setdefault(group, {})[queue] = lock
         if lock.connection is not None:

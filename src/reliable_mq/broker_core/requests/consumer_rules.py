@@ -11,7 +11,7 @@ import msgspec
 from reliable_mq.broker_core.names import is_retry_topic
 from reliable_mq.broker_core.request_modes import PATH as MODES_PATH
 from reliable_mq.broker_core.request_modes import RequestMode
-from reliable_mq.broker_core.requests.refusal import Refused
+from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
@@ -62,7 +62,9 @@ def get_all_message_request_mode(state: BrokerState, request: Request) -> Comman
 
 def update_cold_data_flow(state: BrokerState, request: Request) -> Command:
     """UPDATE_COLD_DATA_FLOW_CTR_CONFIG: thresholds by group; one that does not read is left out."""
-    for group, text in parse_properties(request.command.body.decode()).items():
+    changes = parse_properties(request.command.body.decode())
+    refuse_above(len(changes | state.cold_read_thresholds), GROUPS_MAX, "groups")
+    for group, text in changes.items():
         try:
             state.cold_read_thresholds[group] = msgspec.convert(text, I64, strict=False)
         except msgspec.ValidationError:

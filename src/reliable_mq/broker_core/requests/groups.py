@@ -12,7 +12,13 @@ from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.names import group_fault
 from reliable_mq.broker_core.requests.connections import connection_of
 from reliable_mq.broker_core.requests.group_attributes import altered
-from reliable_mq.broker_core.requests.refusal import GROUPS_MAX, Refused, body_of, refuse_above
+from reliable_mq.broker_core.requests.refusal import (
+    GROUPS_MAX,
+    GROUPS_OF_CONNECTION_MAX,
+    Refused,
+    body_of,
+    refuse_above,
+)
 from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
 from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
@@ -49,6 +55,9 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     command = request.command
     beat = msgspec.convert(fastjson.loads(body_of(command)), _Heartbeat, strict=False)
     refuse_above(len(beat.consumers or ()) + len(beat.producers or ()), GROUPS_MAX, "groups")
+    names = {each.group_name for each in (*(beat.consumers or ()), *(beat.producers or ()))}
+    names |= state.clients.groups_of(request.connection.id)
+    refuse_above(len(names), GROUPS_OF_CONNECTION_MAX, "groups behind one connection")
     subscriptions = [
         item for consumer in beat.consumers or () for item in consumer.subscription_data_set or ()
     ]
@@ -65,9 +74,9 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
     )
     is_changed = beat.fingerprint == 0
     for consumer in beat.consumers or []:
-        is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
-        is_changed = is_changed or is_other
-        _register_consumer(state, consumer, member, beat, request.now_ms)
+        if _register_consumer(state, consumer, member, beat, request.now_ms):
+            is_other = state.clients.note_fingerprint(consumer.group_name, beat.fingerprint)
+            is_changed = is_changed or is_other
     for producer in beat.producers or []:
         state.clients.register_producer(producer.group_name, member)
     ext = {
@@ -79,16 +88,18 @@ def heart_beat(state: BrokerState, request: Request) -> Command:
 
 def _register_consumer(
     state: BrokerState, consumer: ConsumerData, member: Member, beat: _Heartbeat, now_ms: int
-) -> None:
+) -> bool:
+    """Note a consumer; return whether its group is there, or may be made."""
     name = consumer.group_name
     group = state.find_group(name, now_ms)
     if group is None:
-        return
+        return False
     if group.retry_queue_nums > 0:
         _ensure_retry_topic(state, consumer, group.retry_queue_nums, now_ms)
     keeps = beat.fingerprint != 0 and beat.without_subscriptions
     if state.clients.register_consumer(consumer, member, keeps_subscriptions=keeps):
         state.notify_group(name)
+    return True
 
 
 def _ensure_retry_topic(

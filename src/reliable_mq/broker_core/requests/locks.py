@@ -5,6 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `LockBatchRequestBody`.
 
 import msgspec
 
+from reliable_mq.broker_core.requests.offsets import is_known_queue
 from reliable_mq.broker_core.requests.refusal import QUEUES_ASKED_MAX, body_of, refuse_above
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.decodable import decodable
@@ -33,12 +34,18 @@ class _LockBody(msgspec.Struct, rename="camel"):
 
 
 def lock_batch_mq(state: BrokerState, request: Request) -> Command:
-    """LOCK_BATCH_MQ."""
+    """LOCK_BATCH_MQ. Queues that this broker does not have are locked for nobody."""
     body = _body(request)
+    known = [
+        queue
+        for queue in body.queues()
+        if queue.broker_name == state.config.broker_name
+        and is_known_queue(state, queue.topic, queue.queue_id)
+    ]
     held = state.locks.lock(
         body.consumer_group,
         body.client_id,
-        body.queues(),
+        known,
         request.now_ms,
         request.connection.id if body.until_disconnected else None,
     )

@@ -73,10 +73,35 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     if not _is_number(ext.get("commitOffset")):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     header = UpdateConsumerOffsetHeader.decode(ext)
+    refuse_unknown_queue(state, topic, header.queue_id)
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")
     state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
+
+
+def is_known_queue(state: BrokerState, topic: str, queue_id: int) -> bool:
+    """Whether a topic has a queue, or had it and the store still does.
+
+    Tables by queue would grow without end if peers could invent ids.
+    """
+    config = state.topics.get(topic)
+    if config is None:
+        return False
+    has_it = 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+    return has_it or state.store.queue(topic, queue_id) is not None
+
+
+def refuse_unknown_queue(state: BrokerState, topic: str, queue_id: int) -> None:
+    """Refuse a request about a queue that a topic does not have.
+
+    Raises:
+        Refused: when it does not.
+    """
+    if not is_known_queue(state, topic, queue_id):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"queueId[{queue_id}] is illegal, topic:[{topic}]"
+        )
 
 
 def _is_number(text: str | None) -> bool:

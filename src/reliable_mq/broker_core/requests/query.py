@@ -14,6 +14,7 @@ from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import QueryMessageHeader
 
+_WAITING_MAX = 1_000  # queries, until the index has come up
 _LOOKS_MAX = 3  # Apache looks that often, each time before what it found
 _BODY_SIZE_MAX = FRAME_SIZE_MAX - RECORD_SIZE_MAX  # no client reads a larger frame
 
@@ -49,6 +50,8 @@ def query_message(state: BrokerState, request: Request) -> Command | None:
     if request.command.is_oneway:
         return None
     if not state.store.is_indexed and not state.is_index_stuck:
+        if len(state.waiting_queries) >= _WAITING_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "too many queries wait, ask again later")
         state.waiting_queries.append(request)
         return None
     found = _Found(b"", 0, 0)

@@ -31,7 +31,8 @@ class Refused(ReliableMQError):
 
 
 # What one request may name: real clients stay far below, and more would stop everybody's broker.
-GROUPS_MAX = 1_000  # in a heartbeat
+GROUPS_MAX = 1_000  # in a heartbeat, or with a threshold for cold reads
+GROUPS_OF_CONNECTION_MAX = 10_000  # whose producers or consumers are behind one connection
 QUEUES_ASKED_MAX = 10_000  # in a request for locks or numbers
 
 

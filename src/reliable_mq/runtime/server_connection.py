@@ -1,0 +1,304 @@
+"""One connection of a server: bytes in, commands to their owner, answers out.
+
+What a peer sends is handed on in slices of time, so that others come between. A peer that does not
+read its answers is not read from.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, cast
+
+from reliable_mq.broker_core.state import Connection
+from reliable_mq.errors import FrameError
+from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.command import Command, decode_request
+from reliable_mq.wire.frame import FrameReader
+from reliable_mq.wire.record import pack_host
+
+log = logging.getLogger(__name__)
+
+_UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
+# Of requests whose answers may be large only so many are handled at once; the others wait, until
+# the peer has read.
+_LARGE_AT_ONCE = 4
+_SMALL_ANSWERS = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.END_TRANSACTION,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    }
+)
+# Other peers wait while commands are handled. Of many that one read brings, those that do not fit
+# into this time come behind what the others have sent.
+_SLICE_SECONDS = 0.02
+_JOINED_MAX = 4096
+
+
+class Owner(Protocol):
+    """Who gets the commands of a listener's connections."""
+
+    def received(self, connection: Connection, commands: Iterable[Command]) -> bool | None:
+        """Take the commands that one read brought.
+
+        Return whether it is to be called again, with those that it has left: one of them takes so
+        long that others come first.
+        """
+
+    def disconnected(self, connection: Connection) -> None:
+        """Note that a connection is gone."""
+
+
+class Acceptor(Protocol):
+    """What a connection asks of its listener."""
+
+    def opened(self, connection: "ServerConnection") -> int:
+        """Note a new connection and return its id."""
+
+    def closed(self, connection: Connection) -> None:
+        """Note that a connection is gone."""
+
+    def note_received(self, connection_id: int, size: int) -> None:
+        """Note how much of a peer waits for the rest of its frame, or to be handled."""
+
+    def note_unsent(self, connection_id: int, size: int) -> None:
+        """Note how much a peer has not read."""
+
+    def take_large(self) -> bool:
+        """Whether one more request with a large answer may be handled in this turn of the loop."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One peer. Invariant L6: while its unread answers are many, its requests are not read."""
+
+    __slots__ = (
+        "_connection",
+        "_frame_began",
+        "_has_unsent",
+        "_held",
+        "_is_busy",
+        "_is_due",
+        "_is_told",
+        "_is_unread",
+        "_last_used",
+        "_later",
+        "_later_size",
+        "_listener",
+        "_loop",
+        "_owner",
+        "_reader",
+        "_reads_no_more",
+        "_transport",
+    )
+
+    def __init__(self, listener: Acceptor, owner: Owner) -> None:
+        self._listener = listener
+        self._owner = owner
+        self._reader = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._last_used = self._loop.time()
+        self._is_told = False  # whether the log says why the connection ends
+        self._reads_no_more = False
+        self._is_busy = False  # whether the owner has begun a command that goes on
+        self._is_due = False  # whether `_go_on` comes by itself
+        self._is_unread = False  # whether the peer leaves answers unread
+        self._later: deque[Command] = deque()  # came, and wait until the peer has read
+        self._later_size = 0  # bytes of what came, until nothing of it waits
+        self._has_unsent = False  # whether the listener knows of answers that are not read
+        self._held = 0  # bytes that the listener knows of
+        self._frame_began = 0.0  # when the first byte came of the frame that is not whole
+        self._transport: asyncio.Transport
+        self._connection: Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not subclasses
+        peer = transport.get_extra_info("peername")
+        if not peer:  # it is gone already
+            self._transport.abort()
+            return
+        ip = _plain_ip(peer[0])
+        self._connection = Connection(
+            self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
+        )
+        self._transport.set_write_buffer_limits(high=_UNSENT_PAUSE)
+
+    def data_received(self, data: bytes) -> None:
+        self._last_used = self._loop.time()
+        if self._connection is None:
+            return
+        kept = self._reader.kept_size
+        try:
+            commands = [decode_request(frame) for frame in self._reader.feed(data)]
+        except FrameError as error:
+            self._tell(f"closed, {error}")
+            self._transport.abort()
+            return
+        if commands or not kept:
+            self._frame_began = self._last_used
+        if not commands:
+            self._note_received()
+            return
+        if self._held:  # who sends whole frames holds nothing for long
+            self._note_held(0)
+        if not (self._later or self._is_busy) and self._fit(commands):
+            if self._reader.kept_size:
+                self._note_received()
+            self._is_busy = bool(self._owner.received(self._connection, commands))
+            if self._is_busy:
+                self._go_on_later()
+            return
+        is_first = not (self._later or self._is_busy)
+        self._later.extend(commands)
+        self._later_size += kept + len(data) - self._reader.kept_size
+        self._note_received()
+        if is_first:
+            self._go_on()
+
+    def _fit(self, commands: Sequence[Command]) -> bool:
+        """Whether commands may all be handled at once."""
+        if len(commands) == 1:
+            return commands[0].code in _SMALL_ANSWERS or self._listener.take_large()
+        return _are_small(commands)
+
+    @property
+    def received_size(self) -> int:
+        """Bytes of the frame that is not whole, and of the requests that wait."""
+        return self._reader.kept_size + self._later_size
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes of answers that the peer has not read."""
+        return self._transport.get_write_buffer_size()
+
+    def _note_received(self) -> None:
+        size = self.received_size
+        if size != self._held:
+            self._note_held(size)
+
+    def _note_held(self, size: int) -> None:
+        if self._connection is not None:
+            self._held = size
+            self._listener.note_received(self._connection.id, size)
+
+    def _go_on(self) -> None:
+        """Hand on what waits, as much as may be handled at once, unless answers are unread."""
+        self._is_due = False
+        if self._connection is None or self._is_unread or self._transport.is_closing():
+            return
+        if self._later or self._is_busy:
+            self._is_busy = bool(self._owner.received(self._connection, self._slice()))
+        if not self._later and self._later_size:
+            self._later_size = 0
+            self._note_received()
+        if self._later or self._is_busy:
+            self._go_on_later()
+        elif not (self._reads_no_more or self._is_unread or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def _go_on_later(self) -> None:
+        self._transport.pause_reading()
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._go_on)  # behind the answers to what was handled
+
+    def _slice(self) -> Iterator[Command]:
+        """Yield what waits, as much as may be handled at once."""
+        end = self._loop.time() + _SLICE_SECONDS
+        large = 0
+        while self._later and not self._is_unread:
+            if self._later[0].code not in _SMALL_ANSWERS:
+                large += 1
+                if large > _LARGE_AT_ONCE or not self._listener.take_large():
+                    return
+            yield self._later.popleft()
+            if self._loop.time() > end:
+                return
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        if self._connection is None:
+            return
+        if self._reader.kept_size:
+            self._tell(
+                f"closed by the peer within a frame, {self._reader.kept_size} bytes of it had come"
+            )
+        self._listener.closed(self._connection)
+
+    def pause_writing(self) -> None:
+        self._is_unread = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_unread = False
+        self._note_read()
+        if self._later or self._is_busy:
+            self._go_on_later()
+        elif not self._reads_no_more and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def send(self, frames: list[bytes]) -> None:
+        if self._transport.is_closing():
+            return
+        self._last_used = self._loop.time()
+        if self._has_unsent and not self._transport.get_write_buffer_size():
+            self._note_read()
+        if len(frames) > 1 and max(map(len, frames)) < _JOINED_MAX:  # a copy costs less than a list
+            self._transport.write(b"".join(frames))
+        else:
+            self._transport.writelines(frames)
+        unsent = self._transport.get_write_buffer_size()
+        if unsent and self._connection is not None:
+            self._has_unsent = True
+            self._listener.note_unsent(self._connection.id, unsent)
+
+    def _note_read(self) -> None:
+        """Note that the peer reads: it holds nothing for long."""
+        if self._has_unsent and self._connection is not None:
+            self._has_unsent = False
+            self._listener.note_unsent(self._connection.id, 0)
+
+    def cut_off(self, why: str) -> None:
+        self._tell(why)
+        self._transport.abort()
+
+    def close_if_idle(self, silent_since: float) -> None:
+        if self._transport.is_closing():
+            return
+        if self._last_used < silent_since:
+            self._tell("closed, it was silent too long", logging.INFO)
+            self._transport.abort()
+        elif self._reader.kept_size and self._frame_began < silent_since:
+            self.cut_off(f"closed, {self._reader.kept_size} bytes of a frame came, and no more")
+
+    def stop_reading(self) -> None:
+        self._reads_no_more = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._is_told = True  # a peer may be within a frame; it was this side that ended
+        self._transport.close()
+
+    def _tell(self, what: str, level: int = logging.WARNING) -> None:
+        """Say in the log why the connection ends, once."""
+        if not self._is_told and self._connection is not None:
+            self._is_told = True
+            log.log(level, "%s: %s", self._connection.address, what)
+
+
+def _are_small(commands: Iterable[Command]) -> bool:
+    """Whether the answers to all of these are small."""
+    return _SMALL_ANSWERS.issuperset([command.code for command in commands])
+
+
+def _plain_ip(address: str) -> str:
+    """Return a peer's address without its zone, an IPv4 address that came over IPv6 as IPv4."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
