@@ -16,14 +16,15 @@ def commit(world: BrokerWorld, queue_id: int, offset: int = 1) -> Command:
 
 
 @pytest.mark.parametrize("queue_id", [-1, 2, 2**31 - 1])
-def test_a_commit_for_a_queue_that_is_not_there_is_refused(
+def test_a_commit_for_a_queue_that_is_not_there_is_not_kept(
     world: BrokerWorld, queue_id: int
 ) -> None:
     world.create_topic(queues=2)
     world.subscribe(TOPIC)
-    assert commit(world, queue_id).code == Code.INVALID_PARAMETER
+    assert commit(world, queue_id).code == Code.SUCCESS, "as Apache's"
     assert world.state.offsets.all_of(GROUP, TOPIC) == {}
-    assert commit(world, 1).code == Code.SUCCESS
+    commit(world, 1)
+    assert world.state.offsets.all_of(GROUP, TOPIC) == {1: 1}
 
 
 def test_a_queue_that_the_topic_had_takes_commits_as_long_as_it_is_kept(world: BrokerWorld) -> None:
@@ -31,16 +32,18 @@ def test_a_queue_that_the_topic_had_takes_commits_as_long_as_it_is_kept(world: B
     world.subscribe(TOPIC)
     world.send(queue_id=1)
     world.create_topic(queues=1)
-    assert commit(world, 1).code == Code.SUCCESS
+    commit(world, 1)
+    assert world.state.offsets.all_of(GROUP, TOPIC) == {1: 1}
 
 
-def test_a_reset_of_a_queue_that_is_not_there_is_refused(world: BrokerWorld) -> None:
+def test_a_reset_of_a_queue_that_is_not_there_is_not_kept(world: BrokerWorld) -> None:
     world.create_topic()
     world.subscribe(TOPIC)
     header = {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", "queueId": 77}
     answer = world.ask(Ask.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    assert answer.code == Code.INVALID_PARAMETER
+    assert answer.code == Code.SUCCESS, "as Apache's"
     assert world.state.offsets.all_of(GROUP, TOPIC) == {}
+    assert world.state.offsets.pending_reset(GROUP, TOPIC, 77) is None
 
 
 def test_queues_that_are_not_there_are_locked_for_nobody_and_old_locks_go(

@@ -25,6 +25,10 @@ WRITTEN = 1  # the queue that has a message
 
 _DIFFERENCES = {
     "GET_SUBSCRIPTIONGROUP_CONFIG, no group": "Apache makes a group by asking for it",
+    "LOCK_BATCH_MQ, the first queue too many": "Apache locks a queue that is not there",
+    "LOCK_BATCH_MQ, a queue far too many": "Apache locks a queue that is not there",
+    "LOCK_BATCH_MQ, queue -1": "Apache locks a queue that is not there",
+    "LOCK_BATCH_MQ, no topic": "Apache locks a queue of a topic that is not there",
 }
 
 

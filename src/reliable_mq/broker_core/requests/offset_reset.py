@@ -5,7 +5,7 @@ Source: Apache RocketMQ `AdminBrokerProcessor.resetOffset`, `Broker2Client.reset
 """
 
 from reliable_mq.broker_core.clients import ConsumerGroup, Member
-from reliable_mq.broker_core.requests.offsets import offset_at_time, refuse_unknown_queue
+from reliable_mq.broker_core.requests.offsets import is_known_queue, offset_at_time
 from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.requests.queue_stats import QueueKey, queue_key
 from reliable_mq.broker_core.requests.refusal import Refused
@@ -40,7 +40,6 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
         )
     if header.queue_id >= 0:
-        refuse_unknown_queue(state, header.topic, header.queue_id)
         offsets = {header.queue_id: _target(state, header)}
     else:
         offsets = {
@@ -49,7 +48,8 @@ def invoke_broker_to_reset_offset(state: BrokerState, asked: Request) -> Command
     if not offsets:
         raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
     for queue_id, offset in offsets.items():
-        state.offsets.reset(header.group, header.topic, queue_id, offset)
+        if is_known_queue(state, header.topic, queue_id):  # Apache keeps offsets of others, too
+            state.offsets.reset(header.group, header.topic, queue_id, offset)
         _wake_pulls(state, header, queue_id)
     return _table_reply(state, asked.command, header.topic, offsets)
 

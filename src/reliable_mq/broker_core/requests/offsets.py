@@ -61,7 +61,10 @@ def is_young(state: BrokerState, commit_log_offset: int) -> bool:
 
 
 def update_consumer_offset(state: BrokerState, request: Request) -> Command:
-    """UPDATE_CONSUMER_OFFSET. Unlike a heartbeat or a pull it creates no group."""
+    """UPDATE_CONSUMER_OFFSET. Unlike a heartbeat or a pull it creates no group.
+
+    A commit for a queue that the topic does not have is answered as by Apache, and not kept.
+    """
     ext = request.command.ext_fields
     group, topic = ext["consumerGroup"], ext.get("topic", "")
     if state.groups.get(group) is None:
@@ -73,10 +76,10 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Command:
     if not _is_number(ext.get("commitOffset")):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
     header = UpdateConsumerOffsetHeader.decode(ext)
-    refuse_unknown_queue(state, topic, header.queue_id)
     if state.offsets.pending_reset(group, topic, header.queue_id) is not None:
         return reply(request.command, remark="Offset has been previously reset")
-    state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+    if is_known_queue(state, topic, header.queue_id):
+        state.offsets.commit(group, topic, header.queue_id, header.commit_offset)
     return reply(request.command)
 
 
@@ -90,18 +93,6 @@ def is_known_queue(state: BrokerState, topic: str, queue_id: int) -> bool:
         return False
     has_it = 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
     return has_it or state.store.queue(topic, queue_id) is not None
-
-
-def refuse_unknown_queue(state: BrokerState, topic: str, queue_id: int) -> None:
-    """Refuse a request about a queue that a topic does not have.
-
-    Raises:
-        Refused: when it does not.
-    """
-    if not is_known_queue(state, topic, queue_id):
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER, f"queueId[{queue_id}] is illegal, topic:[{topic}]"
-        )
 
 
 def _is_number(text: str | None) -> bool:
