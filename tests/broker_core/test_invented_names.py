@@ -53,7 +53,6 @@ def test_queues_that_are_not_there_are_locked_for_nobody_and_old_locks_go(
     queues = [
         {"topic": TOPIC, "brokerName": "b", "queueId": 0},
         {"topic": TOPIC, "brokerName": "b", "queueId": 9},
-        {"topic": TOPIC, "brokerName": "elsewhere", "queueId": 0},
         {"topic": "nowhere", "brokerName": "b", "queueId": 0},
     ]
     body = fastjson.dumps({"consumerGroup": GROUP, "clientId": "c", "mqSet": queues})

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import uvloop
@@ -187,6 +188,10 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
     run(test)
 
 
+def _are_gone(echo: Echo, count: int) -> bool:
+    return len(echo.gone) >= count
+
+
 async def _is_quiet(echo: Echo) -> None:
     """Return when a while has brought no further command."""
     count, turns = -1, 0
@@ -332,8 +337,7 @@ def test_frames_that_do_not_come_in_whole_take_so_much_memory_of_all_connections
             for count in range(1, 16):
                 peers.append(await connect(echo))
                 peers[-1][1].write(part)
-                expected = max(0, count - 9)
-                await eventually(lambda expected=expected: len(echo.gone) >= expected)
+                await eventually(partial(_are_gone, echo, max(0, count - 9)))
             assert len(echo.gone) == 6
             assert await peers[0][0].read() == b"", "the oldest goes first"
             reader, writer = peers[-1]

@@ -29,29 +29,29 @@ class _LockBody(msgspec.Struct, rename="camel"):
     mq_set: list[_Queue] = msgspec.field(default_factory=list)
     until_disconnected: bool = False
 
-    def queues(self) -> list[MessageQueue]:
-        return [MessageQueue(q.topic, q.broker_name, q.queue_id) for q in self.mq_set]
+    def queues(self) -> dict[MessageQueue, _Queue]:
+        """Return the queues by what is locked: whatever a client calls the broker, it is this."""
+        return {MessageQueue(q.topic, "", q.queue_id): q for q in self.mq_set}
 
 
 def lock_batch_mq(state: BrokerState, request: Request) -> Command:
     """LOCK_BATCH_MQ. Queues that this broker does not have are locked for nobody."""
     body = _body(request)
-    known = [
-        queue
-        for queue in body.queues()
-        if queue.broker_name == state.config.broker_name
-        and is_known_queue(state, queue.topic, queue.queue_id)
-    ]
+    asked = {
+        place: queue
+        for place, queue in body.queues().items()
+        if is_known_queue(state, queue.topic, queue.queue_id)
+    }
     held = state.locks.lock(
         body.consumer_group,
         body.client_id,
-        known,
+        asked,
         request.now_ms,
         request.connection.id if body.until_disconnected else None,
     )
     queues = [
         {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
-        for queue in held
+        for queue in map(asked.__getitem__, held)
     ]
     return reply(request.command, body=fastjson.dumps({"lockOKMQSet": queues}))
 
