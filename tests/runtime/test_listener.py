@@ -8,7 +8,6 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 import uvloop
@@ -16,7 +15,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
-from reliable_mq.runtime import listener, server_connection
+from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import pack_host
@@ -188,10 +187,6 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
     run(test)
 
 
-def _are_gone(echo: Echo, count: int) -> bool:
-    return len(echo.gone) >= count
-
-
 async def _is_quiet(echo: Echo) -> None:
     """Return when a while has brought no further command."""
     count, turns = -1, 0
@@ -325,92 +320,3 @@ def test_a_peer_that_asks_for_much_in_one_read_lets_others_in_between(
 
     monkeypatch.setattr(server_connection, "_SLICE_SECONDS", -1.0)
     run(test)
-
-
-def test_frames_that_do_not_come_in_whole_take_so_much_memory_of_all_connections_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test() -> None:
-        async with serving() as echo:
-            part = encode_command(request(7, body=b"x" * 100_000))[:-1]
-            peers = []
-            for count in range(1, 16):
-                peers.append(await connect(echo))
-                peers[-1][1].write(part)
-                await eventually(partial(_are_gone, echo, max(0, count - 9)))
-            assert len(echo.gone) == 6
-            assert await peers[0][0].read() == b"", "the oldest goes first"
-            reader, writer = peers[-1]
-            writer.write(b"x")
-            length = struct.unpack(">i", await reader.readexactly(4))[0]
-            await reader.readexactly(length)
-
-    monkeypatch.setattr(listener, "RECEIVED_SIZE_MAX", 1_000_000)
-    run(test)
-    assert "frames that have not come in whole take too much memory" in caplog.text
-
-
-def test_a_peer_whose_frames_come_whole_is_not_closed_for_those_of_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def test() -> None:
-        async with serving() as echo:
-            frame = encode_command(request(7, body=b"x" * 100_000))
-            reader, writer = await connect(echo)
-            for _ in range(15):
-                writer.write(frame[:50_000])
-                _, other = await connect(echo)
-                other.write(frame[:-1])
-                await eventually(lambda: True)
-                writer.write(frame[50_000:])
-                length = struct.unpack(">i", await reader.readexactly(4))[0]
-                await reader.readexactly(length)
-
-    monkeypatch.setattr(listener, "RECEIVED_SIZE_MAX", 1_000_000)
-    run(test)
-
-
-def test_one_byte_now_and_then_does_not_keep_a_frame_alive(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def test() -> None:
-        async with serving(idle_seconds=0.4) as echo:
-            reader, writer = await connect(echo)
-            writer.write(encode_command(request(7, body=b"x" * 10_000))[:5_000])
-            with contextlib.suppress(ConnectionError):
-                while not reader.at_eof():
-                    writer.write(b"x")
-                    await writer.drain()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(reader.read(1), 0.05)
-            await eventually(lambda: len(echo.gone) == 1)
-            assert not echo.seen
-
-    run(test)
-    assert "of a frame came, and no more" in caplog.text
-
-
-def test_answers_that_nobody_reads_take_so_much_memory_of_all_connections_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Ten peers ask for 15 MiB each and read nothing; another one asks, and reads."""
-
-    async def test() -> None:
-        async with serving(times=15 * 1024) as echo:
-            loop = asyncio.get_running_loop()
-            silent = []
-            for _ in range(10):
-                client = socket.create_connection(("127.0.0.1", echo.listener.port))
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-                client.setblocking(False)
-                await loop.sock_sendall(client, encode_command(request(7, body=b"x" * 1024)))
-                silent.append(client)
-            await eventually(lambda: len(echo.gone) >= 5)
-            reader, writer = await connect(echo)
-            assert await is_served(reader, writer)
-            for client in silent:
-                client.close()
-
-    monkeypatch.setattr(listener, "UNSENT_SIZE_MAX", 32 * 1024 * 1024)
-    run(test)
-    assert "does not read its answers" in caplog.text
