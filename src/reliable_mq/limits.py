@@ -14,6 +14,9 @@ TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 120
 PORT_MAX = 65_535
+# Of one topic. Apache takes any number; whoever asks for the numbers of such a topic would stop the
+# broker.
+QUEUES_MAX = 65_535
 
 COMMIT_LOG_SEGMENT_SIZE = 1024 * 1024 * 1024
 CONSUME_QUEUE_UNIT_SIZE = 20

@@ -1,10 +1,14 @@
 """Properties: Apache's names and defaults, one clear line for what is wrong."""
 
+import typing
+
+import msgspec
 import pytest
 from tests.broker_core.broker_world import TOPIC, BrokerWorld, there
 
 from reliable_mq.broker_core.config import BrokerConfig, broker_config
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.java_properties import parse_properties
 
 
@@ -111,3 +115,53 @@ def test_a_lock_lives_as_long_as_it_is_set_to() -> None:
 def test_a_name_with_other_characters_is_told_which_it_may_have() -> None:
     with pytest.raises(ConfigurationError, match=r"^brokerName=a b: letters a-z A-Z, digits and"):
         broker_config({"brokerName": "a b"})
+
+
+NUMBERS = [
+    field.encode_name
+    for field in msgspec.structs.fields(BrokerConfig)
+    if int in (field.type, *typing.get_args(field.type))
+]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_bounds(name: str) -> None:
+    world = BrokerWorld()
+    before = world.state.config
+    for value in ("9" * 400, "9" * 5_000, str(2**31), f"-{'9' * 400}", str(-(2**31) - 1)):
+        with pytest.raises(ConfigurationError, match=name) as raised:
+            broker_config({name: value})
+        assert len(str(raised.value)) < 400
+        answer = world.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={value}".encode())
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert len(answer.remark or "") < 400
+    assert world.state.config is before
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_largest_number_that_is_taken_is_one_to_work_with(name: str) -> None:
+    world = BrokerWorld()
+    field = next(f for f in msgspec.structs.fields(BrokerConfig) if f.encode_name == name)
+    bounds = [m for m in typing.get_args(field.type) if isinstance(m, msgspec.Meta)]
+    for most in (bounds[0].le, bounds[0].ge):
+        world.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={most}".encode())
+        for _ in range(3):
+            world.now_ms += 3_600_000
+            world.core.housekeeping.run_some()
+            world.core.tick(world.now_ms)
+            world.finish_turn()
+        assert world.ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("levels", ["9" * 400 + "d", "\N{SUPERSCRIPT TWO}s", "1s 9999999999s", "s"])
+def test_a_delay_that_no_clock_can_add_is_refused(levels: str) -> None:
+    with pytest.raises(ConfigurationError, match="messageDelayLevel") as raised:
+        broker_config({"messageDelayLevel": levels})
+    assert len(str(raised.value)) < 400
+
+
+def test_an_hour_of_four_thousand_digits_is_refused_in_few_words() -> None:
+    for hours in ("9" * 400, "9" * 5_000):
+        with pytest.raises(ConfigurationError, match="deleteWhen") as raised:
+            broker_config({"deleteWhen": hours})
+        assert len(str(raised.value)) < 400

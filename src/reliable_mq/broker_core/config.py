@@ -8,6 +8,7 @@ Source: Apache RocketMQ `BrokerConfig`, `MessageStoreConfig`.
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -21,10 +22,14 @@ from reliable_mq.limits import (
     COMMIT_LOG_SEGMENT_SIZE,
     CONSUME_QUEUE_FILE_SIZE,
     DELAY_LEVELS_TEXT,
+    FRAME_SIZE_MAX,
     MESSAGE_BODY_SIZE_MAX,
     PORT_MAX,
+    QUEUES_MAX,
     TOPIC_LENGTH_MAX,
 )
+from reliable_mq.wire.answer import cut
+from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.record import address_of
 
@@ -32,10 +37,17 @@ SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 _ROLL_MAX = 7 * 24 * 3600 - 60  # half of the timer wheel, less a minute
 _TIMER_SLOTS_MS = (100, 200, 500, 1_000)
+_DELAY = re.compile(r"[0-9]{1,9}[smhd]")
+_SHOWN_MAX = 80  # characters of a value that an error shows
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
+# Every number has bounds, those of Java's int at least: a time that no clock and no sleep can take
+# would be found out long after it was accepted.
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=I32_MAX)]
+_PullSize = Annotated[int, msgspec.Meta(ge=1, le=FRAME_SIZE_MAX - 64 * 1024)]  # fits an answer
+_BodySize = Annotated[int, msgspec.Meta(ge=1, le=MESSAGE_BODY_SIZE_MAX)]
+_QueueCount = Annotated[int, msgspec.Meta(ge=1, le=QUEUES_MAX)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[%|a-zA-Z0-9_.-]+$", max_length=TOPIC_LENGTH_MAX)]
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]*$")]  # fits into a property
@@ -47,7 +59,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_cluster_name: _Name = msgspec.field(default="DefaultCluster", name="brokerClusterName")
     broker_name: _Name = msgspec.field(default="broker-a", name="brokerName")
-    broker_id: int = msgspec.field(default=0, name="brokerId")
+    broker_id: I32 = msgspec.field(default=0, name="brokerId")
     broker_ip: str = msgspec.field(default="127.0.0.1", name="brokerIP1")
     listen_port: _Port = msgspec.field(default=10911, name="listenPort")
     name_servers: str = msgspec.field(default="", name="namesrvAddr")
@@ -68,7 +80,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     is_indexed: bool = msgspec.field(default=True, name="messageIndexEnable")
     index_slots: _Positive = msgspec.field(default=5_000_000, name="maxHashSlotNum")
-    index_entries: Annotated[int, msgspec.Meta(ge=2)] = msgspec.field(
+    index_entries: Annotated[int, msgspec.Meta(ge=2, le=I32_MAX)] = msgspec.field(
         default=20_000_000, name="maxIndexNum"
     )
     reserved_hours: _Positive = msgspec.field(default=72, name="fileReservedTime")
@@ -76,8 +88,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     used_percent_max: Annotated[int, msgspec.Meta(ge=10, le=95)] = msgspec.field(
         default=75, name="diskMaxUsedSpaceRatio"
     )
-    warning_percent: int = msgspec.field(default=90, name="diskSpaceWarningLevelRatio")
-    forcibly_percent: int = msgspec.field(default=85, name="diskSpaceCleanForciblyRatio")
+    warning_percent: I32 = msgspec.field(default=90, name="diskSpaceWarningLevelRatio")
+    forcibly_percent: I32 = msgspec.field(default=85, name="diskSpaceCleanForciblyRatio")
     data_read_ahead: bool = msgspec.field(default=True, name="dataReadAheadEnable")
     cleans_forcibly: bool = msgspec.field(default=False, name="cleanFileForciblyEnable")
     clean_interval_ms: _Positive = msgspec.field(default=10_000, name="cleanResourceInterval")
@@ -92,14 +104,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     delay_levels: str = msgspec.field(default=DELAY_LEVELS_TEXT, name="messageDelayLevel")
     auto_create_topic: bool = msgspec.field(default=True, name="autoCreateTopicEnable")
     auto_create_group: bool = msgspec.field(default=True, name="autoCreateSubscriptionGroup")
-    default_topic_queues: _Positive = msgspec.field(default=8, name="defaultTopicQueueNums")
+    default_topic_queues: _QueueCount = msgspec.field(default=8, name="defaultTopicQueueNums")
     property_filter: bool = msgspec.field(default=False, name="enablePropertyFilter")
     server_side_reset: bool = msgspec.field(default=True, name="useServerSideResetOffset")
     slave_read: bool = msgspec.field(default=False, name="slaveReadEnable")
     long_polling: bool = msgspec.field(default=True, name="longPollingEnable")
     short_polling_ms: _Positive = msgspec.field(default=1_000, name="shortPollingTimeMills")
     pull_count_max: _Positive = msgspec.field(default=32, name="maxTransferCountOnMessageInMemory")
-    pull_size_max: _Positive = msgspec.field(
+    pull_size_max: _PullSize = msgspec.field(
         default=256 * 1024, name="maxTransferBytesOnMessageInMemory"
     )
     notify_group_changes: bool = msgspec.field(default=True, name="notifyConsumerIdsChangedEnable")
@@ -115,7 +127,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_check_interval_ms: _Positive = msgspec.field(
         default=30_000, name="transactionCheckInterval"
     )
-    transaction_op_size_max: _Positive = msgspec.field(
+    transaction_op_size_max: _BodySize = msgspec.field(
         default=4_096, name="transactionOpMsgMaxSize"
     )
     check_message_type: bool = msgspec.field(default=False, name="enableTopicMessageTypeCheck")
@@ -124,7 +136,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     timer_wheel: bool = msgspec.field(default=True, name="timerWheelEnable")
     timer_seconds_max: _Positive = msgspec.field(default=3 * 24 * 3600, name="timerMaxDelaySec")
     timer_slot_ms: _Positive = msgspec.field(default=1_000, name="timerPrecisionMs")
-    timer_roll_slots: int = msgspec.field(default=2 * 24 * 3600, name="timerRollWindowSlot")
+    timer_roll_slots: I32 = msgspec.field(default=2 * 24 * 3600, name="timerRollWindowSlot")
     timer_file_size: _Positive = msgspec.field(
         default=100 * 1024 * 1024, name="mappedFileSizeTimerLog"
     )
@@ -184,12 +196,12 @@ def parse_delay_levels(text: str) -> dict[int, int]:
     """
     delays: dict[int, int] = {}
     for level, word in enumerate(text.split(), start=1):
-        number, unit = word[:-1], word[-1:]
-        if not number.isdigit() or unit not in _UNITS_MS:
+        if not _DELAY.fullmatch(word):
             raise ConfigurationError(
-                f"messageDelayLevel: {word!r} is no delay; write a number and s, m, h or d"
+                f"messageDelayLevel: {cut(word, _SHOWN_MAX)!r} is no delay; write a number of at "
+                "most nine digits and s, m, h or d"
             )
-        delays[level] = int(number) * _UNITS_MS[unit]
+        delays[level] = int(word[:-1]) * _UNITS_MS[word[-1]]
     if not delays:
         raise ConfigurationError("messageDelayLevel: at least one delay is needed")
     return delays
@@ -254,7 +266,7 @@ def _invalid(properties: Mapping[str, str], reason: str) -> str:
     what = reason.partition(" - at")[0]
     if "matching regex" in what:
         what = _CHARACTERS.get(name, "letters a-z A-Z, digits and % | _ . - only, at least one")
-    return f"{name}={properties.get(name, '')}: {what}"
+    return f"{name}={cut(properties.get(name, ''), _SHOWN_MAX)}: {what}"
 
 
 _CHARACTERS = {"regionId": "no control characters"}
@@ -265,7 +277,8 @@ def _check(config: BrokerConfig) -> None:
     try:
         parse_hours(config.delete_when)
     except ValueError as error:
-        raise ConfigurationError(f"deleteWhen={config.delete_when}: {error}") from error
+        shown = cut(config.delete_when, _SHOWN_MAX)
+        raise ConfigurationError(f"deleteWhen={shown}: {cut(str(error), 200)}") from error
     if config.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
         raise ConfigurationError(
             f"flushDiskType={config.flush_disk_type}: it is {SYNC_FLUSH} or {ASYNC_FLUSH}"
@@ -285,6 +298,12 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError(
             f"mappedFileSizeCommitLog={config.segment_size}: a segment must hold a message of "
             f"maxMessageSize={config.message_size_max} and 64 KiB"
+        )
+    if config.transaction_op_size_max + 65_536 > config.segment_size:
+        raise ConfigurationError(
+            f"transactionOpMsgMaxSize={config.transaction_op_size_max}: a segment of "
+            f"mappedFileSizeCommitLog={config.segment_size} must hold a body of so many bytes and "
+            "64 KiB"
         )
     if config.timer_file_size < 4096:
         raise ConfigurationError(

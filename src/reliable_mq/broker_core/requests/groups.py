@@ -20,10 +20,9 @@ from reliable_mq.broker_core.requests.refusal import (
     refuse_above,
 )
 from reliable_mq.broker_core.requests.subscription import check_filter, refuse_too_large
-from reliable_mq.broker_core.requests.topics import QUEUES_MAX
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.decodable import decodable
-from reliable_mq.limits import SUBSCRIPTIONS_MAX
+from reliable_mq.limits import QUEUES_MAX, SUBSCRIPTIONS_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply

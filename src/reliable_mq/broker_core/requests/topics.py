@@ -12,13 +12,12 @@ from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.decodable import decodable
+from reliable_mq.limits import QUEUES_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import TopicConfigHeader
 
-# Apache takes any number; whoever asks for the numbers of such a topic would stop the broker.
-QUEUES_MAX = 65_535
 _FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 # What this broker can keep of each attribute; what else Apache has would be a broken promise.
 _ATTRIBUTE_VALUES = {
