@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -278,6 +279,25 @@ def test_a_torn_tail_behind_what_the_queues_know_is_the_end_and_no_damage(tmp_pa
     rows = all_rows(read_layout(path))
 
     assert [row.role for row in rows] == ["first"]
+
+
+def test_a_record_whose_properties_are_not_yet_there_is_read_when_they_are(tmp_path: Path) -> None:
+    """Given a running broker that has written the next record up to its properties."""
+    store = StoreWriter(tmp_path)
+    record = store.send(message_id(1), b"whole")
+    path = store.write()
+    properties = encode_properties({"UNIQ_KEY": message_id(2)})
+    after = encode_record(msgspec.structs.replace(replace_offset(record), properties=properties))
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    for there in (len(after) - len(properties), len(after) - 3, len(after)):
+        with log.open("r+b") as file:
+            file.seek(record.size)
+            file.write(after[:there])
+
+        rows = all_rows(read_layout(path))
+
+        wanted = [message_id(1), message_id(2)][: 1 + (there == len(after))]
+        assert [(row.role, row.message_id) for row in rows] == [("first", each) for each in wanted]
 
 
 def replace_offset(record: Record) -> Record:

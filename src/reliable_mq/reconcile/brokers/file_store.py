@@ -17,7 +17,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.limits import RECORD_SIZE_MAX
 from reliable_mq.reconcile.brokers.file_queues import (
     OFFSETS,
@@ -35,9 +35,11 @@ from reliable_mq.reconcile.brokers.log_scan import (
     End,
     damaged,
     find_record,
+    record_starts,
     store_time_in,
 )
 from reliable_mq.reconcile.brokers.log_schema import BODY, PROPERTIES, columns_of, log_batch
+from reliable_mq.wire.record import decode_record
 
 _MARKS_OF_A_STORE = ("commitlog", "lock", "abort", "checkpoint", "config")
 _CHUNK_SIZE = 8 * 1024 * 1024
@@ -253,6 +255,8 @@ def _read_through(
         at = partition.start
         while at < partition.stop:
             chunk = _read(file, at - partition.segment, min(_CHUNK_SIZE, partition.stop - at))
+            if at + len(chunk) > partition.sure_end:
+                chunk = _without_half(chunk, partition.sure_end - at)
             found, used, end = read(chunk, at)
             if found.num_rows:
                 yield found
@@ -267,6 +271,23 @@ def _read_through(
                 if good is None:
                     return
                 at = good
+
+
+def _without_half(chunk: bytes, sure: int) -> bytes:
+    """Return a chunk without its last record, when a running broker may be writing it.
+
+    A broker writes a record from its head on, and a reader can come in between. Such a record has
+    its size and its body; where its properties will be, there are zeros. Of records before `sure`
+    the queues know: they are whole.
+    """
+    starts, _, end = record_starts(chunk)
+    if end is not End.INVALID or not starts or starts[-1] < sure:
+        return chunk
+    try:
+        is_half = b"\0" in decode_record(chunk, starts[-1]).properties
+    except RecordError:
+        is_half = True
+    return chunk[: starts[-1]] if is_half else chunk
 
 
 def _has_expired(partition: LogPartition) -> bool:
