@@ -333,10 +333,6 @@ class QueryMessageHeader(Header, frozen=True, kw_only=True, rename="camel"):
     index_type: str | None = None
 
 
-for _header in Header.__subclasses__():
-    decodable(_header)
-
-
 class TopicPageHeader(Header, frozen=True, kw_only=True):
     """GET_ALL_TOPIC_CONFIG (21) since 5.3.3; older clients say nothing and want all topics."""
 
@@ -355,3 +351,8 @@ class GroupPageHeader(TopicPageHeader, frozen=True, kw_only=True):
 
     begin: I32 | None = msgspec.field(name="groupSeq", default=None)
     count_max: I32 | None = msgspec.field(name="maxGroupNum", default=None)
+
+
+for _header in Header.__subclasses__():
+    decodable(_header)
+decodable(GroupPageHeader)
