@@ -161,6 +161,31 @@ def test_killed_processes_lose_no_order_and_double_none(shop: Shop) -> None:
         assert (workers.returncode, scheduler.returncode) == (0, 0)
 
 
+@pytest.mark.processes
+def test_a_script_that_ends_right_after_its_commit_sends_what_it_has_committed(
+    shop: Shop,
+) -> None:
+    """Given a relay that gets to its first message when Python starts no threads any more."""
+    assert shop.python("mq.create_tables()") == 0
+    late = """
+import atexit, threading
+from reliable_mq.outbox.relay import Relay
+
+ending, run_once = threading.Event(), Relay.run_once
+
+def late(self, now):
+    ending.wait()
+    return run_once(self, now)
+
+Relay.run_once = late
+place(1)
+atexit.register(ending.set)
+"""
+    with shop.broker():
+        assert shop.python(late) == 0
+        assert shop.sql("SELECT broker_name IS NOT NULL FROM rmq_message_stub") == [(True,)]
+
+
 Call = Callable[..., tuple[int, str, str]]
 
 

@@ -137,6 +137,9 @@ class Connections:
     @property
     def loop_thread(self) -> LoopThread:
         """The loop on which everything asynchronous of ours runs."""
+        return self._started_loop()
+
+    def _started_loop(self) -> LoopThread:
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread(f"reliable-mq-{self._name}")
@@ -202,8 +205,10 @@ class Connections:
                 relay = self._make_relay(stubs, self.owner, confirm_to)
                 thread = RelayThread(relay, clock.measured_now)
                 thread.start()
-                # A script that ends without close() still sends what it has committed.
+                # A script that ends without close() still sends what it has committed. Python
+                # 3.12 and newer starts no thread at that time, so the loop's is started now.
                 atexit.register(thread.close)
+                self._started_loop()
                 self._relays[database] = thread
         return Handover(self, database)
 
