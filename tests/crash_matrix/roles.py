@@ -15,6 +15,7 @@ from tests.crash_matrix.application import AFTER, COUNT_MAX, GROUPS, WANTED, bui
 from tests.crash_matrix.modes import Role
 from tests.crash_matrix.placing import BY_CALL, by_an_idempotent_call, order_of, place_missing
 from tests.crash_matrix.worlds import CHECK_BACK, LONG_AGO, Books, World
+from tests.waiting import allowed_seconds
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run as command
@@ -201,7 +202,7 @@ def wait(condition: Callable[[], bool], seconds_max: float | None = None) -> Non
     Raises:
         TimeoutError: when it must hold and does not.
     """
-    deadline = time.monotonic() + (seconds_max or LIFE_SECONDS_MAX)
+    deadline = time.monotonic() + (seconds_max or allowed_seconds(LIFE_SECONDS_MAX))
     while not condition():
         if time.monotonic() > deadline:
             if seconds_max is not None:

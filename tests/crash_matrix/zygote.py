@@ -29,6 +29,7 @@ from tests.crash_matrix.flaws import plant
 from tests.crash_matrix.preparing import PREPARING
 from tests.crash_matrix.roles import DRAINS, DYING, LIFE_SECONDS_MAX
 from tests.crash_matrix.worlds import World
+from tests.waiting import allowed_seconds
 
 from reliable_mq.cli import dlq, stub  # noqa: F401
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
@@ -110,7 +111,7 @@ def _fork(job: Job) -> int:
         return pid
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.alarm(int(LIFE_SECONDS_MAX) + 5)  # whatever hangs ends
+    signal.alarm(int(allowed_seconds(LIFE_SECONDS_MAX)) + 5)  # whatever hangs ends
     log = Path(job.world.directory, f"{job.life}.log").open("a")  # noqa: SIM115 - to the end
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
