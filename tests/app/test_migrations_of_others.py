@@ -56,7 +56,8 @@ def test_a_migration_of_the_applications_own_may_run_ours_and_goes_on(
     command.revision(config, "orders", autogenerate=True)
     command.upgrade(config, "head")
 
-    assert migrated == [[REVISION]]
+    (made,) = migrated
+    assert made[-1] == REVISION
     with database.engine.connect() as connection:
         assert inspect(connection).has_table("orders")
         assert revision_of(connection, "rmq_") == REVISION

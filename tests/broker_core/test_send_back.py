@@ -171,7 +171,8 @@ def test_a_retry_sent_as_a_message_goes_to_the_dead_over_its_limit(world: Broker
 
 def test_a_retry_sent_by_a_group_in_order_goes_to_the_dead(world: BrokerWorld) -> None:
     """Its clients count attempts themselves; what they send they gave up."""
-    world.ask(Ask.LOCK_BATCH_MQ, {}, locking("a", queue(), group=GROUP))
+    world.create_topic()
+    world.ask(Ask.LOCK_BATCH_MQ, {}, locking("a", {**queue(), "topic": TOPIC}, group=GROUP))
 
     world.ask(Ask.SEND_MESSAGE_V2, send_header(RETRY), b"dead")
 

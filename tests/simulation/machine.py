@@ -48,6 +48,7 @@ def config_of(world: World) -> BrokerConfig:
             "transactionCheckMax": str(plan.half_checks_max),
             "cleanResourceInterval": str(plan.clean_ms),
             "deleteFileBatchMax": "2",
+            "cleanFileForciblyEnable": "true",
             "mappedFileSizeTimerLog": "4096",
             "recallMessageEnable": "true",
             "rocketmq.broker.rebalance.lockMaxLiveTime": "3000",

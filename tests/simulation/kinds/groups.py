@@ -89,6 +89,8 @@ class Lock(Question):
             if asked.command.code == RequestCode.UNLOCK_BATCH_MQ:
                 if owner == client:
                     locks.pop(key, None)
+            elif queue["queueId"] >= model.tables.topics.get(queue["topic"], 0):
+                continue  # a queue that is not there is locked for nobody
             elif owner == client or expires_ms <= asked.now_ms:
                 bound = asked.connection if body.get("untilDisconnected") else None
                 locks[key] = (client, asked.now_ms + LOCK_LIFETIME_MS, bound)
