@@ -18,11 +18,12 @@ WORLD_PREFIXES = (
 )
 
 VALUES = frozenset(
-    {"decodable", "message", "errors", "limits", "settings", "transitions", "watched_time"}
+    {"decodable", "line_limit", "message", "errors", "limits", "plain_text", "settings"}
+    | {"transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
-    "wire": frozenset({"decodable", "message", "errors", "limits"}),
+    "wire": frozenset({"decodable", "line_limit", "message", "errors", "limits", "plain_text"}),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},

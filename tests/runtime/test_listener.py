@@ -15,6 +15,7 @@ from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
+from reliable_mq.line_limit import LINES_A_MINUTE
 from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
@@ -133,6 +134,22 @@ def test_a_frame_that_its_peer_does_not_finish_is_told_in_one_line(
     run(test)
     (record,) = caplog.records
     assert "closed by the peer within a frame" in record.getMessage()
+
+
+def test_many_bad_connections_write_so_many_lines_and_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with serving() as echo:
+            for _ in range(LINES_A_MINUTE + 20):
+                reader, writer = await connect(echo)
+                writer.write(b"\xff" * 8)
+                assert await reader.read() == b""
+                writer.close()
+
+    caplog.set_level(logging.INFO, "reliable_mq.runtime.server_connection")
+    run(test)
+    assert len(caplog.records) <= LINES_A_MINUTE
 
 
 def test_a_peer_that_comes_and_goes_is_no_news(caplog: pytest.LogCaptureFixture) -> None:

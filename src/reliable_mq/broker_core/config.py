@@ -28,7 +28,7 @@ from reliable_mq.limits import (
     QUEUES_MAX,
     TOPIC_LENGTH_MAX,
 )
-from reliable_mq.wire.answer import cut
+from reliable_mq.plain_text import cut
 from reliable_mq.wire.java_int import I32, I32_MAX
 from reliable_mq.wire.java_properties import as_property
 from reliable_mq.wire.record import address_of

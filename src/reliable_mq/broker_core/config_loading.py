@@ -7,7 +7,6 @@ change stands in `X.bak`, and is taken when X is missing, empty or broken. Apach
 on without a table where no copy is; here a broken file without a copy is refused.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -15,8 +14,9 @@ import msgspec
 from reliable_mq.broker_core.store.commit_log import FOLDER as LOG_FOLDER
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.errors import StoreCorrupt
+from reliable_mq.line_limit import limited_log
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 Load = Callable[[str], None]
 

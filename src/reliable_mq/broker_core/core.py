@@ -6,7 +6,6 @@ B1: a request that is refused changes nothing. S2: a reply leaves only when its 
 the flush type promises.
 """
 
-import logging
 from collections.abc import Callable
 
 from reliable_mq.broker_core.answers import Answer
@@ -32,11 +31,12 @@ from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
 from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import ONE_WAY_FLAG, REPLY_FLAG, Command
 from reliable_mq.wire.record import pack_host
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _EXPIRY_INTERVAL_MS = 10_000
 _INDEX_LAG_MAX = 1024 * 1024 * 1024  # bytes of the log: messages of 1 KiB are listed in 3 s

@@ -6,7 +6,6 @@ the medium learns that the log begins later, then they are removed: a crash in b
 too many, never too few.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.names import is_system_topic
@@ -20,9 +19,10 @@ from reliable_mq.broker_core.store.retention import (
     hours_ms,
     survey,
 )
+from reliable_mq.line_limit import limited_log
 from reliable_mq.watched_time import Reading
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _QUEUES_AT_ONCE = 64
 

@@ -3,19 +3,19 @@
 Source: Apache RocketMQ `RegisterBrokerRequestHeader`, `RegisterBrokerBody`, `TopicRouteData`.
 """
 
-import logging
 from collections.abc import Collection, Iterator
 
 import msgspec
 
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.decodable import decodable
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, request
 from reliable_mq.wire.record import address_of
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 
 PART_SIZE_MAX = 256 * 1024

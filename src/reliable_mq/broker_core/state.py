@@ -3,7 +3,6 @@
 Receives changes from the request families; hands on a `Turn`; refuses to do anything itself.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from itertools import chain
 
@@ -48,6 +47,7 @@ from reliable_mq.broker_core.topics import (
     TopicTable,
 )
 from reliable_mq.errors import StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.message import new_message_id
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode
@@ -65,7 +65,7 @@ from reliable_mq.wire.record import pack_host
 
 _OP_PROPERTIES = encode_properties({WAIT: "true", TAGS: SETTLED_TAG})  # as Apache's broker has it
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 
 class Connection(msgspec.Struct, frozen=True):

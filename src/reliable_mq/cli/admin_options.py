@@ -4,7 +4,6 @@ The account and the certificates of a cluster that is closed come from the envir
 list of processes shows them. Topics and groups are named in full, whatever namespace it says.
 """
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Protocol, TypeVar
@@ -13,6 +12,7 @@ import msgspec
 import typer
 
 from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.configured import of_environment
@@ -67,7 +67,7 @@ def of_all_tenants() -> ClientSettings:
 def end_with(failures: Mapping[str, ReliableMQError]) -> None:
     """Name on stderr who did not answer, and exit with 1; do nothing when all did."""
     for name, error in failures.items():
-        print(f"error: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"error: {name}: {' '.join(str(error).split())}", err=True)
     if failures:
         raise typer.Exit(FAILED)
 
@@ -95,7 +95,7 @@ def done_if_agreed(
     if dry_run or not asked:
         return told
     if not printing.agreed(asked, yes=yes):
-        typer.echo("nothing was changed")
+        say("nothing was changed")
         raise typer.Exit(FAILED)
     return change(dry_run=False)
 
@@ -112,8 +112,8 @@ def tell_where(what: str, done: str, told: Told[C], *, dry_run: bool, as_json: b
     """
     if as_json:
         row = {"what": what, "done": done, "brokers": list(told.value), "dry_run": dry_run}
-        typer.echo(printing.dumps(row))
+        say_json(row)
     elif told.value:
-        typer.echo(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(told.value)}")
+        say(f"{what} {'would be ' if dry_run else ''}{done} at {', '.join(told.value)}")
     elif not told.failures:
-        typer.echo(f"{what} is as it is wanted")
+        say(f"{what} is as it is wanted")

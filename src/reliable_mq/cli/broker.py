@@ -1,12 +1,12 @@
 """`reliable-mq broker`: the bundled broker as a process."""
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from reliable_mq.cli.saying import log_plainly
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.errors import ConfigurationError
 from reliable_mq.limits import PORT_MAX
@@ -71,7 +71,7 @@ def command(
     SIGTERM stops it cleanly. Properties have Apache RocketMQ's names. Two defaults differ:
     flushDiskType is SYNC_FLUSH, cleanFileForciblyEnable is false. Options win over properties.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_plainly()
     properties = _properties(config, settings or [])
     uvloop.run(_serve(_options(properties, store, host, port, namesrv_port, namesrv)))
 

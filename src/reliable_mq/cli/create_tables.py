@@ -1,12 +1,9 @@
 """`reliable-mq create-tables`: our tables in an application's database."""
 
-import json
-
-import typer
-
 from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 
@@ -26,4 +23,7 @@ def command(
         mq = options.loaded(application)
         names = mq.create_tables()
         mq.close()
-    typer.echo(json.dumps({"tables": names}) if as_json else f"tables: {', '.join(names)}")
+    if as_json:
+        say_json({"tables": names})
+    else:
+        say(f"tables: {', '.join(names)}")

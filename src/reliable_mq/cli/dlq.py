@@ -4,7 +4,6 @@ With an application or a database it is known what became of each, and what is d
 with name servers alone the letters are there, and nothing else is known.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import BROKER_VARIABLE, of_all_tenants
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.printing import moment_of, print_rows, text_of
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
@@ -110,12 +110,12 @@ def show(
             | {"content": text, "properties": dict(sorted(each.message.properties.items()))}
         )
     if as_json:
-        typer.echo(json.dumps(rows, default=str))
+        say_json(rows)
         return
     for row in rows:
         for name, value in row.items():
-            typer.echo(f"{name:16} {text_of(value)}")
-        typer.echo()
+            say(f"{name:16} {text_of(value)}")
+        say()
 
 
 @app.command()
@@ -175,7 +175,7 @@ def _refused(message_ids: Sequence[str], group: str, letters: Sequence[Letter]) 
 
 def _tell_refused(refused: Outcome) -> None:
     for (group, message_id), why in refused.items():
-        typer.echo(f"{group} {message_id} is not retried: {why}".lstrip(), err=True)
+        say(f"{group} {message_id} is not retried: {why}".lstrip(), err=True)
     if refused:
         raise typer.Exit(1)
 
@@ -204,10 +204,10 @@ def _checked(name_servers: str) -> str:
 def _preview(letters: Sequence[Letter], *, as_json: bool) -> None:
     rows = [_row(each) for each in letters]
     if as_json:
-        typer.echo(json.dumps({"total": len(rows), "first": rows[:50]}, default=str))
+        say_json({"total": len(rows), "first": rows[:50]})
         return
     print_rows(rows[:50], COLUMNS)
-    typer.echo(f"{len(rows)} dead letter(s) would be retried")
+    say(f"{len(rows)} dead letter(s) would be retried")
 
 
 def _row(letter: Letter) -> dict[str, Any]:
@@ -227,11 +227,11 @@ def _tell(done: Outcome, *, as_json: bool) -> None:
         said = {
             f"{group} {message_id}".lstrip(): not why for (group, message_id), why in done.items()
         }
-        typer.echo(json.dumps(said))
+        say_json(said)
     else:
         for (group, message_id), why in done.items():
             if not why:
-                typer.echo(f"{group} {message_id} retried")
+                say(f"{group} {message_id} retried")
         retried = sum(not why for why in done.values())
-        typer.echo(f"{retried} of {len(done)} dead letter(s) retried")
+        say(f"{retried} of {len(done)} dead letter(s) retried")
     _tell_refused({each: why for each, why in done.items() if why})

@@ -1,6 +1,5 @@
 """`reliable-mq doctor`: looks for what would break a promise, and says what to do."""
 
-import json
 from typing import Annotated
 
 import msgspec
@@ -9,6 +8,7 @@ import typer
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.doctor.finding import Finding, Level, worst
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
@@ -40,7 +40,7 @@ def command(
     finally:
         mq.close()
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(findings)))
+        say_json(msgspec.to_builtins(findings))
     else:
         for finding in findings:
             _print(finding)
@@ -51,6 +51,6 @@ def command(
 
 def _print(finding: Finding) -> None:
     where = f"{finding.database}: " if finding.database else ""
-    typer.echo(f"{_MARKS[finding.level]} {finding.check:<10} {where}{finding.text}")
+    say(f"{_MARKS[finding.level]} {finding.check:<10} {where}{finding.text}")
     if finding.remedy:
-        typer.echo(f"{'':<16}{finding.remedy}")
+        say(f"{'':<16}{finding.remedy}")

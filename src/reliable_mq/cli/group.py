@@ -9,7 +9,8 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import group_offsets, printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
-from reliable_mq.cli.printing import dumps, print_rows, text_of, time_of
+from reliable_mq.cli.printing import print_rows, text_of, time_of
+from reliable_mq.cli.saying import say, say_json, say_lines
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.administering.groups import GroupChange
 from reliable_mq.client.administering.members import Connection
@@ -170,14 +171,14 @@ def connections(
         told = admin.groups.connections(group)
     found = told.value
     if as_json:
-        typer.echo(dumps(msgspec.to_builtins(found)))
+        say_json(msgspec.to_builtins(found))
     elif not found.members:
-        typer.echo(f"no member of group {group} is connected")
+        say(f"no member of group {group} is connected")
     else:
         print_rows([_connection(member) for member in found.members], CONNECTIONS)
-        typer.echo(f"{found.kind}, {found.model}, {found.from_where}")
+        say(f"{found.kind}, {found.model}, {found.from_where}")
         for topic, expression in found.subscriptions.items():
-            typer.echo(f"  {topic}: {expression}")
+            say(f"  {topic}: {expression}")
     end_with(told.failures)
 
 
@@ -194,7 +195,7 @@ def members(
     with administered(broker) as admin:
         told = admin.groups.members(group, stack=stack)
     if as_json:
-        typer.echo(dumps(msgspec.to_builtins(told.value)))
+        say_json(msgspec.to_builtins(told.value))
     else:
         rows: list[dict[str, Any]] = [
             {
@@ -212,11 +213,11 @@ def members(
         ]
         print_rows(rows, HELD)
         for state in told.value:
-            typer.echo(f"{state.client_id}")
+            say(f"{state.client_id}")
             for name, value in state.properties.items():
-                typer.echo(f"  {name}: {text_of(value)}")
+                say(f"  {name}: {text_of(value)}")
             if state.stack:
-                typer.echo(state.stack)
+                say_lines(state.stack)
     end_with(told.failures)
 
 
@@ -237,7 +238,7 @@ def producers(
         for client in clients
     ]
     if as_json:
-        typer.echo(dumps(msgspec.to_builtins(told.value)))
+        say_json(msgspec.to_builtins(told.value))
     else:
         print_rows(rows, ("group", *CONNECTIONS))
     end_with(told.failures)

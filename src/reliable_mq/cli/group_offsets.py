@@ -10,7 +10,8 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with
-from reliable_mq.cli.printing import dumps, print_rows, time_of
+from reliable_mq.cli.printing import print_rows, time_of
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.offset_resets import QueueReset
 from reliable_mq.client.administering.progress import GroupProgress
@@ -59,10 +60,10 @@ def progress(
     rows = _rows(told.value, owners)
     if as_json:
         sums = {name: getattr(told.value, name) for name in ("lag", "in_flight", "per_second")}
-        typer.echo(dumps({"queues": rows, **sums}))
+        say_json({"queues": rows, **sums})
     else:
         print_rows(rows, QUEUES if members else QUEUES[:-1])
-        typer.echo(
+        say(
             f"lag {told.value.lag}, in flight {told.value.in_flight},"
             f" {told.value.per_second:.2f} message(s) a second in the last minute"
         )
@@ -196,5 +197,5 @@ def _tell(told: Told[list[QueueReset]], *, dry_run: bool, as_json: bool) -> None
     ]
     print_rows(rows, RESETS, as_json=as_json)
     if not as_json:
-        typer.echo(f"{len(rows)} queue(s) {'would be ' if dry_run else ''}set")
+        say(f"{len(rows)} queue(s) {'would be ' if dry_run else ''}set")
     end_with(told.failures)

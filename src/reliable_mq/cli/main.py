@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.plain_text import printable, printable_lines
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 
@@ -166,13 +167,13 @@ def run(arguments: Sequence[str] | None = None) -> None:
         sys.exit(FAILED)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # who says nothing wants to know
-            print(error, file=sys.stderr)
+            print(printable_lines(str(error)), file=sys.stderr)
             sys.exit(BAD_USAGE)
         explained = explain(error)
         if explained is None:
             raise
         line, code = explained
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {printable(line)}", file=sys.stderr)
         sys.exit(code)
     sys.exit(code if isinstance(code, int) else DONE)  # an int: that of `typer.Exit`
 

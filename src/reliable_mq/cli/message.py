@@ -9,10 +9,12 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, end_with
-from reliable_mq.cli.printing import dumps, moment_of, print_rows, text_of, time_of
+from reliable_mq.cli.printing import moment_of, print_rows, text_of, time_of
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.errors import NotFound, ReliableMQError, UsageError
 from reliable_mq.message import MessageQueue, ReceivedMessage
+from reliable_mq.plain_text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Find and show stored messages.")
 
@@ -138,9 +140,9 @@ def _print(messages: Iterable[ReceivedMessage], *, as_json: bool) -> None:
     rows = [row_of(message) for message in messages]
     if not as_json:
         for row in rows:
-            content = row["content"]
-            row["content"] = content if len(content) <= _PREVIEW else f"{content[:_PREVIEW]}…"
             row["keys"] = " ".join(row["keys"])
+            for name in ("content", "keys", "tag", "ordering_key"):
+                row[name] = printable(row[name] or "", _PREVIEW)
     print_rows(rows, COLUMNS, as_json=as_json)
 
 
@@ -154,7 +156,7 @@ def _print_whole(
     for row, groups in zip(rows, tracks or (), strict=False):
         row["groups"] = groups
     if as_json:
-        typer.echo(dumps(rows))
+        say_json(rows)
         return
     for row in rows:
         row["keys"] = " ".join(row["keys"])
@@ -162,8 +164,8 @@ def _print_whole(
             if name in row:
                 row[name] = ", ".join(f"{each}={value}" for each, value in row[name].items())
         for name, value in row.items():
-            typer.echo(f"{name:18} {text_of(value)}")
-        typer.echo()
+            say(f"{name:18} {text_of(value)}")
+        say()
 
 
 def row_of(message: ReceivedMessage) -> dict[str, Any]:

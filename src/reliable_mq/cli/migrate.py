@@ -1,6 +1,5 @@
 """`reliable-mq migrate`: brings the tables of an application's database to this release."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from reliable_mq.app.sql_database import Database
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json, say_lines
 from reliable_mq.errors import UsageError
 from reliable_mq.migrations.sql_upgrade import pending, script_text
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
@@ -62,8 +62,8 @@ def command(
 def _print_sql(databases: dict[str, Database], since: str | None) -> None:
     for name, database in databases.items():
         if len(databases) > 1:
-            typer.echo(f"-- {name}")
-        typer.echo(script_text(database.url.get_backend_name(), database.prefix, since))
+            say(f"-- {name}")
+        say_lines(script_text(database.url.get_backend_name(), database.prefix, since))
 
 
 def _pending(database: Database) -> list[str]:
@@ -74,10 +74,10 @@ def _pending(database: Database) -> list[str]:
 
 def _tell(revisions: list[str], verb: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"revision": REVISION, verb.replace(" ", "_"): revisions}))
+        say_json({"revision": REVISION, verb.replace(" ", "_"): revisions})
     elif revisions:
-        typer.echo(f"the database {verb} {', '.join(revisions)}")
+        say(f"the database {verb} {', '.join(revisions)}")
     else:
-        typer.echo(f"the database is at revision {REVISION}: nothing to do")
+        say(f"the database is at revision {REVISION}: nothing to do")
     if revisions and verb == "lacks":
         raise typer.Exit(1)

@@ -1,12 +1,12 @@
 """`reliable-mq namesrv`: a name server as a process."""
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from reliable_mq.cli.saying import log_plainly
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.name_server import NameServer
@@ -25,7 +25,7 @@ def command(
 
     When it is ready it prints one line, "ready namesrv=HOST:PORT". SIGTERM stops it.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_plainly()
     uvloop.run(_serve(host, port, kv_config))
 
 

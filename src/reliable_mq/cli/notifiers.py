@@ -1,6 +1,5 @@
 """`reliable-mq notifiers`: who tells people, what they have yet to tell, and whether they can."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.printing import print_rows
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
 COLUMNS = ("database", "name", "waiting", "told_date", "failures", "next_time", "note")
@@ -48,9 +48,9 @@ def _test(mq: ReliableMQ, *, as_json: bool) -> None:
     first, database = next(iter(mq.databases.items()))
     outcome = mq.alerts(database=first).test(mq.name, database.clock.now())
     if as_json:
-        typer.echo(json.dumps(outcome))
+        say_json(outcome)
     else:
         for name, trouble in outcome.items():
-            typer.echo(f"{name}: {trouble or 'told'}")
+            say(f"{name}: {trouble or 'told'}")
     if any(outcome.values()):
         raise typer.Exit(1)

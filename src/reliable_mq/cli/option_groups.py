@@ -4,11 +4,12 @@ The group of an option is what typer calls its panel. A verb whose exit code 2 m
 than bad usage says so by the code that bad usage has here.
 """
 
-import sys
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from reliable_mq.cli.saying import say
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer keeps the name to itself
 BAD_USAGE = 1
@@ -35,5 +36,5 @@ class GroupedCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except _UsageError as error:
             text = error.format_message()  # type: ignore[attr-defined]
-            print(f"error: {' '.join(text.split())}", file=sys.stderr)
+            say(f"error: {' '.join(text.split())}", err=True)
             raise typer.Exit(BAD_USAGE) from None

@@ -1,6 +1,5 @@
 """`reliable-mq pause`: let no scheduler send a topic's stubs for a while."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from rich.table import Table as RichTable
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
@@ -68,9 +68,9 @@ def _moment(until: str, lasting: str) -> datetime | None:
 
 def _tell(topic: str, word: str, changed: bool, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"topic": topic, word: changed}))
+        say_json({"topic": topic, word: changed})
     else:
-        typer.echo(f"{topic} {word}" if changed else f"{topic} was not paused")
+        say(f"{topic} {word}" if changed else f"{topic} was not paused")
     if not changed:
         raise typer.Exit(1)
 
@@ -82,15 +82,16 @@ def _show(databases: dict[str, dict[str, TopicRow]], now: float, *, as_json: boo
             {"database": name, "gate": gate_of(row, now).value, **msgspec.to_builtins(row)}
             for name, row in known
         ]
-        typer.echo(json.dumps(shown))
+        say_json(shown)
         return
     if not known:
-        typer.echo("no topic is paused or closed")
+        say("no topic is paused or closed")
         return
     table = RichTable("database", "topic", "gate", "until", "failures", "by", "note")
     for name, row in known:
         time = row.paused_until if row.is_paused else row.probe_time
         text = "" if time is None else datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
         gate = gate_of(row, now).value
-        table.add_row(name, row.topic, gate, text, str(row.failures), row.actor, row.note)
+        cells = (name, row.topic, gate, text, row.failures, row.actor, row.note)
+        table.add_row(*map(printing.text_of, cells))
     printing.plain_console().print(table)

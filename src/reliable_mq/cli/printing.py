@@ -3,7 +3,6 @@
 Imports no database library: who only asks a cluster must not wait for one.
 """
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,8 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from reliable_mq.cli.saying import say, say_json
+from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.moments import parse_moment
 
+_CELL_LENGTH_MAX = 1_000  # characters of a value in a table
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -32,13 +34,13 @@ def print_rows(
 ) -> None:
     """Print rows as a table with these columns, or all of each as JSON."""
     if as_json:
-        typer.echo(dumps(rows))
+        say_json(rows)
         return
     table = RichTable(box=None)
     for name in columns:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(text_of(row[name]) for name in columns))
+        table.add_row(*(text_of(row[name], _CELL_LENGTH_MAX) for name in columns))
     plain_console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -50,15 +52,10 @@ def plain_console(width: int | None = None) -> Console:
 def print_names(names: Sequence[str], *, as_json: bool) -> None:
     """Print names, one a line, or as a JSON list."""
     if as_json:
-        typer.echo(dumps(names))
+        say_json(names)
     else:
         for name in names:
-            typer.echo(name)
-
-
-def dumps(value: object) -> str:
-    """Return a value as JSON; what JSON has no form for, as text."""
-    return json.dumps(value, default=str)
+            say(name)
 
 
 def time_of(milliseconds: int | None) -> datetime | None:
@@ -66,11 +63,14 @@ def time_of(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
 
 
-def text_of(value: object) -> str:
-    """Return a value as a person reads it: nothing for None, a time to the second."""
+def text_of(value: object, length_max: int | None = None) -> str:
+    """Return a value as a person reads it: nothing for None, a time to the second.
+
+    What does not print comes as escapes: a stranger may have written it.
+    """
     if hasattr(value, "isoformat"):
         return str(value.isoformat(timespec="seconds"))
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value), length_max)
 
 
 def agreed(question: str, *, yes: bool) -> bool:

@@ -5,7 +5,6 @@ findings must not take a misspelt path for one); 128 and a signal's number: stop
 """
 
 import functools
-import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from reliable_mq.cli.reconcile_after import (
 )
 from reliable_mq.cli.reconcile_follow import follow_until_stopped
 from reliable_mq.cli.reconcile_stop import stoppable
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.errors import ConfigurationError, UsageError
 from reliable_mq.reconcile.moments import parse_duration, parse_moment
 from reliable_mq.reconcile.repairs.repair import UNBOUNDED, Choice, parse_rate, parse_verdict
@@ -104,7 +104,7 @@ def command(
             summary = reconcile(run)
     except UsageError as error:
         # The command line's own code for bad usage, 2, means findings here.
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(FAILED) from None
     after(summary)
     _print(summary, as_json)
@@ -118,7 +118,7 @@ def _ledgers(store: list[str] | None, cluster: str) -> dict[str, Any]:
 
 def _print(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(summary, indent=2))
+        say_json(summary, indent=2)
         return
     from reliable_mq.reconcile.report.report_text import print_report  # noqa: PLC0415 - after Spark
 
@@ -142,7 +142,7 @@ def _forget(urls: list[str], prefix: str) -> None:
     if not urls:
         raise ConfigurationError("--db is missing; or set RELIABLE_MQ_DATABASE")
     freed = forget(urls, prefix, datetime.now(UTC))
-    print(f"retention waited for increments in {freed} database(s), and waits no more")
+    say(f"retention waited for increments in {freed} database(s), and waits no more")
 
 
 command_class = GroupedCommand

@@ -1,13 +1,12 @@
 """`reliable-mq reconcile --follow`: increments until the process is told to stop."""
 
-import json
 import signal
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from reliable_mq.cli.reconcile_stop import Stop, asked_by_signals
+from reliable_mq.cli.saying import say, say_json
 
 if TYPE_CHECKING:
     from reliable_mq.reconcile.runs.spark_run import Options
@@ -44,11 +43,14 @@ def _follow(
     def done(summary: dict[str, Any]) -> None:
         stop.is_interrupting = False  # the next ones run in a thread of Spark's
         after(summary)
-        print(json.dumps(summary) if as_json else line_of(summary), flush=True)
+        if as_json:
+            say_json(summary)
+        else:
+            say(line_of(summary))
 
     def failed(error: Exception) -> None:
         text = " ".join(str(getattr(error, "orig", None) or error).split())
-        print(f"error: {text}", file=sys.stderr, flush=True)
+        say(f"error: {text}", err=True)
 
     try:
         from reliable_mq.reconcile.runs.spark_follow import follow  # noqa: PLC0415 - seconds
@@ -59,7 +61,7 @@ def _follow(
             raise
     if stop.number and stop.is_interrupting:
         name = signal.Signals(stop.number).name
-        print(f"stopped by {name} before the first increment had ended", file=sys.stderr)
+        say(f"stopped by {name} before the first increment had ended", err=True)
 
 
 def line_of(summary: dict[str, Any]) -> str:

@@ -5,13 +5,14 @@ Its folder and Spark's own go, and one line says so; whatever has a row by then 
 
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import typer
+
+from reliable_mq.cli.saying import say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -68,5 +69,5 @@ def stoppable() -> Iterator[None]:
                 raise
             name = signal.Signals(stop.number).name
             told = f"error: stopped by {name} before the run had ended; run it again"
-            print(told, file=sys.stderr)
+            say(told, err=True)
             raise typer.Exit(128 + stop.number) from None

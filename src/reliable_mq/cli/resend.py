@@ -1,6 +1,5 @@
 """`reliable-mq resend`: the resend scheduler of an application."""
 
-import json
 import logging
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ import typer
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli import database_options as options
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
@@ -45,8 +45,8 @@ def command(
 def _print(counts: dict[str, dict[str, Any]], *, as_json: bool) -> None:
     """Print what was done: of one database its counts, of several each under its name."""
     if as_json:
-        typer.echo(json.dumps(counts if len(counts) > 1 else next(iter(counts.values()))))
+        say_json(counts if len(counts) > 1 else next(iter(counts.values())))
         return
     for database, numbers in counts.items():
         text = ", ".join(f"{name} {number}" for name, number in numbers.items())
-        typer.echo(f"{database}: {text}" if len(counts) > 1 else text)
+        say(f"{database}: {text}" if len(counts) > 1 else text)

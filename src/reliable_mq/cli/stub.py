@@ -1,6 +1,5 @@
 """`reliable-mq stub`: look at stubs, and settle by hand what could not settle itself."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from reliable_mq.cli import printing
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.filter_options import stub_filter
 from reliable_mq.cli.printing import print_rows, text_of
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.cli.shared_options import takes_options_of
 from reliable_mq.client.consuming.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from reliable_mq.client.settings import ClientSettings
@@ -92,14 +92,14 @@ def show(
         shown["timeline"] = [
             {"time": each.time, "ledger": each.ledger, "what": each.what} for each in moments
         ]
-        typer.echo(json.dumps(shown, default=str))
+        say_json(shown)
         return
     for name, value in shown.items():
         if not isinstance(value, list):
-            typer.echo(f"{name:16} {text_of(value)}")
-    typer.echo()
+            say(f"{name:16} {text_of(value)}")
+    say()
     for each in moments:
-        typer.echo(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
+        say(f"{text_of(each.time) or 'now':25}  {each.ledger:18}  {each.what}")
 
 
 def _history(database: Database, message_id: str) -> History:
@@ -229,17 +229,17 @@ class Terminal:
         elif total and printing.agreed(f"{self._verb} {total} stub(s)?", yes=self._yes):
             self._tell(self._done(hands.each_of(chosen), total))
         elif self._as_json:
-            typer.echo("{}")
+            say("{}")
         else:
-            typer.echo(f"0 of {total} stub(s)")
+            say(f"0 of {total} stub(s)")
 
     def _preview(self, rows: Sequence[dict[str, Any]], total: int) -> None:
         if self._as_json:
-            typer.echo(json.dumps({"total": total, "first": rows}, default=str))
+            say_json({"total": total, "first": rows})
             return
         print_rows(rows, COLUMNS)
         what = "would be sent again" if self._verb == "retry" else "would be voided"
-        typer.echo(f"{total} stub(s) {what}")
+        say(f"{total} stub(s) {what}")
 
     def _done(self, parts: Iterator[dict[str, bool]], total: int) -> dict[str, bool]:
         """Return what was done to each; show how far it is, where that is worth a look."""
@@ -255,10 +255,10 @@ class Terminal:
 
     def _tell(self, done: dict[str, bool]) -> None:
         if self._as_json:
-            typer.echo(json.dumps(done))
+            say_json(done)
         else:
             for message_id, changed in done.items():
                 why = "" if changed else ": there is no such stub, or its status forbids it"
-                typer.echo(f"{message_id} {self._verb}{why}")
+                say(f"{message_id} {self._verb}{why}")
         if not all(done.values()):
             raise typer.Exit(1)

@@ -9,7 +9,8 @@ import typer
 from reliable_mq.cli import admin_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.admin_options import administered, done_if_agreed, end_with, tell_where
-from reliable_mq.cli.printing import dumps, print_names, print_rows, time_of
+from reliable_mq.cli.printing import print_names, print_rows, time_of
+from reliable_mq.cli.saying import say, say_json
 from reliable_mq.client.administering.topic_settings import PERMISSIONS, QUEUES, TopicChange
 from reliable_mq.errors import UsageError
 
@@ -81,10 +82,10 @@ def status(topic: Topic, broker: options.Broker = "", as_json: printing.AsJson =
         for each in told.value.queues
     ]
     if as_json:
-        typer.echo(dumps({"queues": rows, "per_second": told.value.per_second}))
+        say_json({"queues": rows, "per_second": told.value.per_second})
     else:
         print_rows(rows, QUEUE_COLUMNS)
-        typer.echo(f"{told.value.per_second:.2f} message(s) a second were put in the last minute")
+        say(f"{told.value.per_second:.2f} message(s) a second were put in the last minute")
     end_with(told.failures)
 
 

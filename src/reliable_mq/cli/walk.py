@@ -11,9 +11,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import typer
-
 from reliable_mq.app.application import ReliableMQ
+from reliable_mq.cli.saying import say
 from reliable_mq.client.thread_client import Client
 from reliable_mq.message import Message, ReceivedMessage
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
@@ -56,9 +55,10 @@ def command() -> None:
     width = max(len(step.station) for step in steps)
     for step in steps:
         name = step.function.removeprefix("reliable_mq.").replace(":", ".")
-        typer.echo(f"{step.station:<{width}}  {name}\n{'':<{width}}    {step.says}")
+        say(f"{step.station:<{width}}  {name}")
+        say(f"{'':<{width}}    {step.says}")
     for verdict, count in verdicts.items():
-        typer.echo(f"{'verdict':<{width}}  {verdict}: {count}")
+        say(f"{'verdict':<{width}}  {verdict}: {count}")
 
 
 def walk() -> tuple[list[Step], dict[str, Any]]:

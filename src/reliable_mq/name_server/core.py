@@ -3,7 +3,6 @@
 Source: Apache RocketMQ `DefaultRequestProcessor`, `ClientRequestProcessor` of the name server.
 """
 
-import logging
 import zlib
 from collections.abc import Callable, Collection
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import ProtocolError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.config import NameServerConfig, changed_config
 from reliable_mq.name_server.registration import DataVersion, decode_in_steps
 from reliable_mq.name_server.routes import QueueData, RouteTable
@@ -23,7 +23,7 @@ from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import RegisterBrokerHeader, fault_of
 from reliable_mq.wire.java_properties import format_properties, parse_properties
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _STANDARD_JSON_VERSION = 401  # MQVersion.V4_9_4: clients from here on read standard JSON
 _UNIT = 1  # topicSysFlag: the topic belongs to a unit, or a unit subscribes to it

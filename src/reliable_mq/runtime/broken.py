@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
-log = logging.getLogger(__name__)
+from reliable_mq.line_limit import limited_log
+
+log = limited_log(__name__)
 
 OnBroken = Callable[[Exception], NoReturn]
 """Takes the cause; it must not return."""

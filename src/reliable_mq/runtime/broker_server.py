@@ -6,7 +6,6 @@ connection; where one or two clients speak, those of one read.
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
 from reliable_mq.runtime.kernel_sync import KernelSync
@@ -34,7 +34,7 @@ from reliable_mq.watched_time import Reading
 from reliable_mq.wire.command import Command
 from reliable_mq.wire.record import address_of
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _TICK_SECONDS = 0.02
 _FEW_SPEAKERS = 2

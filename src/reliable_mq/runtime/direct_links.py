@@ -5,15 +5,15 @@ sends now and then, or with others, never gets one.
 """
 
 import asyncio
-import logging
 import socket
 from typing import Any
 
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.link import Link
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 ALONE_TIMES = 64
 """So many times a thread has been alone on a link before it gets one of its own."""

@@ -5,7 +5,6 @@ Requests of both sides cross on it. A reply finds its waiter by `opaque`, the se
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -15,13 +14,14 @@ from reliable_mq.errors import (
     InvariantBroken,
     RequestTimeout,
 )
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.busy_wait import BusyWait
 from reliable_mq.runtime.waiters import Waiters
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.command import Command, decode_reply, encode_command
 from reliable_mq.wire.frame import FrameReader
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _OPAQUE_MASK = 0x7FFFFFFF
 _UNSENT_MAX = 32 * 1024  # the peer begins with the first requests while the next ones are made

@@ -9,7 +9,6 @@ Invariant L5: batches are written in the order in which they came.
 """
 
 import asyncio
-import logging
 import os
 import threading
 from collections import deque
@@ -20,10 +19,11 @@ from typing import Protocol, TypeVar
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
 from reliable_mq.runtime.kernel_sync import KernelSync
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _T = TypeVar("_T")
 _Job = Callable[[], None]

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import logging
 import os
 import sys
 import threading
@@ -13,12 +12,13 @@ from typing import Any, TypeVar
 import uvloop
 
 from reliable_mq.errors import ForkedClient, UsageError, closed, closed_meanwhile
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.errand import Errand
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 END_SECONDS = 5.0
 """At the end nobody waits longer for a task that was cancelled and goes on."""

@@ -5,7 +5,6 @@ the file of settings is written by a thread, once for all the changes that came 
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ import msgspec
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import StoreCorrupt
+from reliable_mq.line_limit import limited_log
 from reliable_mq.name_server.core import NameServerCore
 from reliable_mq.name_server.steps import Steps
 from reliable_mq.runtime.listener import Listener, now_ms
@@ -22,7 +22,7 @@ from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _EXPIRY_SECONDS = 5.0
 _SLICE_SECONDS = 0.01

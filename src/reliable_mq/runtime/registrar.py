@@ -7,7 +7,6 @@ Source: Apache RocketMQ `BrokerController.registerIncrementBrokerData`, `registe
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.registration import (
@@ -18,6 +17,7 @@ from reliable_mq.broker_core.registration import (
 )
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.errors import FrameError, Unavailable
+from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
 from reliable_mq.runtime.link import Link
 from reliable_mq.runtime.links import Links
@@ -25,7 +25,7 @@ from reliable_mq.runtime.listener import now_ms
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _TIMEOUT = 6.0
 _FAREWELL_TIMEOUT = 1.0

@@ -13,12 +13,13 @@ from typing import Protocol, cast
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import FrameError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
 from reliable_mq.wire.record import pack_host
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _UNSENT_PAUSE = 1024 * 1024  # a peer with this many unread bytes is not read from
 # Of requests whose answers may be large only so many are handled at once; the others wait, until

@@ -4,13 +4,13 @@ Receives an answer of any size; hands on the frame that leaves; refuses to raise
 echoes is in the hands of who sent it, so a long name must not cost more than an error answer.
 """
 
-import logging
-
 from reliable_mq.errors import FrameError
+from reliable_mq.line_limit import limited_log
+from reliable_mq.plain_text import cut
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, encode_command, reply
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 REMARK_LENGTH_MAX = 4_096  # characters; Apache's own remarks stay below 1,000
 
@@ -30,10 +30,3 @@ def encode_answer(answer: Command) -> bytes:
         log.warning("an answer does not fit into a frame, an error is sent: %s", error)
         reason = f"the answer to this request does not fit into a frame: {error}"
         return encode_command(reply(answer, ResponseCode.SYSTEM_ERROR, reason))
-
-
-def cut(text: str, length_max: int) -> str:
-    """Return a text of at most `length_max` characters and a word on how many more there were."""
-    if len(text) <= length_max:
-        return text
-    return f"{text[:length_max]}... ({len(text) - length_max} characters more)"

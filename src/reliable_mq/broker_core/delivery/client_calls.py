@@ -5,15 +5,15 @@ says nothing in time, answers None.
 Source: Apache RocketMQ `Broker2Client.callClient`.
 """
 
-import logging
 from collections.abc import Callable
 
 import msgspec
 
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.command import Command, encode_command
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 TIMEOUT_MS = 10_000
 

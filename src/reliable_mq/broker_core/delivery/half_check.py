@@ -8,14 +8,13 @@ Source: Apache RocketMQ `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener`, `DefaultTransactionalMessageCheckListener`.
 """
 
-import logging
-
 import msgspec
 
 from reliable_mq.broker_core.names import HALF_TOPIC
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.errors import MessageRefused
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import encode_command, request
 from reliable_mq.wire.headers import CheckTransactionHeader
@@ -33,7 +32,7 @@ from reliable_mq.wire.properties import (
 from reliable_mq.wire.record import Record
 from reliable_mq.wire.record_encode import encode_record
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 CHECK_NOTES_SIZE = 96
 """What check-backs may add to a half's properties, in bytes: how often, and its first offset."""

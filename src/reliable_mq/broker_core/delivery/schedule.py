@@ -7,7 +7,6 @@ Invariant L4: saved offset <= next offset of each level.
 Source: Apache RocketMQ `ScheduleMessageService`; file `config/delayOffset.json`.
 """
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -21,11 +20,12 @@ from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.broker_core.topics import DataVersion
 from reliable_mq.decodable import decodable
 from reliable_mq.errors import InvariantBroken, MessageRefused
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.properties import REAL_QUEUE_ID, REAL_TOPIC
 from reliable_mq.wire.record import Record
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 PATH = "config/delayOffset.json"
 CHECK_INTERVAL_MS = 100

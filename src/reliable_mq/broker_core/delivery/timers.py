@@ -12,7 +12,6 @@ Source: Apache RocketMQ `TimerMessageStore`.
 """
 
 import heapq
-import logging
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable
@@ -33,9 +32,10 @@ from reliable_mq.broker_core.store.timer_log import DEFAULT, DELETE, ROLL, Timer
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.store.unit_reading import read_unit
 from reliable_mq.errors import InvariantBroken, MessageRefused, StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.java_hash import java_string_hash
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 # Of one turn, so that a burst does not stop everything.
 _MESSAGES_MAX = 1_000

@@ -4,7 +4,6 @@ Source: Apache RocketMQ `DefaultMessageStore.getMessage`, `ExpressionMessageFilt
 `PullRequestHoldService.notifyMessageArriving`.
 """
 
-import logging
 from typing import NamedTuple
 
 from reliable_mq.broker_core.delivery.long_poll import WaitingPull
@@ -13,6 +12,7 @@ from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.message_store import MessageStore
 from reliable_mq.errors import InvariantBroken, RecordError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record import (
     RECORD_HEAD_SIZE_MAX,
     body_end_in,
@@ -21,7 +21,7 @@ from reliable_mq.wire.record import (
 )
 from reliable_mq.wire.record_scan import holds_records, is_message, is_record_size
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 _UNITS_AT_ONCE = 100
 _WAKE_SCAN_MAX = 800  # as many as one pull looks at

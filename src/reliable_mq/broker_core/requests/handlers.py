@@ -1,6 +1,5 @@
 """Which function answers which request code, and what is answered when none can."""
 
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -34,11 +33,12 @@ from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import InvariantBroken, MessageRefused, ProtocolError, StoreError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.headers import fault_of
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 Handler = Callable[[BrokerState, Request], Command | None]
 """Answers a request, with None when the reply comes later. Raises `Refused` before any change."""

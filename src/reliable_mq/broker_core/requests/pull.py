@@ -4,7 +4,6 @@ Source: Apache RocketMQ `PullMessageProcessor`, `DefaultPullMessageResultHandler
 `DefaultMessageStore.getMessage`.
 """
 
-import logging
 from collections.abc import Iterator
 from operator import lt
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.topics import READ, TopicConfig
 from reliable_mq.errors import InvariantBroken
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
@@ -34,7 +34,7 @@ from reliable_mq.wire.record_scan import (
     is_record_size,
 )
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2

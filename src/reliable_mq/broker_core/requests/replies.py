@@ -6,7 +6,6 @@ reply's. The reply is pushed over the asker's connection, kept in `<cluster>_REP
 Source: Apache RocketMQ `ReplyMessageProcessor`.
 """
 
-import logging
 from functools import partial
 
 from reliable_mq.broker_core.requests.refusal import no_such_queue, too_large
@@ -16,6 +15,7 @@ from reliable_mq.broker_core.store.appender import Place, StoredMessage
 from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.errors import MessageRefused, StoreError
 from reliable_mq.limits import PROPERTIES_SIZE_MAX
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.answer import encode_answer
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, reply, request
@@ -31,7 +31,7 @@ from reliable_mq.wire.properties import (
 )
 from reliable_mq.wire.record import TRANSACTION_MASK
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 
 def send_reply_message(state: BrokerState, asked: Request) -> Command | None:

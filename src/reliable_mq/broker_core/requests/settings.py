@@ -3,8 +3,6 @@
 Source: Apache RocketMQ `AdminBrokerProcessor`, `Configuration`.
 """
 
-import logging
-
 import msgspec
 
 from reliable_mq.broker_core.config import (
@@ -14,11 +12,12 @@ from reliable_mq.broker_core.config import (
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import Command, reply
 from reliable_mq.wire.java_properties import format_properties, parse_properties
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 # What this broker is, under the names of properties that tools look at (`exportConfigs`).
 _FACTS = {

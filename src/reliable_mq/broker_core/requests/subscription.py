@@ -3,8 +3,6 @@
 Source: Apache RocketMQ `PullMessageProcessor`, `FilterAPI`, `ExpressionType`.
 """
 
-import logging
-
 from reliable_mq.broker_core.clients import BROADCASTING, SubscriptionData
 from reliable_mq.broker_core.delivery.long_poll import Wanted
 from reliable_mq.broker_core.filter.sql92 import SQL92, Filter, compile_filter
@@ -13,11 +11,12 @@ from reliable_mq.broker_core.groups import GroupConfig
 from reliable_mq.broker_core.requests.refusal import SEE_FAQ, Refused, refuse_above
 from reliable_mq.broker_core.state import BrokerState
 from reliable_mq.limits import FILTER_LENGTH_MAX, TAGS_MAX
+from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.headers import PullMessageHeader
 from reliable_mq.wire.java_hash import tags_code
 
-log = logging.getLogger(__name__)
+log = limited_log(__name__)
 
 ALL = "*"
 SUBSCRIPTION_FLAG = 0x4
@@ -56,7 +55,7 @@ def check_filter(state: BrokerState, subscription: SubscriptionData) -> None:
     try:
         _compiled(subscription.sub_string, subscription.expression_type)
     except FilterRefused as refused:
-        log.warning("a filter does not read: %s: %s", subscription.sub_string[:200], refused)
+        log.warning("a filter does not read: %.200s: %s", subscription.sub_string, refused)
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(refused)) from refused
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from reliable_mq.plain_text import printable
 from reliable_mq.reconcile.judgement.verdict import FINDINGS, MEANINGS, Verdict
 from reliable_mq.reconcile.report.report_chart import spell_ms
 
@@ -28,18 +29,22 @@ def print_report(summary: Mapping[str, Any], console: Console) -> None:
         letters = f"{each['count']:,} dead letter{'s' if each['count'] > 1 else ''}"
         console.print()
         line = f"{letters} of {each['consumer_group']}, to come again: {each['command']}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _say(console, line)
     if any(summary["latency_ms"].values()):
         console.print()
         console.print(_latencies(summary["latency_ms"]))
     for name, lack in summary["whole"].items():
         if lack:
-            line = f"not whole: {name}: {lack}"
-            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+            _say(console, f"not whole: {name}: {lack}", "red")
     if summary.get("told"):
         console.print(f"told     {summary['told']} new findings to the notifiers", highlight=False)
     console.print(f"report   {summary['report']}", soft_wrap=True, highlight=False)
     console.print(f"verdicts {summary['parquet']}", soft_wrap=True, highlight=False)
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line in which a stranger's text may stand."""
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(title: str) -> Table:
@@ -74,14 +79,13 @@ def _print_finding(finding: Mapping[str, Any], console: Console) -> None:
     group = finding["consumer_group"] or "-"
     head = f"{finding['verdict']}: {finding['message_id']} {finding['topic']} {group}"
     console.print()
-    console.print(head, style="bold red", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"  {finding['says']}", markup=False, highlight=False, soft_wrap=True)
+    _say(console, head, "bold red")
+    _say(console, f"  {finding['says']}")
     proof = ", ".join(f"{name}={value}" for name, value in finding["evidence"].items())
-    console.print(f"  {proof}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"  {proof}", "dim")
     repair = finding["repair"] or "a person decides"
     repair += f": {finding['command']}" if finding.get("command") else ""
-    line = f"  repair: {repair}"
-    console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"  repair: {repair}", "dim")
 
 
 def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
@@ -93,13 +97,14 @@ def _print_repair(repair: Mapping[str, Any], console: Console) -> None:
     for column in ("message", "action", "consumer groups", "because", "outcome"):
         table.add_column(column, overflow="fold")
     for action in repair["actions"][:FINDINGS_PRINTED_MAX]:
-        table.add_row(
+        cells = (
             action["message_id"],
             action["action"],
             ", ".join(action["consumer_groups"]),
             ", ".join(action["verdicts"]),
             action["outcome"],
         )
+        table.add_row(*map(printable, cells))
     console.print(table)
     if repair["mode"] == "plan":
         console.print(f"{repair['planned']} stubs would be changed")
