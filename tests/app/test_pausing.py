@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from reliable_mq import ReliableMQ
+from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli.main import run
 from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.resend.topic_gate import PROBE_STUBS
 
 Call = Callable[..., tuple[int, str]]
 
@@ -49,7 +51,30 @@ def test_a_topic_is_paused_listed_and_resumed(url: str, call: Call) -> None:
     assert 7100 < left <= 7200
     assert "orders" in call()[1]
     assert call("orders", "--end", "--json") == (0, '{"topic": "orders", "resumed": true}\n')
-    assert call("orders", "--end") == (1, "orders was not paused\n")
+    assert call("orders", "--end") == (1, "orders was neither paused nor closed\n")
+
+
+def test_a_closed_topic_is_named_and_opened_by_a_person(
+    url: str, call: Call, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Given a topic to which nothing arrives
+    mq = ReliableMQ("shop", database=url)
+    now = mq.database.clock.measured_now()
+    topics_of(mq.database).failed("orders", PROBE_STUBS, now, "ConnectionLost: gone")
+    mq.close()
+
+    # When stubs or topics are listed, Then it is named
+    (shown,) = json.loads(call("--json")[1])
+    assert (shown["topic"], shown["gate"]) in {("orders", "closed"), ("orders", "probe")}
+    with pytest.raises(SystemExit):
+        run(("stub", "list", "--db", url))
+    said = capfd.readouterr().out
+    assert "topic orders is closed: 8 sends in a row failed" in said
+    assert "reliable-mq pause orders --end opens it" in said
+
+    # When a person opens it, Then it is open
+    assert call("orders", "--end") == (0, "orders resumed\n")
+    assert call() == (0, "no topic is paused or closed\n")
 
 
 @pytest.mark.parametrize(

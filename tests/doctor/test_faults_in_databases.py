@@ -214,6 +214,25 @@ FAULTS = [
     ),
     Fault("orphans", EVERY, lambda w: w.stub(resend_time=LONG_AGO), "1 stub(s) are due and nobody"),
     Fault(
+        "topics",
+        EVERY,
+        lambda w: (w.stub(), w.close_topic(time.time())),
+        "topic orders is closed: 8 sends in a row failed, the last one said: ConnectionLost: gone",
+    ),
+    Fault(
+        "topics",
+        (SQLITE,),
+        lambda w: (w.stub(resend_time=LONG_AGO), w.close_topic(time.time() - 600.0)),
+        "the next probe has been due for",
+    ),
+    Fault(
+        "topics",
+        (SQLITE,),
+        lambda w: (w.stub(resend_time=LONG_AGO), w.mq.resending.pause("orders", note="repair")),
+        "repair; 1 stub(s) wait",
+        Level.WARNING,
+    ),
+    Fault(
         "orphans",
         EVERY,
         lambda w: let_retention_pass([url_of(w)], "rmq_", LONG_AGO),

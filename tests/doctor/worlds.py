@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from reliable_mq import ReliableMQ
+from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.cli.main import run
 from reliable_mq.doctor.finding import Finding
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend.topic_gate import PROBE_STUBS
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.sql_types import utc_datetime
@@ -87,6 +89,11 @@ class World:
             if values:
                 it = table.c.message_id == message_id
                 connection.execute(table.update().where(it).values(**values))
+
+    def close_topic(self, at: float) -> None:
+        """Let so many sends to the topic of `stub` have failed in a row that it closed."""
+        topics = topics_of(self.database)
+        topics.failed("orders", PROBE_STUBS, at, "ConnectionLost: gone")
 
     def give_up(self, message_id: str = "A" * 32) -> None:
         """Let its only group give a message up, so that a person is told."""

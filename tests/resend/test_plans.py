@@ -7,6 +7,7 @@ from sqlalchemy import Connection, event, text
 from tests.resend.worlds import World
 
 from reliable_mq.resend.due import ClaimRequest, DueKind
+from reliable_mq.resend.sql_opening import SqlOpening
 
 MANY = 20_000
 WORKER = "SELECT lpad(i::text, 32, '0'), 't' || i % 3, '', 0, now(), now(), to_timestamp(50)"
@@ -123,5 +124,41 @@ def test_order_is_kept_without_reading_all_of_a_key(postgres_url: str, key: str)
         claims = world.new_due().claim(asked)
 
     assert (len(claims.stubs), len(claims.held)) == (100, 0)
+    assert plans.statements
+    world.database.close()
+
+
+@pytest.mark.parametrize("key", ["''", "'hot'", "'k' || i % 500"])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_probe_and_an_opening_read_what_they_are_asked_for(
+    postgres_url: str, key: str, is_early: bool
+) -> None:
+    world = World(postgres_url)
+    with world.database.engine.begin() as connection:
+        fill(connection, sent=False, key=key)
+        # The first stub of each key has backed off.
+        firsts = "SELECT min(seq) FROM rmq_message_stub GROUP BY topic, ordering_key"
+        later = (
+            f"UPDATE rmq_message_stub SET resend_time = to_timestamp(900) WHERE seq IN ({firsts})"
+        )
+        connection.execute(text(later))
+        connection.execute(text("ANALYZE rmq_message_stub"))
+    asked = ClaimRequest(
+        kind=DueKind.UNSENT,
+        topic="t1",
+        now=105.0,
+        owner="x",
+        lease=60.0,
+        limit=8,
+        count_max=16,
+        is_probe=True,
+        is_early=is_early,
+    )
+
+    with Plans(world) as plans:
+        claims = world.new_due().claim(asked)
+        assert not SqlOpening(world.stubs).hurry("t1", 100.0)  # all was due before
+
+    assert claims.stubs or (key != "''" and not is_early)
     assert plans.statements
     world.database.close()

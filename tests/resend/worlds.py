@@ -12,7 +12,7 @@ from tests.resend.watching import watched_retention
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.app.sql_resending import book_of
-from reliable_mq.errors import MessageRefused, NotSent
+from reliable_mq.errors import ConnectionLost, MessageRefused, NotSent
 from reliable_mq.message import Message, MessageQueue, SendResult, SendStatus
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
@@ -46,6 +46,7 @@ class MemoryBroker:
         self.on_send: Callable[[list[str]], None] | None = None
         self.on_asked: Callable[[str, str], None] | None = None
         self.refused: set[str] = set()
+        self.away = False
 
     def send_many(self, messages: Sequence[Message]) -> list[SendResult | Exception]:
         if self.failure is not None:
@@ -61,6 +62,10 @@ class MemoryBroker:
                 continue
             if message.ordering_key and message.ordering_key in failed:
                 results.append(NotSent("an earlier one"))
+                continue
+            if self.away:
+                results.append(ConnectionLost("gone"))
+                failed.add(message.ordering_key)
                 continue
             results.append(
                 SendResult(

@@ -70,8 +70,7 @@ class Outboxes:
         database = self._databases[name]
         if is_shared:
             return SharedHandover(self._connections, name, Presence(database.clock))
-        notice_topic = database.identity.notice_topic
-        return self._connections.relay(name, stubs, database.clock, notice_topic)
+        return self._connections.relay(name, database, stubs)
 
     def forget(self) -> None:
         """Make all of them anew: a forked child writes stubs under a name of its own."""

@@ -5,6 +5,7 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.resend.book import Book
 from reliable_mq.resend.sql_audit import SqlAudit
 from reliable_mq.resend.sql_due import SqlDue
+from reliable_mq.resend.sql_opening import SqlOpening
 from reliable_mq.resend.sql_topics import SqlTopics
 
 
@@ -15,6 +16,7 @@ def book_of(database: Database) -> Book:
         due=SqlDue(stubs, database.logs, database.confirmation()),
         sends=stubs,
         topics=topics_of(database),
+        opening=SqlOpening(stubs),
         escalations=database.escalating(),
         notice_topic=database.identity.notice_topic,
         clock=database.clock.now,

@@ -18,6 +18,7 @@ from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import OutsideHandlers
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_notices import Notices, NoticeThread
 from reliable_mq.app.thread_presence import Presence
 from reliable_mq.app.thread_shared_relays import SharedRelays
@@ -43,7 +44,6 @@ from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.loop_thread import LoopThread
 from reliable_mq.settings import EMBEDDED, Settings
-from reliable_mq.sql_clock import DatabaseClock
 
 log = logging.getLogger(__name__)
 
@@ -115,9 +115,7 @@ class Connections:
         self.owner = f"{self._name[:24]}-{os.getpid()}-{os.urandom(4).hex()}"
         #: relays of this process for what others have committed
         self.shared_relays = SharedRelays(
-            lambda database, stubs, owner: self._make_relay(
-                stubs, owner, database.identity.notice_topic
-            ),
+            self._make_relay,
             f"{self.owner}-s",
             self._settings.relay_lease,
         )
@@ -189,37 +187,33 @@ class Connections:
         self._broker = server
         return server.name_server_address
 
-    def relay(
-        self,
-        database: str,
-        stubs: SqlStubs,
-        clock: DatabaseClock,
-        confirm_to: Callable[[], str],
-    ) -> "Handover":
+    def relay(self, name: str, database: Database, stubs: SqlStubs) -> "Handover":
         """Start a database's relay, when it does not run, and return what hands stubs to it.
 
         It connects when it has something to send.
         """
         with self._lock:
-            if database not in self._relays:
-                relay = self._make_relay(stubs, self.owner, confirm_to)
-                thread = RelayThread(relay, clock.measured_now)
+            if name not in self._relays:
+                relay = self._make_relay(database, stubs, self.owner)
+                thread = RelayThread(relay, database.clock.measured_now)
                 thread.start()
                 # A script that ends without close() still sends what it has committed. Python
                 # 3.12 and newer starts no thread at that time, so the loop's is started now.
                 atexit.register(thread.close)
                 self._started_loop()
-                self._relays[database] = thread
-        return Handover(self, database)
+                self._relays[name] = thread
+        return Handover(self, name)
 
-    def _make_relay(self, stubs: SqlStubs, owner: str, confirm_to: Callable[[], str]) -> Relay:
+    def _make_relay(self, database: Database, stubs: SqlStubs, owner: str) -> Relay:
+        topics, clock = topics_of(database), database.clock
         return Relay(
             stubs,
             HalfSender(self, self.open_halves, self.commit_halves),
             self._policy.next_time,
             owner=owner,
             lease=self._settings.relay_lease,
-            confirm_to=confirm_to,
+            confirm_to=database.identity.notice_topic,
+            arrives_again=lambda topic: topics.sent(topic, clock.measured_now()),
         )
 
     def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:

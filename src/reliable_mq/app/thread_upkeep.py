@@ -207,7 +207,10 @@ class ResendControl:
             topics_of(database).pause(topic, seconds, actor(), note, now)
 
     def resume(self, topic: str, *, note: str = "") -> bool:
-        """End the pause of a topic; False: it had none."""
+        """End the pause of a topic, and open it where it is closed; False: it was neither.
+
+        What waits for a closed topic is due at once then. It closes again when nothing arrives.
+        """
         resumed = [
             topics_of(each).resume(topic, actor(), note, each.clock.measured_now())
             for each in self._databases.values()

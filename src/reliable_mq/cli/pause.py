@@ -24,11 +24,16 @@ def command(
     prefix: options.Prefix = DEFAULT_PREFIX,
     until: Annotated[str, typer.Option(help="End by itself then: 2026-11-20T08:00 (UTC).")] = "",
     lasting: Annotated[str, typer.Option("--for", help="End by itself after 90s, 10m, 2h.")] = "",
-    end: Annotated[bool, typer.Option("--end", help="End the topic's pause.")] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End its pause; open it where it is closed.")
+    ] = False,
     note: Annotated[str, typer.Option(help="Why; kept with the topic.")] = "",
     as_json: printing.AsJson = False,
 ) -> None:
-    """Pause the resending of a topic, end its pause, or list what is paused or closed."""
+    """Pause the resending of a topic, end its pause, or list what is paused or closed.
+
+    A topic closes by itself when nothing arrives there. It opens by itself, too, or by --end.
+    """
     options.refuse_none_and_both(application, db)
     if not topic and (until or lasting or end or note):
         raise UsageError("which topic? give its name")
@@ -70,7 +75,7 @@ def _tell(topic: str, word: str, changed: bool, *, as_json: bool) -> None:
     if as_json:
         say_json({"topic": topic, word: changed})
     else:
-        say(f"{topic} {word}" if changed else f"{topic} was not paused")
+        say(f"{topic} {word}" if changed else f"{topic} was neither paused nor closed")
     if not changed:
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ from sqlalchemy import MetaData
 
 from reliable_mq.app.sql_by_hand import ByHand
 from reliable_mq.app.sql_database import Database
+from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
@@ -30,6 +31,7 @@ from reliable_mq.resend.sql_history import SqlHistory, readable
 from reliable_mq.resend.sql_stub_list import PAGE_ROWS, SqlStubList
 from reliable_mq.resend.stub_filter import StubFilter
 from reliable_mq.resend.timeline import History, Moment, merged, timeline
+from reliable_mq.resend.topic_gate import Gate, gate_of, gate_text
 from reliable_mq.settings import EMBEDDED
 
 PREVIEW_ROWS = 50
@@ -54,13 +56,20 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: printing.AsJson = False,
 ) -> None:
-    """List stubs, the newest first."""
+    """List stubs, the newest first, and the topics that are closed or paused."""
     with opened(application, db, prefix, name=database) as found:
         chosen = found.database
         stubs = SqlStubList(chosen.stubs, chosen.logs, wanted)
         with chosen.forgiving_engine.begin() as connection:
             rows = stubs.newest(connection, limit)
+        topics, now = topics_of(chosen).rows(), chosen.clock.now()
+    gates = {row["topic"]: gate_of(topics.get(row["topic"]), now) for row in rows}
+    rows = [row | {"topic_gate": gates[row["topic"]].value} for row in rows]
     print_rows(rows, COLUMNS, as_json=as_json)
+    for topic, row in topics.items():
+        if not as_json and (row.is_closed or gate_of(row, now) is Gate.PAUSED):
+            place = f" --app {application}" if application else ""
+            say(f"{gate_text(row, now)}; reliable-mq pause {topic} --end{place} opens it")
 
 
 @app.command()

@@ -25,6 +25,7 @@ from reliable_mq.doctor.patient import Patient, RedisFacts
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
+from reliable_mq.doctor.sql_topic_checks import topics
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
 from reliable_mq.outbox.stub import groups_of
@@ -48,6 +49,7 @@ CHECKS: dict[str, Check] = {
     "clocks": timing_checks.clocks,
     "leases": timing_checks.leases,
     "windows": timing_checks.windows,
+    "topics": topics,
     "orphans": orphans,
     "redis": peer_checks.redis,
     "broker": peer_checks.broker,

@@ -5,12 +5,14 @@ Every question is answered from an index, or reads unconfirmed stubs only, or th
 
 from sqlalchemy import ColumnElement, func, not_, select
 
+from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.idempotency.sql_tables import LogState
 from reliable_mq.outbox.sql_stubs import UNCONFIRMED
 from reliable_mq.outbox.sql_tables import is_settled, parked_rows
 from reliable_mq.outbox.stub import groups_of
+from reliable_mq.resend.topic_gate import Gate, gate_of
 from reliable_mq.sql_types import utc_datetime
 
 _LOOKS_MISSED = 30
@@ -39,9 +41,12 @@ def _overdue(patient: Patient, told: Told) -> None:
     stub = patient.database.stubs.c
     patience = max(_LOOKS_MISSED * patient.settings.resend_interval, _MISSED_SECONDS_MIN)
     before = utc_datetime(patient.now - patience)
+    # What is not sent for its topic's sake is told of with the topic.
+    rows = topics_of(patient.database).rows()
+    shut = [name for name, row in rows.items() if gate_of(row, patient.now) is not Gate.OPEN]
     number, oldest = patient.connection.execute(
         select(func.count(), func.min(stub.resend_time)).where(
-            stub.status == UNCONFIRMED, stub.resend_time < before
+            stub.status == UNCONFIRMED, stub.resend_time < before, stub.topic.not_in(shut)
         )
     ).one()
     if number:

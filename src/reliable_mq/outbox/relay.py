@@ -190,6 +190,7 @@ class Relay:
         batch_max: most stubs in one `send_many`.
         confirm_to: tells where this database reads notices of other databases' consumer groups;
             may raise what the database raises.
+        arrives_again: is told of a topic to which sends failed, and to which one arrived now.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class Relay:
         lease: float,
         batch_max: int = 256,
         confirm_to: Callable[[], str] = str,
+        arrives_again: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._book = book
         self._sender = sender
@@ -210,6 +212,8 @@ class Relay:
         self._lease = lease
         self._batch_max = batch_max
         self._confirm_to = confirm_to
+        self._arrives_again = arrives_again
+        self._failing: set[str] = set()
         self._lanes: dict[tuple[str, str], deque[_Held]] = {}
         self._lease_due = math.inf
         #: Why a stub of the last run was not sent; of several, the first one's reason.
@@ -251,7 +255,25 @@ class Relay:
             dropped += self._move(name, stubs, sendable.keys(), outcomes)
         errors = [each.error for each in outcomes.values() if each.error is not None]
         self.last_error, failed = (errors[0] if errors else ""), len(errors)
+        if errors or self._failing:
+            self._look_at_topics(batch, outcomes)
         return RelayCounts(len(outcomes) - failed, failed, dropped, self.waiting)
+
+    def _look_at_topics(self, stubs: Sequence[Stub], outcomes: Mapping[str, SendOutcome]) -> None:
+        """Remember topics to which sends fail; tell when one arrives there again.
+
+        Others of such a topic wait in the table for a time that grows. They need not any more.
+        """
+        arrived: set[str] = set()
+        for stub in stubs:
+            outcome = outcomes.get(stub.message_id)
+            if outcome is not None and outcome.error is None:
+                arrived.add(stub.topic)
+            elif outcome is not None and not outcome.is_refused:
+                self._failing.add(stub.topic)
+        for topic in sorted(arrived & self._failing):
+            self._arrives_again(topic)
+            self._failing.discard(topic)
 
     def _move(
         self,

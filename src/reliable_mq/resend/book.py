@@ -52,7 +52,17 @@ class TopicBook(Protocol):
 
     def sent(self, topic: str, now: float) -> None: ...
 
+    def opened(self, topic: str, now: float) -> None: ...
+
     def take_probe(self, topic: str, now: float) -> bool: ...
+
+    def give_probe_back(self, topic: str, now: float) -> None: ...
+
+
+class OpeningBook(Protocol):
+    """Makes due what waited for a topic that was closed; see `sql_opening`."""
+
+    def hurry(self, topic: str, now: float) -> bool: ...
 
 
 class EscalationBook(Protocol):
@@ -70,6 +80,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
         due: claims.
         sends: what sends came to.
         topics: what is known of topics.
+        opening: makes due what waited for a topic.
         escalations: has a person told.
         notice_topic: where this database reads notices of other databases' consumer groups; "":
             nowhere.
@@ -80,6 +91,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     due: DueBook
     sends: SendBook
     topics: TopicBook
+    opening: OpeningBook
     escalations: EscalationBook
     notice_topic: Callable[[], str] = str
     clock: Callable[[], float] = float

@@ -5,7 +5,7 @@ each topic and kind, how early the first one is due, and takes a share of those 
 topic, however many of its stubs are due, keeps another one waiting.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 import msgspec
@@ -33,10 +33,12 @@ class Held(msgspec.Struct, frozen=True):
     """A due stub that may not go: an earlier one of its ordering key has to go first.
 
     `until`: when that one is due, or now when somebody has it in hand; None: when a person says so.
+    `behind`: the row of that one.
     """
 
     stub: Stub
     until: float | None
+    behind: int
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -87,6 +89,9 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         limit: most stubs.
         count_max: sends after which a stub is used up.
         newest: those that became due last instead of first.
+        is_probe: the topic is closed. What may not go yet is replaced by what it waits for.
+        is_early: what is not due yet counts as due, unless somebody has it in hand or the message
+            is to be delivered later.
     """
 
     kind: DueKind
@@ -97,14 +102,27 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     count_max: int
     newest: bool = False
+    is_probe: bool = False
+    is_early: bool = False
 
 
-def due_topics(agenda: Iterable[Agenda], kind: DueKind, now: float, most: int) -> list[str]:
+def due_topics(
+    agenda: Iterable[Agenda],
+    kind: DueKind,
+    now: float,
+    most: int,
+    early: Collection[str] = (),
+) -> list[str]:
     """Return the topics that have something of a kind due, the earliest first, `most` of them.
 
     Where there are more topics than that they take turns, because what waited longest is earliest.
+    `early`: topics of which what is not due yet counts, too.
     """
-    due = [each for each in agenda if each.kind is kind and each.first_time <= now]
+    due = [
+        each
+        for each in agenda
+        if each.kind is kind and (each.first_time <= now or each.topic in early)
+    ]
     return [each.topic for each in sorted(due, key=lambda each: each.first_time)[:most]]
 
 

@@ -5,8 +5,7 @@ of their sends. No topic's stubs, however many or however poisoned, keep another
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -23,7 +22,14 @@ from reliable_mq.resend.due import (
     next_time,
     share,
 )
-from reliable_mq.resend.topic_gate import PROBE_STUBS, Gate, TopicRow, gate_of, verdict_of
+from reliable_mq.resend.topic_gate import (
+    PROBE_STUBS,
+    Gate,
+    TopicRow,
+    after_failure,
+    gate_of,
+    verdict_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -48,19 +54,24 @@ class Intake:
     def __init__(self, book: Book, *, owner: str, lease: float, batch: int, count_max: int) -> None:
         self._due = book.due
         self._topics = book.topics
+        self._opening = book.opening
         self._count_max = count_max
         self._owner = owner
         self._lease = lease
         self._batch = batch
         self._room = batch
         self._agenda: Sequence[Agenda] = ()
-        self._rows: Mapping[str, TopicRow] = {}
+        self._rows: dict[str, TopicRow] = {}
         #: When something becomes due that was not yet due at the last `begin`; None: nothing.
         self.next_time: float | None = None
 
     def begin(self, now: float) -> None:
-        """Read what waits, and what is known of topics."""
-        self._agenda, self._rows = self._due.agenda(), self._topics.rows()
+        """Read what is known of topics, go on opening those that open, and read what waits."""
+        self._rows = dict(self._topics.rows())
+        for topic in [row.topic for row in self._rows.values() if row.is_opening]:
+            if not self._opening.hurry(topic, now):
+                self._topics.opened(topic, now)
+        self._agenda = self._due.agenda()
         probes = [row.probe_time for row in self._rows.values() if row.probe_time is not None]
         times = [next_time(self._agenda, now), *(each for each in probes if each > now)]
         self.next_time = min((each for each in times if each is not None), default=None)
@@ -68,23 +79,50 @@ class Intake:
     def claims(self, kind: DueKind, now: float) -> Claims:
         """Claim what is due of a kind; of suspects one."""
         room = 1 if kind is DueKind.SUSPECT else self._room
-        topics = [
-            (topic, gate)
-            for topic in due_topics(self._agenda, kind, now, self._batch)
+        gates = {
+            topic: gate
+            for topic in due_topics(self._agenda, kind, now, self._batch, self._probed(kind, now))
             if (gate := self._gate(kind, topic, now)) in (Gate.OPEN, Gate.PROBE)
-        ]
+        }
         found = NOTHING
-        for place, (topic, gate) in enumerate(topics):
+        for place, (topic, gate) in enumerate(gates.items()):
             if room <= 0:
                 return found.plus(NOTHING, is_full=True)
-            if gate is Gate.PROBE and not self._topics.take_probe(topic, now):
-                continue
-            limit = share(room, len(topics) - place)
-            limit = min(limit, PROBE_STUBS) if gate is Gate.PROBE else limit
-            claims = self._claim(kind, topic, now, limit)
+            limit = share(room, len(gates) - place)
+            if gate is Gate.PROBE:
+                claims = self._probe(kind, topic, now, limit)
+            else:
+                claims = self._claim(kind, topic, now, limit)
+                claims = claims.plus(NOTHING, is_full=claims.found >= limit)
             room -= claims.found
-            found = found.plus(claims, is_full=gate is Gate.OPEN and claims.found >= limit)
+            found = found.plus(claims)
         return found
+
+    def _probed(self, kind: DueKind, now: float) -> set[str]:
+        """Return the closed topics of which a probe takes what is not due, too."""
+        if kind is not DueKind.UNSENT:
+            return set()
+        return {topic for topic, row in self._rows.items() if gate_of(row, now) is Gate.PROBE}
+
+    def _probe(self, kind: DueKind, topic: str, now: float, share: int) -> Claims:
+        """Claim a few stubs of a closed topic; a probe that sends nothing is given back.
+
+        What may not go yet is moved out of the way, and what it waits for goes. Where that may not
+        go either, more is moved. While nothing is due that may go, something goes before its time.
+        """
+        if not self._topics.take_probe(topic, now):
+            return NOTHING
+        few = min(share, PROBE_STUBS)
+        asked = self._request(kind, topic, now, few, is_probe=True)
+        claims = self._due.claim(asked)
+        if not claims.stubs and claims.found == few < share:
+            more = self._due.claim(msgspec.structs.replace(asked, limit=share - few))
+            claims = claims.plus(more, is_full=more.found == share - few and not more.stubs)
+        if not claims.stubs and kind is DueKind.UNSENT:
+            claims = claims.plus(self._due.claim(msgspec.structs.replace(asked, is_early=True)))
+        if not claims.stubs:
+            self._topics.give_probe_back(topic, now)
+        return claims
 
     def _gate(self, kind: DueKind, topic: str, now: float) -> Gate:
         gate = gate_of(self._rows.get(topic), now)
@@ -95,20 +133,26 @@ class Intake:
     def _claim(self, kind: DueKind, topic: str, now: float, limit: int) -> Claims:
         """Claim of one topic: the earliest and, where there are more, some of the latest."""
         newest = limit // NEWEST_PART if kind is DueKind.UNSENT else 0
-        asked = ClaimRequest(
-            kind=kind,
-            topic=topic,
-            now=now,
-            owner=self._owner,
-            lease=self._lease,
-            limit=limit - newest,
-            count_max=self._count_max,
-        )
+        asked = self._request(kind, topic, now, limit - newest)
         claims = self._due.claim(asked)
         if newest and claims.found == asked.limit:
             last = msgspec.structs.replace(asked, limit=newest, newest=True)
             claims = claims.plus(self._due.claim(last))
         return claims
+
+    def _request(
+        self, kind: DueKind, topic: str, now: float, limit: int, *, is_probe: bool = False
+    ) -> ClaimRequest:
+        return ClaimRequest(
+            kind=kind,
+            topic=topic,
+            now=now,
+            owner=self._owner,
+            lease=self._lease,
+            limit=limit,
+            count_max=self._count_max,
+            is_probe=is_probe,
+        )
 
     def judge(
         self, stubs: Sequence[Stub], outcomes: Sequence[SendOutcome], now: float
@@ -116,32 +160,41 @@ class Intake:
         """Close topics to which nothing could be sent, open those where something arrived.
 
         Returns what is to be recorded: a send that failed because its topic is closed is none of
-        its stub's, which has as many left as before.
+        its stub's, which has as many left as before; the next one is the topic's to say.
         """
-        of_topic: dict[str, list[SendOutcome]] = defaultdict(list)
+        of_topic: dict[str, list[SendOutcome]] = {stub.topic: [] for stub in stubs}
         topic_of = {stub.message_id: stub.topic for stub in stubs}
         for outcome in outcomes:
             of_topic[topic_of[outcome.message_id]].append(outcome)
-        forgiven: set[str] = set()
-        for topic, ended in of_topic.items():
-            known, verdict = self._rows.get(topic), verdict_of(ended)
-            if verdict.failures:
-                row = self._topics.failed(topic, verdict.failures, now, verdict.error)
-                if known is not None and known.is_closed:
-                    forgiven |= {each.message_id for each in ended if not each.is_refused}
-                elif row.is_closed:
-                    said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
-                    log.warning(said, topic, row.failures, verdict.error)
-            elif verdict.arrived and known is not None and known.failures:
-                if known.is_closed:
-                    log.warning("topic %s: sends arrive again", topic)
-                self._topics.sent(topic, now)
         return [
-            msgspec.structs.replace(each, count=each.count - 1)
-            if each.message_id in forgiven
-            else each
-            for each in outcomes
+            judged
+            for topic, ended in of_topic.items()
+            for judged in self._judge_topic(topic, ended, now)
         ]
+
+    def _judge_topic(
+        self, topic: str, outcomes: Sequence[SendOutcome], now: float
+    ) -> Sequence[SendOutcome]:
+        known, verdict = self._rows.get(topic, TopicRow(topic=topic)), verdict_of(outcomes)
+        if verdict.failures:
+            row = self._rows[topic] = self._topics.failed(
+                topic, verdict.failures, now, verdict.error
+            )
+            if row.is_closed and not known.is_closed:
+                said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
+                log.warning(said, topic, row.failures, verdict.error)
+            return [
+                each if each.is_refused else after_failure(each, row, now, free=known.is_closed)
+                for each in outcomes
+            ]
+        if verdict.arrived and known.failures:
+            if known.is_closed:
+                log.warning("topic %s: sends arrive again", topic)
+            self._topics.sent(topic, now)
+            del self._rows[topic]
+        elif known.is_closed and not verdict.arrived:
+            self._topics.give_probe_back(topic, now)
+        return outcomes
 
     def fit(self, sent: int, took: float) -> None:
         """Take fewer at once where sending takes long (seconds), so that claims outlast it.

@@ -38,6 +38,7 @@ from reliable_mq.resend.due import Agenda, ClaimRequest, Claims, DueKind, Held
 from reliable_mq.resend.sql_agenda import agenda_of
 from reliable_mq.resend.sql_confirmation import SqlConfirmation
 from reliable_mq.resend.sql_mysql_agenda import mysql_agenda_of
+from reliable_mq.resend.sql_opening import is_free, latest_wait
 from reliable_mq.sql_types import ANY_TEXT, MYSQL, is_among, utc_datetime
 
 LogView = tuple[bool, bool]
@@ -66,6 +67,20 @@ class SqlDue:
             for name, kind in kinds.items()
             for newest in (False, True)
         }
+        early = (kinds["unsent"], is_free(table), stub.topic == bindparam("topic"))
+        self._early = self._in_order(table, "unsent", *early, stub.resend_time <= bindparam("at"))
+        # Of those that were begun nothing is known; they go alone, see `DueKind.SUSPECT`.
+        self._heads = (
+            select(*stub_columns(table))
+            .where(
+                is_among(stub.seq, "seqs", dialect),
+                kinds["unsent"],
+                is_free(table),
+                stub.resend_time <= bindparam("at"),
+            )
+            .order_by(stub.seq)
+            .with_for_update(skip_locked=True)
+        )
         self._first_outsiders = self._outsiders(table, dialect)
         self._blockers = select(stub.seq, stub.resend_time, stub.lease_until).where(
             is_among(stub.seq, "seqs", dialect)
@@ -118,18 +133,25 @@ class SqlDue:
     def _due_first(table: Table, name: str, kind: ColumnElement[bool], *, newest: bool) -> Any:
         """Return the statement that locks what is due of a kind and topic, and is free."""
         stub = table.c
-        wanted = select(*stub_columns(table)).where(
-            kind, stub.topic == bindparam("topic"), stub.resend_time <= bindparam("at")
-        )
+        due = (kind, stub.topic == bindparam("topic"), stub.resend_time <= bindparam("at"))
+        return SqlDue._in_order(table, name, *due, newest=newest)
+
+    @staticmethod
+    def _in_order(
+        table: Table, name: str, *wanted: ColumnElement[bool], newest: bool = False
+    ) -> Any:
+        """Return the statement that locks stubs of a kind, the first due or the last due first."""
+        stub = table.c
+        found = select(*stub_columns(table)).where(*wanted)
         # MySQL would read past all that is due of the other kinds when there is much of each.
-        wanted = wanted.prefix_with(
+        found = found.prefix_with(
             f"/*+ INDEX({table.name} {table.name}_{_MYSQL_INDEX[DueKind(name)]}) */",
             dialect="mysql",
         )
         order = (
             (stub.resend_time.desc(), stub.seq.desc()) if newest else (stub.resend_time, stub.seq)
         )
-        return wanted.order_by(*order).limit(bindparam("limit")).with_for_update(skip_locked=True)
+        return found.order_by(*order).limit(bindparam("limit")).with_for_update(skip_locked=True)
 
     @staticmethod
     def _outsiders(table: Table, dialect: str) -> Any:
@@ -170,12 +192,11 @@ class SqlDue:
 
     def claim(self, asked: ClaimRequest) -> Claims:
         """Claim at most `asked.limit` stubs of a kind and topic that are due and free."""
-        values = {"topic": asked.topic, "at": utc_datetime(asked.now), "limit": asked.limit}
         until = {"me": asked.owner, "until": utc_datetime(asked.now + asked.lease)}
         with self._engine.begin() as connection:
-            rows = connection.execute(self._due[asked.kind, asked.newest], values).all()
-            stubs = [stub_of(row) for row in rows]
-            used_up = [stub for stub in stubs if stub.count >= asked.count_max]
+            stubs = self._found(connection, asked)
+            # What is used up has had its last wait only when it is due.
+            used_up = [s for s in stubs if s.count >= asked.count_max and not asked.is_early]
             rest = [stub for stub in stubs if stub.count < asked.count_max]
             held: list[Held] = []
             if asked.kind in _NOT_SENT_YET:
@@ -184,6 +205,8 @@ class SqlDue:
                 rest = [stub for stub in rest if stub.seq not in waits]
                 if asked.newest:
                     held = []  # they are left as they are: the oldest of their key come first
+                if asked.is_probe and held:
+                    rest += self._free_heads(connection, held, asked)
                 if rest:
                     seqs = [stub.seq for stub in rest]
                     connection.execute(self._claim_to_send, until | {"seqs": seqs})
@@ -192,7 +215,17 @@ class SqlDue:
                 looked_at += rest
             if looked_at:
                 connection.execute(self._claim, until | {"seqs": [s.seq for s in looked_at]})
-        return Claims(rest, held, used_up, len(rows))
+        return Claims(rest, held, used_up, len(stubs))
+
+    def _found(self, connection: Connection, asked: ClaimRequest) -> list[Stub]:
+        """Lock and return what is asked for, whether it may go or not."""
+        at = utc_datetime(asked.now)
+        values = {"topic": asked.topic, "limit": asked.limit}
+        if asked.is_early:
+            values |= {"at": utc_datetime(latest_wait(asked.now)), "now": at}
+            return [stub_of(row) for row in connection.execute(self._early, values)]
+        due = self._due[asked.kind, asked.newest]
+        return [stub_of(row) for row in connection.execute(due, values | {"at": at})]
 
     def _held(self, connection: Connection, stubs: Sequence[Stub], now: float) -> list[Held]:
         """Return those that an earlier stub of their key, which is not among them, holds up."""
@@ -216,7 +249,27 @@ class SqlDue:
             for row in connection.execute(self._blockers, {"seqs": sorted(outsiders.values())})
         }
         at = utc_datetime(now)
-        return [Held(stub, _until(blockers.get(outsiders[stub.ordering_key]), at)) for stub in held]
+        behind = [outsiders[stub.ordering_key] for stub in held]
+        return [
+            Held(stub, _until(blockers.get(seq), at), seq)
+            for stub, seq in zip(held, behind, strict=True)
+        ]
+
+    def _free_heads(
+        self, connection: Connection, held: Sequence[Held], asked: ClaimRequest
+    ) -> list[Stub]:
+        """Return what held stubs wait for, as far as it is due and nobody has it in hand.
+
+        What is used up is left to be found by itself, when it is due.
+        """
+        at = latest_wait(asked.now) if asked.is_early else asked.now
+        values = {
+            "seqs": sorted({each.behind for each in held}),
+            "at": utc_datetime(at),
+            "now": utc_datetime(asked.now),
+        }
+        heads = [stub_of(row) for row in connection.execute(self._heads, values)]
+        return [head for head in heads if head.count < asked.count_max]
 
     def begin_again(
         self, message_ids: Sequence[str], owner: str, until: float

@@ -43,7 +43,9 @@ class SqlTopics:
         self._table = table
         topic = table.c
         this = topic.topic == bindparam("this")
-        self._known = select(table).where(or_(topic.is_paused, topic.failures > 0))
+        self._known = select(table).where(
+            or_(topic.is_paused, topic.failures > 0, topic.probes > 0)
+        )
         self._is_there = select(topic.topic).where(this)
         self._lock = select(table).where(this).with_for_update()
         self._failed = (
@@ -57,16 +59,21 @@ class SqlTopics:
                 update_date=bindparam("now"),
             )
         )
-        self._sent = (
-            update(table)
-            .where(this, topic.failures > 0)
-            .values(failures=0, probes=0, probe_time=null(), update_date=bindparam("now"))
+        opening = {"failures": 0, "probes": 1, "probe_time": null()}
+        self._sent = update(table).where(this).values(**opening, update_date=bindparam("now"))
+        # Not one that has closed again meanwhile.
+        is_opening = (topic.probe_time.is_(None), topic.probes > 0)
+        self._opened = (
+            update(table).where(this, *is_opening).values(probes=0, update_date=bindparam("now"))
         )
         self._take_probe = (
             update(table)
             .where(this, topic.probe_time <= bindparam("now"))
             .values(probe_time=bindparam("at"))
         )
+        self._give_probe_back = (
+            update(table).where(this, topic.probe_time > bindparam("now"))
+        ).values(probe_time=bindparam("now"))
         self._pause = (
             update(table)
             .where(this)
@@ -77,6 +84,12 @@ class SqlTopics:
                 note=bindparam("why"),
                 update_date=bindparam("now"),
             )
+        )
+        is_closed = topic.probe_time.is_not(None)
+        self._open = (
+            update(table)
+            .where(this, is_closed)
+            .values(**opening, actor=bindparam("who"), update_date=bindparam("now"))
         )
         self._resume = (
             update(table)
@@ -91,7 +104,7 @@ class SqlTopics:
         )
 
     def rows(self) -> dict[str, TopicRow]:
-        """Return the topics that are paused, or of which the last sends failed, by name."""
+        """Return the topics that are paused, failing, closed or opening, by name."""
         with self._engine.begin() as connection:
             return {row.topic: _row(row) for row in connection.execute(self._known)}
 
@@ -112,9 +125,16 @@ class SqlTopics:
         return row
 
     def sent(self, topic: str, now: float) -> None:
-        """Forget the failures of a topic, and open it: something has arrived."""
+        """Forget the failures of a topic, and open it: something has arrived.
+
+        It is opening until `opened` says that all that waits of it is due.
+        """
+        self._write(self._sent, topic, {}, now)
+
+    def opened(self, topic: str, now: float) -> None:
+        """Note that all that waited for a topic to open is due now."""
         with self._engine.begin() as connection:
-            connection.execute(self._sent, {"this": topic, "now": utc_datetime(now)})
+            connection.execute(self._opened, {"this": topic, "now": utc_datetime(now)})
 
     def take_probe(self, topic: str, now: float) -> bool:
         """Take the right to probe a closed topic; False: another scheduler has it."""
@@ -122,19 +142,31 @@ class SqlTopics:
         with self._engine.begin() as connection:
             return connection.execute(self._take_probe, values).rowcount == 1
 
+    def give_probe_back(self, topic: str, now: float) -> None:
+        """Let a closed topic be probed at once: the probe that was taken has sent nothing."""
+        with self._engine.begin() as connection:
+            connection.execute(self._give_probe_back, {"this": topic, "now": utc_datetime(now)})
+
     def pause(self, topic: str, until: float | None, actor: str, note: str, now: float) -> None:
         """Let no scheduler send a topic's stubs, until a time or until `resume`."""
         values = {"until": None if until is None else utc_datetime(until), "who": actor}
         self._write(self._pause, topic, values | _why(note), now, act="resend pause")
 
     def resume(self, topic: str, actor: str, note: str, now: float) -> bool:
-        """End a topic's pause; False: it had none."""
-        values = {"this": topic, "who": actor, "now": utc_datetime(now), **_why(note)}
+        """End a topic's pause, and open it where it is closed; False: it was neither.
+
+        Of a topic that was closed all that waits is due at once, as when something had arrived.
+        """
+        who = {"this": topic, "who": actor, "now": utc_datetime(now)}
+        values = who | _why(note)
         with self._engine.begin() as connection:
-            done = connection.execute(self._resume, values).rowcount == 1
-            if done:
+            was_paused = connection.execute(self._resume, values).rowcount == 1
+            was_closed = connection.execute(self._open, who).rowcount == 1
+            if was_paused:
                 self._note(connection, "resend resume", values, now)
-        return done
+            if was_closed:
+                self._note(connection, "resend open", values, now)
+        return was_paused or was_closed
 
     def _note(self, connection: Connection, act: str, values: dict[str, Any], now: float) -> None:
         """Write what a person did into the audit; it concerns no single message."""

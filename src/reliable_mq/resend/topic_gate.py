@@ -6,6 +6,10 @@ a poisoned topic takes no turn from the others. Now and then one scheduler sends
 one that arrives opens the topic again. The failures are summed over the turns of all schedulers,
 because a topic with little traffic never has many due at once.
 
+A stub whose send failed waits for its topic: until the next probe, or for a short time while the
+topic is still open. When the topic opens all its stubs are due at once, so nothing waits long after
+the broker is back. While that is written, some thousand stubs a turn, the topic is opening.
+
 What is wrong with a message itself, which no other broker or time would take, is no failure of its
 topic; what fails while its topic is closed is the topic's failure, and not the message's.
 """
@@ -20,10 +24,11 @@ from reliable_mq.outbox.relay import SendOutcome
 PROBE_STUBS = 8
 """A topic closes when so many sends in a row failed; a probe sends as many. More than one, so that
 a single message that nobody can send does not keep a topic closed."""
-PROBE_SECONDS_MAX = 30.0
+PROBE_SECONDS_MAX = 10.0
 """Longest wait between two probes of a topic: a broker that is back is noticed this soon."""
-PROBE_LEASE = 30.0
-"""After this time another scheduler probes, when the one that took a probe says nothing."""
+PROBE_LEASE = 15.0
+"""After this time another scheduler probes, when the one that took a probe says nothing. Longer
+than a send takes, see `windows.SEND_SECONDS`."""
 
 
 class Gate(Enum):
@@ -43,7 +48,8 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
         is_paused: a person paused it.
         paused_until: when that ends by itself; None: never.
         failures: sends in a row that failed.
-        probes: how often in a row nothing of it arrived, since that closed it.
+        probes: how often in a row nothing of it arrived, since that closed it. Of an open topic:
+            more than 0 says that it is opening.
         probe_time: when the next probe may be sent; None: it is open.
         actor: who paused it.
         note: why, or what the last failure said.
@@ -63,6 +69,11 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
         """Whether nothing arrives there, as far as is known."""
         return self.probe_time is not None
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether something arrived again, and what waits is still to be made due."""
+        return self.probe_time is None and self.probes > 0
+
 
 def gate_of(row: TopicRow | None, now: float) -> Gate:
     """Return what to do with a topic whose row is `row`; None: there is none."""
@@ -75,8 +86,25 @@ def gate_of(row: TopicRow | None, now: float) -> Gate:
     return Gate.CLOSED if row.probe_time > now else Gate.PROBE
 
 
+def gate_text(row: TopicRow, now: float) -> str:
+    """Return a line that tells a person what is known of a topic that is not simply open."""
+    gate = gate_of(row, now)
+    if gate is Gate.PAUSED:
+        end = "" if row.paused_until is None else f" for {row.paused_until - now:.0f} s more"
+        by = f" by {row.actor}" if row.actor else ""
+        return f"topic {row.topic} is paused{by}{end}{row.note and f': {row.note}'}"
+    if row.probe_time is None:
+        return f"topic {row.topic} is open; of the last sends {row.failures} failed"
+    ahead = row.probe_time - now
+    probe = f"is due in {ahead:.0f} s" if ahead > 0 else f"has been due for {-ahead:.0f} s"
+    return (
+        f"topic {row.topic} is closed: {row.failures} sends in a row failed, the last one said: "
+        f"{row.note}; the next probe {probe}"
+    )
+
+
 def probe_wait(probes: int) -> float:
-    """Return the seconds until the next probe after so many that failed: 1, 2, 4 … 30."""
+    """Return the seconds until the next probe after so many that failed: 1, 2, 4, 8, 10 …"""
     return float(min(2.0 ** min(probes - 1, 16), PROBE_SECONDS_MAX))
 
 
@@ -109,3 +137,20 @@ def after_failures(row: TopicRow, failures: int, now: float) -> TopicRow:
         return row
     probes = row.probes + 1
     return msgspec.structs.replace(row, probes=probes, probe_time=now + probe_wait(probes))
+
+
+def after_failure(outcome: SendOutcome, row: TopicRow, now: float, *, free: bool) -> SendOutcome:
+    """Return what is to be recorded of a send that failed for the sake of its topic.
+
+    Args:
+        outcome: what the send came to.
+        row: the topic's row after it.
+        now: when that was.
+        free: the send does not count, because the topic was closed.
+    """
+    latest = now + PROBE_SECONDS_MAX if row.probe_time is None else row.probe_time
+    return msgspec.structs.replace(
+        outcome,
+        count=outcome.count - free,
+        next_time=latest if row.is_closed else min(outcome.next_time, latest),
+    )

@@ -18,7 +18,6 @@ from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend.policy import ResendPolicy
 from reliable_mq.settings import Settings
-from reliable_mq.sql_clock import DatabaseClock
 from reliable_mq.testing.faults import Faults
 from reliable_mq.testing.manual_clock import ManualClock
 from reliable_mq.testing.memory_broker import MemoryBroker
@@ -79,13 +78,11 @@ class MemoryConnections(Connections):
                 )
             return self._client
 
-    def relay(
-        self, database: str, stubs: SqlStubs, _clock: DatabaseClock, confirm_to: Callable[[], str]
-    ) -> Handover:
+    def relay(self, name: str, database: Database, stubs: SqlStubs) -> Handover:
         """Make a database's relay, which sends when `step` is called."""
-        if database not in self._in_step:
-            self._in_step[database] = self._make_relay(stubs, self.owner, confirm_to)
-        return Handover(self, database)
+        if name not in self._in_step:
+            self._in_step[name] = self._make_relay(database, stubs, self.owner)
+        return Handover(self, name)
 
     def hand(self, database: str, stubs: Sequence[Stub], written: float) -> None:
         """Hand committed stubs to the relay of their database."""

@@ -1,0 +1,49 @@
+"""Which topics are not sent to: closed, because nothing arrives there, or paused by a person."""
+
+from sqlalchemy import func, select
+
+from reliable_mq.app.sql_resending import topics_of
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.outbox.sql_tables import waiting_rows
+from reliable_mq.resend.topic_gate import Gate, TopicRow, gate_of, gate_text
+
+_PROBE_MISSED_SECONDS = 60.0
+"""A scheduler that is alive probes a closed topic within a quarter of this."""
+
+
+def topics(patient: Patient, told: Told) -> None:
+    """Every topic of the outbox can be sent to."""
+    for row in topics_of(patient.database).rows().values():
+        gate = gate_of(row, patient.now)
+        if gate is Gate.PAUSED:
+            told.warn(
+                f"{gate_text(row, patient.now)}; {_waiting(patient, row.topic)} stub(s) wait",
+                f"reliable-mq pause {row.topic} --end, when it may be sent to again",
+            )
+        elif row.is_closed:
+            told.error(
+                f"{gate_text(row, patient.now)}; {_waiting(patient, row.topic)} stub(s) wait",
+                _remedy(row, patient.now),
+            )
+    if not told.findings:
+        told.ok("no topic is closed or paused")
+
+
+def _remedy(row: TopicRow, now: float) -> str:
+    if row.probe_time is not None and row.probe_time < now - _PROBE_MISSED_SECONDS:
+        return "nobody probes it: run reliable-mq resend MODULE:OBJECT; if one runs, see its log"
+    return (
+        "let its broker take messages: the first that arrives opens the topic, and all that waits "
+        f"is due at once; reliable-mq pause {row.topic} --end opens it by hand"
+    )
+
+
+def _waiting(patient: Patient, topic: str) -> int:
+    table = patient.database.stubs
+    statement = (
+        select(func.count())
+        .select_from(table)
+        .where(waiting_rows(table), table.c.topic == topic, table.c.broker_name.is_(None))
+    )
+    return int(patient.connection.execute(statement).scalar_one())

@@ -1,0 +1,81 @@
+"""Makes due what waited for a topic that was closed. Receives the topic; says if there is more.
+
+Stubs of a closed topic wait for a probe, for their own next send, or for an earlier one of their
+ordering key. When the topic opens, all of them get one due time: that of the earliest. So they are
+claimed in the order of their rows, and no stub is claimed before one that has to go first.
+"""
+
+from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select, update
+
+from reliable_mq.outbox.sql_stubs import SqlStubs
+from reliable_mq.outbox.sql_tables import waiting_kinds
+from reliable_mq.resend.policy import WAIT_MAX
+from reliable_mq.sql_types import EARLIEST, is_among, utc_datetime
+
+ROWS_MAX = 5_000
+"""Most rows that are made due at once, in one transaction."""
+
+
+def is_free(table: Table) -> ColumnElement[bool]:
+    """Say that nobody has a stub in hand, and that it is not to be delivered later (`now`).
+
+    A delayed message has a time of its own, and would come too early.
+    """
+    stub = table.c
+    return and_(
+        or_(stub.lease_until.is_(None), stub.lease_until <= bindparam("now")),
+        or_(stub.deliver_time.is_(None), stub.deliver_time <= bindparam("now")),
+    )
+
+
+def latest_wait(now: float) -> float:
+    """Return a time that no stub waits beyond; one that does was written by somebody else."""
+    return now + WAIT_MAX
+
+
+class SqlOpening:
+    """What waits of one database's topics. Every method is one transaction."""
+
+    def __init__(self, stubs: SqlStubs) -> None:
+        self._engine = stubs.engine
+        table = stubs.table
+        stub = table.c
+        of_topic = (waiting_kinds(table)["unsent"], stub.topic == bindparam("topic"))
+        self._first = select(func.min(stub.resend_time)).where(*of_topic)
+        self._later = (
+            select(stub.seq)
+            .where(
+                *of_topic,
+                stub.resend_time > bindparam("first"),
+                stub.resend_time <= bindparam("last"),
+                is_free(table),
+            )
+            .prefix_with(f"/*+ INDEX({table.name} {table.name}_unsent) */", dialect="mysql")
+            .order_by(stub.resend_time, stub.seq)
+            .limit(bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        self._hurry = (
+            update(table)
+            .where(is_among(stub.seq, "seqs", stubs.engine.dialect.name))
+            .values(resend_time=bindparam("first"))
+        )
+
+    def hurry(self, topic: str, now: float) -> bool:
+        """Make what waits of a topic due at once, `ROWS_MAX` stubs; True: there may be more."""
+        with self._engine.begin() as connection:
+            first = connection.execute(self._first, {"topic": topic}).scalar()
+            at = utc_datetime(now)
+            if first is not None and EARLIEST < first < at:
+                at = first
+            values = {
+                "topic": topic,
+                "first": at,
+                "last": utc_datetime(latest_wait(now)),
+                "now": utc_datetime(now),
+                "limit": ROWS_MAX,
+            }
+            seqs = list(connection.execute(self._later, values).scalars())
+            if seqs:
+                connection.execute(self._hurry, {"seqs": seqs, "first": at})
+        return len(seqs) == ROWS_MAX

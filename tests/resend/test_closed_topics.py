@@ -1,0 +1,222 @@
+"""A topic that is closed because nothing arrives: it is probed, opens soon, and all of it goes."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+from tests.resend.after_faults import Chaos
+from tests.resend.worlds import MAX, World
+
+from reliable_mq.app.sql_resending import book_of
+from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.stub import Stub
+from reliable_mq.resend import sql_opening
+from reliable_mq.resend.policy import ResendPolicy, ladder
+from reliable_mq.resend.scheduler import ResendCounts, Scheduler
+from reliable_mq.resend.topic_gate import PROBE_SECONDS_MAX, PROBE_STUBS
+from reliable_mq.sql_types import utc_datetime
+
+KEYS = 12
+
+
+def run(scheduler: Scheduler, now: float, seconds: float) -> float:
+    """Run a scheduler as its thread does, from `now` on; return the time after the last turn."""
+    end = now + seconds
+    while now < end:
+        scheduler.run_once(now)
+        now = min(max(scheduler.next_time or 0.0, now + 0.05), now + 1.0)
+    return now
+
+
+@pytest.mark.parametrize("each", [1, 20])
+def test_the_heads_of_keys_are_probed_and_open_the_topic_for_all(world: World, each: int) -> None:
+    # Given keys of which the first stub has failed, and what follows it is due before it
+    for number in range(each):
+        for key in range(KEYS):
+            world.write(f"k{key}n{number}x", key=f"k{key}")
+    world.broker.away = True
+    scheduler = world.new_scheduler("one", batch=500, count_max=16)
+    now = run(scheduler, 105.0, 90.0)
+    assert world.topics.rows()["orders"].is_closed
+
+    # When the broker is back, Then all of them are sent soon, in the order of their keys
+    world.broker.away = False
+    run(scheduler, now, 15.0)
+    assert len(world.broker.sent) == KEYS * each
+    for key in range(KEYS):
+        own = [name for name in world.broker.sent if name.startswith(f"k{key}n")]
+        assert own == [f"k{key}n{number}x" for number in range(each)]
+
+
+def closed(world: World, *, at: float = 100.0) -> None:
+    """Let the topic be closed, to be probed a second later."""
+    world.topics.failed("orders", PROBE_STUBS, at, "ConnectionLost: gone")
+
+
+def waits(world: World, name: str, until: float, **more: Any) -> str:
+    """Write a stub that nobody has in hand and that is due at a time."""
+    stub = world.write(name, **more)
+    world.change(stub, resend_time=utc_datetime(until), owner=None, lease_until=None)
+    return stub
+
+
+def test_what_waits_for_a_closed_topic_is_due_at_once_when_it_opens(world: World) -> None:
+    # Given stubs that have backed off, and one that is due
+    for number in range(30):
+        waits(world, f"o{number:02}x", 3_000.0 + number)
+    waits(world, "due", 101.0)
+    closed(world)
+
+    # When the probe arrives, Then the next turn sends all of them
+    assert world.scheduler.run_once(101.0).sent == 1
+    assert world.scheduler.run_once(101.1).sent == 30
+    assert world.topics.rows() == {}
+
+
+def test_a_topic_opens_also_where_very_many_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_opening, "ROWS_MAX", 5)
+    for number in range(12):
+        waits(world, f"o{number:02}x", 3_000.0 + number)
+    waits(world, "due", 101.0)
+    closed(world)
+
+    sent = [world.scheduler.run_once(101.0 + turn).sent for turn in range(5)]
+
+    assert sent == [1, 5, 5, 2, 0]
+    assert world.topics.rows() == {}
+
+
+def test_a_probe_takes_what_is_not_due_where_nothing_else_may_go(world: World) -> None:
+    waits(world, "later", 3_000.0)
+    closed(world)
+
+    assert world.scheduler.run_once(101.0).sent == 1
+
+
+def test_a_delayed_message_is_not_sent_before_its_time_because_a_topic_opens(world: World) -> None:
+    stub = waits(world, "delayed", 3_000.0, deliver_time=3_600.0)
+    closed(world)
+
+    assert world.scheduler.run_once(101.0) == ResendCounts()
+    waits(world, "due", 102.0)
+    assert [world.scheduler.run_once(103.0 + turn).sent for turn in range(3)] == [1, 0, 0]
+    assert world.row(stub)["resend_time"] == utc_datetime(3_000.0)
+
+
+def test_what_somebody_has_in_hand_is_neither_probed_nor_made_due(world: World) -> None:
+    stub = world.write("relayed")  # until 105
+    closed(world)
+    assert world.scheduler.run_once(101.0) == ResendCounts()
+
+    waits(world, "due", 102.0)
+    assert [world.scheduler.run_once(102.0 + turn).sent for turn in range(2)] == [1, 0]
+    assert world.row(stub)["resend_time"] == utc_datetime(105.0)
+
+
+def test_a_probe_that_sends_nothing_leaves_the_topic_to_be_probed(world: World) -> None:
+    # Given a key whose first stub waits for a person
+    world.change(world.write("k0x", key="k"), count=MAX, resend_time=None, owner=None)
+    waits(world, "k1x", 101.0, key="k")
+    closed(world)
+    assert world.scheduler.run_once(101.0) == ResendCounts(claimed=1, rested=1)
+
+    # When another one becomes due, Then the next turn probes with it
+    waits(world, "other", 102.0)
+    assert world.scheduler.run_once(102.0).sent == 1
+
+
+def test_a_probe_of_refused_messages_only_leaves_the_topic_to_be_probed(world: World) -> None:
+    waits(world, "odd", 101.0)
+    world.broker.refused = {"odd"}
+    closed(world)
+    assert world.scheduler.run_once(101.0).failed == 1
+
+    waits(world, "good", 102.0)
+    assert world.scheduler.run_once(102.0).sent == 1
+
+
+def test_many_stubs_behind_one_that_waits_for_a_person_hide_no_other_key(world: World) -> None:
+    world.change(world.write("k0x", key="k"), count=MAX, resend_time=None, owner=None)
+    for number in range(1, 40):
+        waits(world, f"k{number}x", 101.0, key="k")
+    waits(world, "other", 102.0, key="o")
+    closed(world)
+
+    sent = [world.scheduler.run_once(103.0 + turn).sent for turn in range(3)]
+
+    assert sent[0] == 1
+
+
+def test_a_first_stub_whose_sender_died_is_probed_alone(world: World) -> None:
+    world.change(world.write("k0x", key="k"), count=1, owner="dead")
+    waits(world, "k1x", 101.0, key="k")
+    closed(world)
+
+    assert world.scheduler.run_once(106.0).sent == 1
+    assert world.broker.sent == ["k0x"]
+    assert world.scheduler.run_once(111.0).sent == 1
+
+
+def test_a_failed_send_waits_for_its_topic_and_no_longer(world: World) -> None:
+    # Given a stub that was sent often, so that its next wait is long, and a broker that is away
+    stub = waits(world, "often", 101.0)
+    world.change(stub, count=2)
+    world.broker.away = True
+    policy = ResendPolicy(wait=ladder(10.0, 20.0, 3_000.0), count_max=16)
+    book = structs.replace(book_of(world.database), clock=float)
+    scheduler = Scheduler(book, world.broker, policy, owner="one", lease=60.0, batch=100)
+
+    # When it fails in an open topic, Then it is tried again as soon as a closed one is probed
+    scheduler.run_once(101.0)
+    assert world.row(stub)["resend_time"] == utc_datetime(101.0 + PROBE_SECONDS_MAX)
+
+    # When the topic closes, Then it is due at the probe
+    world.topics.failed("orders", PROBE_STUBS, 111.0, "gone")
+    scheduler.run_once(112.0)
+    probe_time = world.topics.rows()["orders"].probe_time
+    assert probe_time is not None
+    assert world.row(stub)["resend_time"] == utc_datetime(probe_time)
+
+
+def test_a_person_opens_a_closed_topic_and_all_of_it_is_due(world: World) -> None:
+    for number in range(3):
+        waits(world, f"o{number}x", 3_000.0)
+    closed(world)
+
+    assert world.topics.resume("orders", "jane", "the broker is mended", 100.5)
+    assert not world.topics.resume("orders", "jane", "again", 100.5)
+    assert world.scheduler.run_once(100.6).sent == 3
+
+
+def test_a_relay_that_sends_to_a_topic_again_opens_it(world: World) -> None:
+    # Given a relay that met a broker that was away, and a topic that closed meanwhile
+    relay = Relay(
+        *(world.stubs, world.broker, lambda _count, now, _due: now + 900.0),
+        owner="relay",
+        lease=5.0,
+        arrives_again=lambda topic: world.topics.sent(topic, 103.0),
+    )
+    relay.accept([Stub(seq=1, message_id=world.write("a"), topic="orders", content=b"x")], 100.0)
+    world.broker.away = True
+    assert relay.run_once(101.0).failed == 1
+    closed(world)
+    waits(world, "b", 3_000.0)
+
+    # When the relay's next message arrives, Then the scheduler sends all the others
+    world.broker.away = False
+    relay.accept([Stub(seq=3, message_id=world.write("c"), topic="orders", content=b"x")], 100.0)
+    assert relay.run_once(103.0).sent == 1
+    assert world.scheduler.run_once(103.1).sent == 2
+
+
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_the_last_fault_everything_is_sent_within_the_bound_that_is_stated(
+    world: World, seed: int, kills: bool
+) -> None:
+    came = Chaos(world, seed, kills=kills).run()
+
+    assert (came.late, came.out_of_order) == ([], [])
+    assert came.stubs > 100
