@@ -216,19 +216,19 @@ FAULTS = [
     Fault(
         "topics",
         EVERY,
-        lambda w: (w.stub(), w.close_topic(time.time())),
+        lambda w: w.close_topic(time.time()),
         "topic orders is closed: 8 sends in a row failed, the last one said: ConnectionLost: gone",
     ),
     Fault(
         "topics",
         (SQLITE,),
-        lambda w: (w.stub(resend_time=LONG_AGO), w.close_topic(time.time() - 600.0)),
+        lambda w: w.close_topic(time.time() - 600.0, resend_time=LONG_AGO),
         "the next probe has been due for",
     ),
     Fault(
         "topics",
         (SQLITE,),
-        lambda w: (w.stub(resend_time=LONG_AGO), w.mq.resending.pause("orders", note="repair")),
+        lambda w: w.pause_topic("repair", resend_time=LONG_AGO),
         "repair; 1 stub(s) wait",
         Level.WARNING,
     ),

@@ -90,10 +90,16 @@ class World:
                 it = table.c.message_id == message_id
                 connection.execute(table.update().where(it).values(**values))
 
-    def close_topic(self, at: float) -> None:
-        """Let so many sends to the topic of `stub` have failed in a row that it closed."""
+    def close_topic(self, at: float, **values: Any) -> None:
+        """Write a stub to whose topic so many sends have failed in a row that it closed."""
+        self.stub(**values)
         topics = topics_of(self.database)
         topics.failed("orders", PROBE_STUBS, at, "ConnectionLost: gone")
+
+    def pause_topic(self, note: str, **values: Any) -> None:
+        """Write a stub whose topic a person has paused."""
+        self.stub(**values)
+        self.mq.resending.pause("orders", note=note)
 
     def give_up(self, message_id: str = "A" * 32) -> None:
         """Let its only group give a message up, so that a person is told."""
