@@ -40,7 +40,8 @@ ARROWS: dict[str, frozenset[str]] = {
     "doctor": VALUES
     | {"sql_clock", "sql_faults", "sql_schema", "sql_types", "sql_watched_time"}
     | {"app.sql_database", "client", "outbox"}
-    | {"idempotency.sql_tables", "idempotency.redis_servers"},
+    | {"idempotency.sql_tables", "idempotency.redis_servers"}
+    | {"resend.topic_gate", "resend.sql_topics"},
     "runtime": VALUES | {"wire", "name_server", "broker_core"},
 }
 # The shells of a station may import these too.

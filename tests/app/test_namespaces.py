@@ -84,8 +84,10 @@ def test_two_applications_of_one_name_share_a_broker_and_never_meet(
     assert {"east%orders", "west%orders"} <= set(names)
     assert "orders" not in names
     for each in tenants:
-        facts = each.mq._connections.cluster_facts(["payments", "nobody"])
+        facts = each.mq._connections.cluster_facts(["payments", "nobody"], ["orders"])
         assert facts.consumed == {"payments"}
+        assert facts.subscriptions["payments"]["orders"] == "*"
+        assert facts.readers == {"orders": {"payments"}}
         assert "orders" in facts.topics
         told = {finding.check: finding for finding in each.mq.examine()}
         assert told["broker"].level.value == "ok", told["broker"]

@@ -74,6 +74,38 @@ def test_a_group_that_reads_other_tags_only_is_none_for_this_message(
     assert "topic 'orders', tag 'placed'" in line
 
 
+def test_a_tag_that_no_group_wants_is_told_at_the_first_message_with_it(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a group that is named, and whose handler is known here
+    shop.mq.topic("orders", groups=["payments"])
+
+    @shop.mq.consumer("orders", group="payments", tag="placed || paid")
+    def pay(order: dict[str, int]) -> None: ...
+
+    for tag in ("placed", "palced", "palced", "padi"):
+        shop.send(tag=tag)
+    shop.send()
+
+    # Then each tag that it does not want is told once, and waits for nobody
+    first, second, third = warnings(caplog)
+    assert "topic 'orders', tag 'palced': no consumer group" in first
+    assert "payments wants 'placed || paid'" in first
+    assert "tag 'padi'" in second
+    assert "a message with no tag" in third
+    assert shop.waited_for() == ["payments", "", "", "", ""]
+
+
+def test_a_named_group_whose_handler_is_elsewhere_is_waited_for_whatever_the_tag(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.mq.topic("orders", groups=["payments"])
+    shop.send(tag="palced")
+
+    assert warnings(caplog) == []
+    assert shop.waited_for() == ["payments"]
+
+
 def test_that_a_topic_is_declared_says_nothing_of_its_groups(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,9 @@ from reliable_mq.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_WARNINGS_MAX = 1000
+"""Most topics and tags that are warned of: who makes tags by the million shall fill no memory."""
+
 
 class Declarations:
     """Topics, the groups that their messages must reach, and the handlers of this application.
@@ -24,7 +27,7 @@ class Declarations:
         self._settings = settings
         self._topics: dict[str, tuple[str, ...]] = {}
         self._with_named_groups: set[str] = set()
-        self._warned_of: set[str] = set()
+        self._warned_of: set[tuple[str, str]] = set()
         self._consumers: dict[str, Consumer] = {}
 
     @property
@@ -55,41 +58,60 @@ class Declarations:
     def groups_of(self, topic: str, tag: str) -> tuple[str, ...]:
         """See `ReliableMQ.groups_of`."""
         self._topics.setdefault(topic, ())
-        own = {
-            each.group
-            for each in self._consumers.values()
-            if each.topic == topic and (not (tags := tags_of(each.tag)) or tag in tags)
-        }
-        return tuple(sorted(own.union(self._topics.get(topic, ()))))
+        own: set[str] = set()
+        others: set[str] = set()
+        for each in self._consumers.values():
+            if each.topic == topic:
+                tags = tags_of(each.tag)
+                (own if not tags or tag in tags else others).add(each.group)
+        # A group that is named, too, is asked for no message that its handler does not want.
+        return tuple(sorted(own.union(self._topics.get(topic, ())) - others))
 
     def required_groups(self, topic: str, tag: str) -> tuple[str, ...]:
         """Return the groups that a message has to reach which a transaction sends.
 
         Which are known depends on what this process has imported. One that knows none and was not
-        told that there need be none is warned, once for each topic, or refused.
+        told that there need be none is warned, once for each topic, or refused. So is one that
+        knows groups of the topic, none of which wants this tag, once for each tag.
 
         Raises:
             UsageError: when no group is known and `send_without_group` says so.
         """
         groups = self.groups_of(topic, tag)
-        if not groups and topic not in self._with_named_groups:
+        if not groups and (topic not in self._with_named_groups or self._topics[topic]):
             self._miss_groups(topic, tag)
         return groups
 
     def _miss_groups(self, topic: str, tag: str) -> None:
         policy = self._settings.send_without_group
-        if policy == "allow" or (policy == "warn" and topic in self._warned_of):
+        wanted = {each.group: each.tag for each in self._consumers.values() if each.topic == topic}
+        about = (topic, tag if wanted else "")
+        if policy == "allow" or (policy == "warn" and about in self._warned_of):
             return
-        said = (
-            f"topic {topic!r}{f', tag {tag!r}' if tag else ''}: this process knows no consumer "
-            "group, so a message counts as consumed when the broker has stored it. Import the "
-            f"module of its consumers, or name their groups: mq.topic({topic!r}, groups=[…]); "
-            "groups=[] says that none is meant"
-        )
+        where = f"topic {topic!r}{f', tag {tag!r}' if tag else ''}"
+        stored = "so a message counts as consumed when the broker has stored it"
+        if wanted:
+            tags = ", ".join(f"{group} wants {tags!r}" for group, tags in sorted(wanted.items()))
+            said = (
+                f"{where}: no consumer group that this process knows wants a message with "
+                f"{'this' if tag else 'no'} tag ({tags}), {stored}. Correct the tag, or "
+                "send with required_groups=() when no group is meant"
+            )
+        else:
+            said = (
+                f"{where}: this process knows no consumer group, {stored}. Import the "
+                f"module of its consumers, or name their groups: mq.topic({topic!r}, groups=[…]); "
+                "groups=[] says that none is meant"
+            )
         if policy == "raise":
             raise UsageError(said)
-        self._warned_of.add(topic)
-        log.warning("%s", said)
+        if len(self._warned_of) < _WARNINGS_MAX:
+            self._warned_of.add(about)
+            log.warning("%s", said)
+
+    def unread_topics(self) -> frozenset[str]:
+        """Return the topics of which was said that no group need read them: `groups=[]`."""
+        return frozenset(name for name in self._with_named_groups if not self._topics[name])
 
     def is_managed(self, topic: str) -> bool:
         """Say whether a topic is declared, sent to by a transaction, or read by a consumer."""

@@ -47,4 +47,5 @@ class TablesAndHealth:
 
         cluster = None if self._connections.is_embedded else self._connections
         leases = self._declared.leases(self.databases)
-        return examine_all(self.databases, self.settings, leases, cluster)
+        unread = self._declared.unread_topics()
+        return examine_all(self.databases, self.settings, leases, cluster, unread)

@@ -234,9 +234,9 @@ class Connections:
         """Return (committed, maximum) offsets of a consumer group by queue."""
         return self.loop_thread.run(self.client.consumer_progress(group, topic))
 
-    def cluster_facts(self, groups: Sequence[str]) -> ClusterFacts:
+    def cluster_facts(self, groups: Sequence[str], topics: Sequence[str] = ()) -> ClusterFacts:
         """Return what the cluster says of itself; see `client.administering.cluster_facts`."""
-        return self.loop_thread.run(self.client.cluster_facts(groups))
+        return self.loop_thread.run(self.client.cluster_facts(groups, topics))
 
     def topic_exists(self, topic: str) -> bool:
         """Say whether the name servers know a topic.

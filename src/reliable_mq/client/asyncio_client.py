@@ -8,11 +8,9 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, Self
 
-import msgspec
-
 from reliable_mq.client.administering.asyncio_admin import AsyncAdmin
 from reliable_mq.client.administering.cluster_facts import ClusterFacts, cluster_facts
-from reliable_mq.client.administering.own_names import own_of
+from reliable_mq.client.administering.own_names import own_facts
 from reliable_mq.client.administering.progress import come_in
 from reliable_mq.client.administering.topic_changes import give_queues
 from reliable_mq.client.asyncio_daemon import attempt
@@ -255,17 +253,17 @@ class AsyncClient(AsyncSending):
         return names.by_own_queue(await self.run(flow))
 
     @checked()
-    async def cluster_facts(self, groups: Sequence[str] = ()) -> ClusterFacts:
+    async def cluster_facts(
+        self, groups: Sequence[str] = (), topics: Sequence[str] = ()
+    ) -> ClusterFacts:
         """Return what name servers and brokers say of themselves; see `cluster_facts`.
 
         With a namespace the topics are its own ones and the brokers'.
         """
-        names = {self.namespace.whole(group): group for group in groups}
-        facts = await self.run(cluster_facts(self._name_servers, self.settings, list(names)))
-        return msgspec.structs.replace(
-            facts,
-            topics=frozenset(own_of(self.namespace, facts.topics)),
-            consumed=frozenset(names[group] for group in facts.consumed),
+        names = self.namespace
+        asked = [names.whole(group) for group in groups], [names.whole(topic) for topic in topics]
+        return own_facts(
+            names, await self.run(cluster_facts(self._name_servers, self.settings, *asked))
         )
 
     @checked()

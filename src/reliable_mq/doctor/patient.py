@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from reliable_mq.app.sql_database import Database
 from reliable_mq.client.administering.cluster_facts import ClusterFacts
+from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.settings import Settings
 from reliable_mq.watched_time import WatchedTime
 
@@ -42,8 +43,11 @@ class Patient:
         processes: rows of the process table that were written within ten minutes.
         watched: what retention knows of the database's clock; None: it has not looked yet.
         handling: the longest handling of each consumer group that they tell of, seconds.
+        topics: what the resend schedulers know of topics, by name.
         redis: of each server; empty: the application has none.
         cluster: None: it could not be asked; `cluster_failure` says why.
+        unawaited: how many of the newest messages wait for no consumer group, by topic. Topics that
+            the application declared as read by nobody are left out.
     """
 
     connection: Connection
@@ -56,6 +60,8 @@ class Patient:
     processes: tuple[Any, ...] = ()
     watched: WatchedTime | None = None
     handling: Mapping[str, float] = field(default_factory=dict)
+    topics: Mapping[str, TopicRow] = field(default_factory=dict)
     redis: tuple[RedisFacts, ...] = ()
     cluster: ClusterFacts | None = None
     cluster_failure: str = ""
+    unawaited: Mapping[str, int] = field(default_factory=dict)

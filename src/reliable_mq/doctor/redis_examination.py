@@ -7,14 +7,14 @@ patient; when the database does, the check says so.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
 from msgspec.structs import replace
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from reliable_mq.app.sql_database import Database
@@ -22,6 +22,7 @@ from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.doctor import peer_checks, timing_checks
 from reliable_mq.doctor.finding import Finding, Told
 from reliable_mq.doctor.patient import Patient, RedisFacts
+from reliable_mq.doctor.sql_reader_checks import readers
 from reliable_mq.doctor.sql_row_checks import orphans
 from reliable_mq.doctor.sql_schema_checks import indexes, storage, tables
 from reliable_mq.doctor.sql_server_checks import durability, isolation, limits, writes
@@ -29,6 +30,8 @@ from reliable_mq.doctor.sql_topic_checks import topics
 from reliable_mq.errors import ReliableMQError
 from reliable_mq.idempotency.redis_servers import FAULTS, ServerStanding, servers_of
 from reliable_mq.outbox.stub import groups_of
+from reliable_mq.resend.sql_topics import SqlTopics
+from reliable_mq.resend.topic_gate import TopicRow
 from reliable_mq.settings import Settings
 from reliable_mq.sql_clock import measure
 from reliable_mq.sql_faults import fault_line
@@ -51,6 +54,7 @@ CHECKS: dict[str, Check] = {
     "windows": timing_checks.windows,
     "topics": topics,
     "orphans": orphans,
+    "readers": readers,
     "redis": peer_checks.redis,
     "broker": peer_checks.broker,
 }
@@ -59,12 +63,15 @@ _OF_THE_APPLICATION = frozenset({"windows", "redis", "broker"})
 """Checks that say the same whichever of its databases is looked at."""
 
 _SEEN_WITHIN = timedelta(minutes=10)
+_NEWEST_ROWS = 100_000
+_TOPICS_ASKED = 200
+"""Most topics of which brokers are asked who reads them."""
 
 
 class Cluster(Protocol):
     """Who can ask the brokers."""
 
-    def cluster_facts(self, groups: Sequence[str]) -> ClusterFacts:
+    def cluster_facts(self, groups: Sequence[str], topics: Sequence[str]) -> ClusterFacts:
         """Return what they say; raises `ReliableMQError` when they do not."""
         ...
 
@@ -74,6 +81,7 @@ def examine_all(
     settings: Settings,
     leases: Mapping[str, Mapping[str, float]],
     cluster: Cluster | None,
+    unread: Collection[str] = (),
 ) -> list[Finding]:
     """Return what every check found at every database, in the order of `CHECKS`.
 
@@ -82,11 +90,12 @@ def examine_all(
         settings: the application's.
         leases: seconds for which a claim of each consumer group holds, by the database's name.
         cluster: None: there is none that this process could ask.
+        unread: topics that the application declared as read by nobody.
     """
     findings: list[Finding] = []
     for number, (name, database) in enumerate(databases.items()):
         checks = CHECKS if number == 0 else CHECKS.keys() - _OF_THE_APPLICATION
-        found = _examine(database, settings, leases.get(name, {}), cluster, set(checks))
+        found = _examine(database, settings, leases.get(name, {}), cluster, unread, set(checks))
         if len(databases) > 1:
             found = [replace(each, database=name) for each in found]
         findings += found
@@ -98,12 +107,13 @@ def _examine(
     settings: Settings,
     leases: Mapping[str, float],
     cluster: Cluster | None,
+    unread: Collection[str],
     wanted: set[str],
 ) -> list[Finding]:
     told = Told("database")
     findings: list[Finding] = []
     try:
-        with _patient(database, settings, leases, cluster) as patient:
+        with _patient(database, settings, leases, cluster, unread) as patient:
             for name, check in CHECKS.items():
                 if name in wanted:
                     findings += _checked(name, check, patient)
@@ -124,14 +134,20 @@ def _checked(name: str, check: Check, patient: Patient) -> list[Finding]:
 
 @contextmanager
 def _patient(
-    database: Database, settings: Settings, leases: Mapping[str, float], cluster: Cluster | None
+    database: Database,
+    settings: Settings,
+    leases: Mapping[str, float],
+    cluster: Cluster | None,
+    unread: Collection[str],
 ) -> Iterator[Patient]:
     database.check_file()
     with database.engine.connect().execution_options(**READS_ONLY) as connection:
         ahead, error = measure(connection, time.time)
         now = time.time() + ahead
         processes = _rows(connection, database, now)
-        facts, failure = _cluster_facts(cluster, sorted({*leases, *_groups(connection, database)}))
+        unawaited = _unawaited(connection, database, unread)
+        groups = {*leases, *_groups(connection, database)}
+        facts, failure = _cluster_facts(cluster, sorted(groups), sorted(unawaited))
         yield Patient(
             connection=connection,
             database=database,
@@ -143,9 +159,11 @@ def _patient(
             processes=tuple(processes),
             watched=_watched(connection, database),
             handling=_handling(processes),
+            topics=_topics(database),
             redis=_redis_facts(settings),
             cluster=facts,
             cluster_failure=failure,
+            unawaited=unawaited,
         )
 
 
@@ -167,6 +185,13 @@ def _watched(connection: Connection, database: Database) -> WatchedTime | None:
         return None
 
 
+def _topics(database: Database) -> dict[str, TopicRow]:
+    try:
+        return SqlTopics(database.engine, database.resend_topics).rows()
+    except SQLAlchemyError:
+        return {}
+
+
 def _groups(connection: Any, database: Database) -> set[str]:
     """Return the consumer groups that unconfirmed stubs wait for."""
     stub = database.stubs.c
@@ -176,6 +201,25 @@ def _groups(connection: Any, database: Database) -> set[str]:
     except SQLAlchemyError:
         connection.rollback()
         return set()
+
+
+def _unawaited(connection: Any, database: Database, unread: Collection[str]) -> dict[str, int]:
+    """Return how many of the newest messages wait for no consumer group, by topic."""
+    stub = database.stubs.c
+    columns = (stub.topic, stub.required_groups)
+    newest = select(*columns).order_by(stub.seq.desc()).limit(_NEWEST_ROWS).subquery()
+    wanted = (
+        select(newest.c.topic, func.count().label("number"))
+        .where(newest.c.required_groups == "", newest.c.topic.not_in(sorted(unread)))
+        .group_by(newest.c.topic)
+        .order_by(func.count().desc())
+        .limit(_TOPICS_ASKED)
+    )
+    try:
+        return {row.topic: row.number for row in connection.execute(wanted)}
+    except SQLAlchemyError:
+        connection.rollback()
+        return {}
 
 
 def _handling(processes: Sequence[Any]) -> dict[str, float]:
@@ -191,12 +235,12 @@ def _handling(processes: Sequence[Any]) -> dict[str, float]:
 
 
 def _cluster_facts(
-    cluster: Cluster | None, groups: Sequence[str]
+    cluster: Cluster | None, groups: Sequence[str], topics: Sequence[str]
 ) -> tuple[ClusterFacts | None, str]:
     if cluster is None:
         return None, "the broker lives in the application's own process"
     try:
-        return cluster.cluster_facts(groups), ""
+        return cluster.cluster_facts(groups, topics), ""
     except ReliableMQError as error:
         return None, str(error)
 

@@ -5,7 +5,6 @@ Every question is answered from an index, or reads unconfirmed stubs only, or th
 
 from sqlalchemy import ColumnElement, func, not_, select
 
-from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.idempotency.sql_tables import LogState
@@ -42,8 +41,9 @@ def _overdue(patient: Patient, told: Told) -> None:
     patience = max(_LOOKS_MISSED * patient.settings.resend_interval, _MISSED_SECONDS_MIN)
     before = utc_datetime(patient.now - patience)
     # What is not sent for its topic's sake is told of with the topic.
-    rows = topics_of(patient.database).rows()
-    shut = [name for name, row in rows.items() if gate_of(row, patient.now) is not Gate.OPEN]
+    shut = [
+        name for name, row in patient.topics.items() if gate_of(row, patient.now) is not Gate.OPEN
+    ]
     number, oldest = patient.connection.execute(
         select(func.count(), func.min(stub.resend_time)).where(
             stub.status == UNCONFIRMED, stub.resend_time < before, stub.topic.not_in(shut)

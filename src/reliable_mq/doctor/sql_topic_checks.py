@@ -2,7 +2,6 @@
 
 from sqlalchemy import func, select
 
-from reliable_mq.app.sql_resending import topics_of
 from reliable_mq.doctor.finding import Told
 from reliable_mq.doctor.patient import Patient
 from reliable_mq.outbox.sql_tables import waiting_rows
@@ -14,7 +13,7 @@ _PROBE_MISSED_SECONDS = 60.0
 
 def topics(patient: Patient, told: Told) -> None:
     """Every topic of the outbox can be sent to."""
-    for row in topics_of(patient.database).rows().values():
+    for row in patient.topics.values():
         gate = gate_of(row, patient.now)
         if gate is Gate.PAUSED:
             told.warn(

@@ -67,27 +67,17 @@ class SqlDue:
             for name, kind in kinds.items()
             for newest in (False, True)
         }
-        early = (kinds["unsent"], is_free(table), stub.topic == bindparam("topic"))
-        self._early = self._in_order(table, "unsent", *early, stub.resend_time <= bindparam("at"))
         # Of those that were begun nothing is known; they go alone, see `DueKind.SUSPECT`.
-        self._heads = (
-            select(*stub_columns(table))
-            .where(
-                is_among(stub.seq, "seqs", dialect),
-                kinds["unsent"],
-                is_free(table),
-                stub.resend_time <= bindparam("at"),
-            )
-            .order_by(stub.seq)
-            .with_for_update(skip_locked=True)
-        )
+        early = (kinds["unsent"], is_free(table), stub.resend_time <= bindparam("at"))
+        self._early = self._in_order(table, "unsent", *early, stub.topic == bindparam("topic"))
+        of_rows = is_among(stub.seq, "seqs", dialect)
+        heads = select(*stub_columns(table)).where(of_rows, *early).order_by(stub.seq)
+        self._heads = heads.with_for_update(skip_locked=True)
         self._first_outsiders = self._outsiders(table, dialect)
-        self._blockers = select(stub.seq, stub.resend_time, stub.lease_until).where(
-            is_among(stub.seq, "seqs", dialect)
-        )
+        self._blockers = select(stub.seq, stub.resend_time, stub.lease_until).where(of_rows)
         claim = (
             update(table)
-            .where(is_among(stub.seq, "seqs", dialect))
+            .where(of_rows)
             .values(
                 owner=bindparam("me"),
                 lease_until=bindparam("until"),

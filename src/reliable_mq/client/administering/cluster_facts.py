@@ -5,7 +5,7 @@ For those who look after it; nothing that sends or consumes asks for this.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -41,18 +41,32 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """`topics`: those that the name servers know. `consumed`: which of the groups that were asked
-    about have a consumer that is connected."""
+    """What a whole cluster says.
+
+    Attributes:
+        brokers: every master.
+        topics: those that the name servers know.
+        consumed: which of the groups that were asked about have a consumer that is connected.
+        subscriptions: for each of these the topics that it subscribes to, and their tags ("*", or
+            tags joined by "||"); None for what is filtered by another language than tags.
+        readers: for each topic that was asked about the groups that subscribe to it or have ever
+            committed an offset in it. A topic that a broker did not tell of is left out.
+    """
 
     brokers: tuple[BrokerFacts, ...]
     topics: frozenset[str]
     consumed: frozenset[str]
+    subscriptions: dict[str, dict[str, str | None]] = {}
+    readers: dict[str, frozenset[str]] = {}
 
 
 def cluster_facts(
-    name_servers: NameServers, settings: ClientSettings, groups: Sequence[str]
+    name_servers: NameServers,
+    settings: ClientSettings,
+    groups: Sequence[str],
+    topics: Sequence[str] = (),
 ) -> Flow[ClusterFacts]:
-    """Ask the name servers and every master.
+    """Ask the name servers and every master, also about these consumer groups and topics.
 
     Raises:
         Unavailable: when no name server answers. A broker that does not is told of in its facts.
@@ -61,19 +75,60 @@ def cluster_facts(
     reply = yield from name_servers.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO))
     masters = [broker for broker in decode_cluster(succeeded(reply).body) if broker.master]
     reply = yield from name_servers.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
-    topics = frozenset(_field(succeeded(reply).body, "topicList") or ())
+    known = frozenset(_field(succeeded(reply).body, "topicList") or ())
     brokers: list[BrokerFacts] = []
-    consumed: set[str] = set()
+    subscriptions: dict[str, dict[str, str | None]] = {}
+    readers: dict[str, set[str]] = {topic: set() for topic in topics}
+    untold: set[str] = set()
     for broker in masters:
         brokers.append((yield from _broker_facts(broker, settings.request_timeout)))
         asked = [
-            _ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, settings, {"consumerGroup": group})
+            _ask(
+                broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, settings, {"consumerGroup": group}
+            )
             for group in groups
         ]
         for group, answer in zip(groups, (yield from call_all(asked)), strict=True):
-            if isinstance(answer, Command) and answer.code == 0:
-                consumed |= {group} if _field(answer.body, "consumerIdList") else set()
-    return ClusterFacts(tuple(brokers), topics, frozenset(consumed))
+            if _is_told(answer) and _field(answer.body, "connectionSet"):
+                table = _field(answer.body, "subscriptionTable") or {}
+                subscriptions.setdefault(group, {}).update(_tags_by_topic(table))
+        asked = [
+            _ask(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, settings, {"topic": topic})
+            for topic in topics
+        ]
+        for topic, answer in zip(topics, (yield from call_all(asked)), strict=True):
+            if _is_told(answer):
+                readers[topic].update(_field(answer.body, "groupList") or ())
+            else:
+                untold.add(topic)
+    return ClusterFacts(
+        brokers=tuple(brokers),
+        topics=known,
+        consumed=frozenset(subscriptions),
+        subscriptions=subscriptions,
+        readers={
+            topic: frozenset(found)
+            for topic, found in readers.items()
+            if masters and topic not in untold
+        },
+    )
+
+
+def _is_told(answer: Command | Exception) -> TypeGuard[Command]:
+    return isinstance(answer, Command) and answer.code == 0
+
+
+def _tags_by_topic(table: Any) -> dict[str, str | None]:
+    """Return the tags that a group wants of each topic; None: it filters otherwise."""
+    try:
+        return {
+            str(topic): str(each.get("subString") or "*")
+            if each.get("expressionType") in (None, "", "TAG")
+            else None
+            for topic, each in table.items()
+        }
+    except AttributeError as error:
+        raise ProtocolError(f"an answer does not read: {error!r}") from error
 
 
 def _ask(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from reliable_mq.client.administering.cluster_facts import ClusterFacts
 from reliable_mq.client.connecting.namespace import Namespace
 from reliable_mq.message import MessageQueue, ReceivedMessage
 
@@ -42,6 +43,23 @@ def own_of(names: Namespace, known: Iterable[str]) -> dict[str, str]:
     """
     found = {names.own(whole): whole for whole in known}
     return {own: whole for own, whole in found.items() if names.whole(own) == whole}
+
+
+def own_facts(names: Namespace, facts: ClusterFacts) -> ClusterFacts:
+    """Return what a cluster said; its topics are the application's own ones and the brokers'."""
+    return msgspec.structs.replace(
+        facts,
+        topics=frozenset(own_of(names, facts.topics)),
+        consumed=frozenset(map(names.own, facts.consumed)),
+        subscriptions={
+            names.own(group): {names.own(topic): tags for topic, tags in wanted.items()}
+            for group, wanted in facts.subscriptions.items()
+        },
+        readers={
+            names.own(topic): frozenset(map(names.own, groups))
+            for topic, groups in facts.readers.items()
+        },
+    )
 
 
 def whole_message(names: Namespace, message: ReceivedMessage) -> ReceivedMessage:

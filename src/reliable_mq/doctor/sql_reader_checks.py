@@ -1,0 +1,58 @@
+"""Does somebody read what is sent? A name or a tag that is misspelt is stored, and no more."""
+
+from sqlalchemy import func, select
+
+from reliable_mq.client.consuming.subscription import tags_of
+from reliable_mq.doctor.finding import Told
+from reliable_mq.doctor.patient import Patient
+from reliable_mq.outbox.sql_stubs import UNCONFIRMED
+from reliable_mq.outbox.stub import groups_of
+
+
+def readers(patient: Patient, told: Told) -> None:
+    """Every topic that messages were sent to is read, and every tag is wanted by who must have it.
+
+    Asked are the brokers. They know readers of other applications, which no process of ours knows.
+    """
+    cluster = patient.cluster
+    if cluster is None:
+        told.skip("the brokers cannot be asked who reads")
+        return
+    for topic, number in sorted(patient.unawaited.items()):
+        if cluster.readers.get(topic) == frozenset():
+            told.warn(
+                f"nobody reads topic {topic}: of the newest messages {number} count as delivered "
+                "because the broker stored them",
+                "correct its name; or run its consumers; or say that it is meant: "
+                f"mq.topic({topic!r}, groups=[])",
+            )
+    _unwanted(patient, told)
+    if not told.findings:
+        told.ok("what is sent is read by somebody")
+
+
+def _unwanted(patient: Patient, told: Told) -> None:
+    """Tell of messages that wait for a connected group that does not want them."""
+    assert patient.cluster is not None
+    stub = patient.database.stubs.c
+    waiting = (stub.topic, stub.tag, stub.required_groups)
+    sent = (stub.status == UNCONFIRMED, stub.broker_name.is_not(None))
+    found = patient.connection.execute(
+        select(*waiting, func.count()).where(*sent).group_by(*waiting).order_by(*waiting)
+    )
+    for topic, tag, groups, number in found:
+        for group in groups_of(groups):
+            wanted = patient.cluster.subscriptions.get(group)
+            if wanted is None:
+                continue  # nobody is connected; another check tells of it
+            tags = wanted.get(topic, "")
+            if tags is None or (tags and (not tags_of(tags) or tag in tags_of(tags))):
+                continue
+            what = f"with tag {tag!r}" if tag else "without a tag"
+            why = f"it wants {tags!r} only" if tags else "it does not subscribe to that topic"
+            told.error(
+                f"{number} stub(s) of topic {topic} {what} wait for group {group}, and {why}: they "
+                "are sent again and again, and never consumed",
+                f"correct the topic or the tag where they are sent, or what {group} subscribes to; "
+                "then stub void them",
+            )
