@@ -206,6 +206,15 @@ VALUES = [
         "know no broker",
         Level.ERROR,
     ),
+    (
+        "readers",
+        patient(
+            unawaited={"ordres": 3},
+            cluster=ClusterFacts((), frozenset(), frozenset(), readers={"ordres": frozenset()}),
+        ),
+        "nobody reads topic ordres",
+        Level.WARNING,
+    ),
 ]
 
 

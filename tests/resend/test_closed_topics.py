@@ -8,12 +8,12 @@ from tests.resend.after_faults import Chaos
 from tests.resend.worlds import MAX, World
 
 from reliable_mq.app.sql_resending import book_of
-from reliable_mq.outbox.relay import Relay
+from reliable_mq.outbox.relay import Relay, SendOutcome
 from reliable_mq.outbox.stub import Stub
 from reliable_mq.resend import sql_opening
 from reliable_mq.resend.policy import ResendPolicy, ladder
 from reliable_mq.resend.scheduler import ResendCounts, Scheduler
-from reliable_mq.resend.topic_gate import PROBE_SECONDS_MAX, PROBE_STUBS
+from reliable_mq.resend.topic_gate import PROBE_SECONDS_MAX, PROBE_STUBS, TopicRow, after_failure
 from reliable_mq.sql_types import utc_datetime
 
 KEYS = 12
@@ -171,6 +171,7 @@ def test_a_failed_send_waits_for_its_topic_and_no_longer(world: World) -> None:
     # When it fails in an open topic, Then it is tried again as soon as a closed one is probed
     scheduler.run_once(101.0)
     assert world.row(stub)["resend_time"] == utc_datetime(101.0 + PROBE_SECONDS_MAX)
+    assert world.row(stub)["count"] == 2  # it would have waited longer by itself
 
     # When the topic closes, Then it is due at the probe
     world.topics.failed("orders", PROBE_STUBS, 111.0, "gone")
@@ -178,6 +179,47 @@ def test_a_failed_send_waits_for_its_topic_and_no_longer(world: World) -> None:
     probe_time = world.topics.rows()["orders"].probe_time
     assert probe_time is not None
     assert world.row(stub)["resend_time"] == utc_datetime(probe_time)
+
+
+def test_an_outage_of_some_seconds_uses_up_no_stub_whose_waits_were_long(world: World) -> None:
+    # Given a user's waits that outlast every outage, and few of them
+    stub = waits(world, "a", 101.0)
+    policy = ResendPolicy(wait=ladder(5.0, 3_000.0), count_max=2)
+    book = structs.replace(book_of(world.database), clock=float)
+    scheduler = Scheduler(book, world.broker, policy, owner="one", lease=60.0, batch=100)
+    world.broker.away = True
+
+    # When other messages arrive now and then, so that the topic stays open
+    now = 101.0
+    for _ in range(8):
+        now = run(scheduler, now, 15.0)
+        world.topics.sent("orders", now)
+
+    # Then nobody is told, and it is sent when the broker is back
+    assert world.open_escalations() == []
+    assert world.row(stub)["count"] == 1
+    world.broker.away = False
+    run(scheduler, now, 0.1 * (now - 100.0) + 2.0)
+    assert world.broker.sent == ["a"]
+
+
+def test_a_message_that_fails_for_ever_beside_others_that_arrive_is_tried_ever_more_seldom() -> (
+    None
+):
+    policy = ResendPolicy(wait=ladder(10.0, 600.0), count_max=6)
+    row = TopicRow(topic="orders", failures=1)
+    tries, count, now = 0, 0, 0.0
+
+    while count < policy.count_max:
+        tries += 1
+        due = policy.next_time(count + 1, now)
+        failed = SendOutcome("a", count + 1, due, error="ConnectionLost: gone")
+        judged = after_failure(failed, row, now, 0.0, free=False)
+        assert now + 10.0 <= judged.next_time <= due
+        count, now = judged.count, judged.next_time
+
+    assert tries < 80
+    assert now > policy.horizon()
 
 
 def test_a_person_opens_a_closed_topic_and_all_of_it_is_due(world: World) -> None:

@@ -51,8 +51,9 @@ def test_what_is_missed_is_sent_with_the_request_to_look_in_the_database(world: 
 
 
 def test_sends_that_fail_follow_the_ladder_and_then_a_person_is_told_once(world: World) -> None:
+    # Given a message that is refused for what it is, whatever its topic
     stub = world.write("a")
-    world.broker.failure = ConnectionLost("gone")
+    world.broker.refused = {"a"}
     tries = []
 
     for now in range(105, 200):
@@ -64,7 +65,7 @@ def test_sends_that_fail_follow_the_ladder_and_then_a_person_is_told_once(world:
     assert world.open_escalations() == [("sends used up", "a")]
     row = world.row(stub)
     assert (row["status"], row["count"], row["resend_time"]) == (0, MAX, None)
-    assert row["note"] == "ConnectionLost: gone"
+    assert row["note"] == "MessageRefused: too large"
 
 
 def test_a_backlog_that_has_not_reached_the_message_is_no_reason_to_send_it_again(

@@ -33,7 +33,8 @@ def readers(patient: Patient, told: Told) -> None:
 
 def _unwanted(patient: Patient, told: Told) -> None:
     """Tell of messages that wait for a connected group that does not want them."""
-    assert patient.cluster is not None
+    if patient.cluster is None or not patient.cluster.subscriptions:
+        return
     stub = patient.database.stubs.c
     waiting = (stub.topic, stub.tag, stub.required_groups)
     sent = (stub.status == UNCONFIRMED, stub.broker_name.is_not(None))

@@ -5,7 +5,7 @@ of their sends. No topic's stubs, however many or however poisoned, keep another
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -160,20 +160,26 @@ class Intake:
         """Close topics to which nothing could be sent, open those where something arrived.
 
         Returns what is to be recorded: a send that failed because its topic is closed is none of
-        its stub's, which has as many left as before; the next one is the topic's to say.
+        its stub's, which has as many left as before; the next one is the topic's to say. So is one
+        that failed in an open topic, where the stub's own wait were long.
         """
         of_topic: dict[str, list[SendOutcome]] = {stub.topic: [] for stub in stubs}
-        topic_of = {stub.message_id: stub.topic for stub in stubs}
+        stub_of = {stub.message_id: stub for stub in stubs}
         for outcome in outcomes:
-            of_topic[topic_of[outcome.message_id]].append(outcome)
+            of_topic[stub_of[outcome.message_id].topic].append(outcome)
+        born = {message_id: stub.create_time for message_id, stub in stub_of.items()}
         return [
             judged
             for topic, ended in of_topic.items()
-            for judged in self._judge_topic(topic, ended, now)
+            for judged in self._judge_topic(topic, ended, born, now)
         ]
 
     def _judge_topic(
-        self, topic: str, outcomes: Sequence[SendOutcome], now: float
+        self,
+        topic: str,
+        outcomes: Sequence[SendOutcome],
+        born: Mapping[str, float],
+        now: float,
     ) -> Sequence[SendOutcome]:
         known, verdict = self._rows.get(topic, TopicRow(topic=topic)), verdict_of(outcomes)
         if verdict.failures:
@@ -183,8 +189,11 @@ class Intake:
             if row.is_closed and not known.is_closed:
                 said = "topic %s: %d sends failed and none arrived, so only probes go: %s"
                 log.warning(said, topic, row.failures, verdict.error)
+            free = known.is_closed
             return [
-                each if each.is_refused else after_failure(each, row, now, free=known.is_closed)
+                each
+                if each.is_refused
+                else after_failure(each, row, now, born[each.message_id], free=free)
                 for each in outcomes
             ]
         if verdict.arrived and known.failures:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Engine,
     Table,
     bindparam,
+    case,
     false,
     insert,
     null,
@@ -59,8 +60,17 @@ class SqlTopics:
                 update_date=bindparam("now"),
             )
         )
-        opening = {"failures": 0, "probes": 1, "probe_time": null()}
-        self._sent = update(table).where(this).values(**opening, update_date=bindparam("now"))
+        is_closed = topic.probe_time.is_not(None)
+        # In this order: MySQL's later assignments read what the earlier ones wrote.
+        opening: tuple[tuple[Any, Any], ...] = (
+            (topic.failures, 0),
+            (topic.probes, case((is_closed, 1), else_=topic.probes)),
+            (topic.probe_time, null()),
+            (topic.update_date, bindparam("now")),
+        )
+        self._sent = (
+            update(table).where(this, or_(topic.failures > 0, is_closed)).ordered_values(*opening)
+        )
         # Not one that has closed again meanwhile.
         is_opening = (topic.probe_time.is_(None), topic.probes > 0)
         self._opened = (
@@ -85,11 +95,10 @@ class SqlTopics:
                 update_date=bindparam("now"),
             )
         )
-        is_closed = topic.probe_time.is_not(None)
         self._open = (
             update(table)
             .where(this, is_closed)
-            .values(**opening, actor=bindparam("who"), update_date=bindparam("now"))
+            .ordered_values(*opening, (topic.actor, bindparam("who")))
         )
         self._resume = (
             update(table)
@@ -127,9 +136,10 @@ class SqlTopics:
     def sent(self, topic: str, now: float) -> None:
         """Forget the failures of a topic, and open it: something has arrived.
 
-        It is opening until `opened` says that all that waits of it is due.
+        One that was closed is opening until `opened` says that all that waits of it is due.
         """
-        self._write(self._sent, topic, {}, now)
+        with self._engine.begin() as connection:
+            connection.execute(self._sent, {"this": topic, "now": utc_datetime(now)})
 
     def opened(self, topic: str, now: float) -> None:
         """Note that all that waited for a topic to open is due now."""

@@ -30,6 +30,9 @@ PROBE_LEASE = 15.0
 """After this time another scheduler probes, when the one that took a probe says nothing. Longer
 than a send takes, see `windows.SEND_SECONDS`."""
 
+AGE_PART = 0.1
+"""A stub that failed in an open topic waits for this part of its age, where that is longer."""
+
 
 class Gate(Enum):
     """What the scheduler does with the due stubs of a topic."""
@@ -139,18 +142,27 @@ def after_failures(row: TopicRow, failures: int, now: float) -> TopicRow:
     return msgspec.structs.replace(row, probes=probes, probe_time=now + probe_wait(probes))
 
 
-def after_failure(outcome: SendOutcome, row: TopicRow, now: float, *, free: bool) -> SendOutcome:
+def after_failure(
+    outcome: SendOutcome, row: TopicRow, now: float, born: float, *, free: bool
+) -> SendOutcome:
     """Return what is to be recorded of a send that failed for the sake of its topic.
+
+    In an open topic it waits for 10 s at most, or for a tenth of its age: nothing says when the
+    topic works again, so it is tried. Such a send does not count: an outage of some seconds shall
+    not use up a stub. With its age its waits grow until they are its own; those count.
 
     Args:
         outcome: what the send came to.
         row: the topic's row after it.
         now: when that was.
+        born: when the stub was written.
         free: the send does not count, because the topic was closed.
     """
-    latest = now + PROBE_SECONDS_MAX if row.probe_time is None else row.probe_time
-    return msgspec.structs.replace(
-        outcome,
-        count=outcome.count - free,
-        next_time=latest if row.is_closed else min(outcome.next_time, latest),
-    )
+    if row.probe_time is not None:
+        latest, is_free = row.probe_time, free
+    else:
+        latest = now + max(PROBE_SECONDS_MAX, (now - born) * AGE_PART)
+        if outcome.next_time <= latest:
+            return outcome
+        is_free = True
+    return msgspec.structs.replace(outcome, count=outcome.count - is_free, next_time=latest)
