@@ -84,7 +84,19 @@ class SqlTopics:
         self._give_probe_back = (
             update(table).where(this, topic.probe_time > bindparam("now"))
         ).values(probe_time=bindparam("now"))
-        self._pause = (
+        self._open = (
+            update(table)
+            .where(this, is_closed)
+            .ordered_values(*opening, (topic.actor, bindparam("who")))
+        )
+        self._pause, self._resume = self._by_hand(table)
+
+    @staticmethod
+    def _by_hand(table: Table) -> tuple[Any, Any]:
+        """Return the statements that pause a topic and that end its pause."""
+        topic = table.c
+        this = topic.topic == bindparam("this")
+        pause = (
             update(table)
             .where(this)
             .values(
@@ -95,12 +107,7 @@ class SqlTopics:
                 update_date=bindparam("now"),
             )
         )
-        self._open = (
-            update(table)
-            .where(this, is_closed)
-            .ordered_values(*opening, (topic.actor, bindparam("who")))
-        )
-        self._resume = (
+        resume = (
             update(table)
             .where(this, topic.is_paused)
             .values(
@@ -111,6 +118,7 @@ class SqlTopics:
                 update_date=bindparam("now"),
             )
         )
+        return pause, resume
 
     def rows(self) -> dict[str, TopicRow]:
         """Return the topics that are paused, failing, closed or opening, by name."""
