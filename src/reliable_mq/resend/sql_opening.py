@@ -5,7 +5,16 @@ ordering key. When the topic opens, all of them get one due time: that of the ea
 claimed in the order of their rows, and no stub is claimed before one that has to go first.
 """
 
-from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    and_,
+    bindparam,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from reliable_mq.outbox.sql_stubs import SqlStubs
 from reliable_mq.outbox.sql_tables import waiting_kinds
@@ -41,7 +50,16 @@ class SqlOpening:
         table = stubs.table
         stub = table.c
         of_topic = (waiting_kinds(table)["unsent"], stub.topic == bindparam("topic"))
-        self._first = select(func.min(stub.resend_time)).where(*of_topic)
+        hint = f"/*+ INDEX({table.name} {table.name}_unsent) */"
+        in_order = (stub.resend_time, stub.seq)
+        # MariaDB would read all that waits for the least of them.
+        self._first = (
+            select(stub.resend_time)
+            .where(*of_topic, stub.resend_time.is_not(None))
+            .prefix_with(hint, dialect="mysql")
+            .order_by(*in_order)
+            .limit(literal_column("1"))
+        )
         self._later = (
             select(stub.seq)
             .where(
@@ -50,8 +68,8 @@ class SqlOpening:
                 stub.resend_time <= bindparam("last"),
                 is_free(table),
             )
-            .prefix_with(f"/*+ INDEX({table.name} {table.name}_unsent) */", dialect="mysql")
-            .order_by(stub.resend_time, stub.seq)
+            .prefix_with(hint, dialect="mysql")
+            .order_by(*in_order)
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True)
         )
