@@ -1,6 +1,7 @@
 """One message for every way into a verdict, and heaps of messages in random states."""
 
 import random
+import shutil
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,6 +22,7 @@ from reliable_mq.reconcile.judgement.verdict import Verdict
 
 SEGMENT_SIZE = 64 * 1024
 BODY = b'{"order": 1}'
+DELETED_TOPIC = "closed"
 Expected = dict[tuple[str, str], Verdict]
 
 
@@ -194,6 +196,20 @@ def _half_done(cases: Cases) -> None:
     cases.stub(identity, "payments", status=1, **gone)
 
 
+def _stranded(cases: Cases) -> None:
+    """Messages of a topic that is deleted when all is written; one was read before."""
+    identity, queue = cases.new(payments=Verdict.STRANDED)
+    sent = cases.send(identity, queue, topic=DELETED_TOPIC)
+    cases.stub(identity, "payments", topic=DELETED_TOPIC, **sent)
+    identity, queue = cases.new(payments=Verdict.SETTLED)
+    sent = cases.send(identity, queue, topic=DELETED_TOPIC)
+    cases.stub(identity, "payments", topic=DELETED_TOPIC, status=1, **sent)
+    cases.tables.log(identity, "payments", 1, topic=DELETED_TOPIC)
+    identity, queue = cases.new(ack=Verdict.SETTLED)
+    sent = cases.send(identity, queue, topic=DELETED_TOPIC)
+    cases.stub(identity, topic=DELETED_TOPIC, status=1, **sent)
+
+
 def _given_up(cases: Cases) -> None:
     # the dead letter has expired, but the stub knows of it
     identity, queue = cases.new(payments=Verdict.DEAD_LETTERED, loyalty=Verdict.WAITING)
@@ -250,14 +266,15 @@ def _foreign(cases: Cases) -> None:
 
 
 WAYS: tuple[Callable[[Cases], None], ...] = (
-    *(_settled, _in_flight, _waiting, _not_there, _half_done, _given_up, _foreign),
+    *(_settled, _in_flight, _waiting, _not_there, _half_done, _stranded, _given_up, _foreign),
 )
 
 
 def every_case(url: str, root: Path) -> tuple[Expected, str]:
     """Write ledgers that hold every way into a verdict; return what is expected and the store.
 
-    The first segment is deleted after writing, as a broker's retention does.
+    The first segment is deleted after writing, as a broker's retention does, and the queues of a
+    topic, as Apache's broker does with one that was deleted.
     """
     cases = Cases(url, root)
     identity, queue = cases.new(payments=Verdict.EXPIRED)
@@ -276,6 +293,7 @@ def every_case(url: str, root: Path) -> tuple[Expected, str]:
     cases.stub(after, "payments", **cases.send(after, queue))
     _, store = cases.write()
     (root / "commitlog" / f"{0:020d}").unlink()
+    shutil.rmtree(root / "consumequeue" / DELETED_TOPIC)
     return cases.expected, store
 
 

@@ -105,6 +105,7 @@ CREATE TABLE message AS
         max(store_time) FILTER (role = 'first') AS last_stored,
         max(commit_log_offset) FILTER (role = 'first') AS last_place,
         count(*) FILTER (role = 'delayed') > 0 AS is_delayed,
+        count(*) FILTER (role = 'stranded') > 0 AS has_stranded,
         max(due_time) FILTER (role = 'delayed') AS due,
         any_value(record.topic) AS topic
     FROM record LEFT JOIN stub USING (message_id) GROUP BY message_id;
@@ -188,6 +189,9 @@ known AS (
         coalesce(m.is_stored AND m.differs, false) AS differs,
         NOT coalesce(m.is_stored, false) AND coalesce(m.is_delayed, false) AS is_delayed,
         coalesce(m.due + {grace} < {as_of}, false) AS is_overdue,
+        -- The log holds it, and no queue lists it: its topic was deleted.
+        NOT coalesce(m.is_stored OR m.is_delayed, false) AND coalesce(m.has_stranded, false)
+            AS is_stranded,
         x.message_id IS NOT NULL AS is_expired,
         coalesce(r.has_passed, false) AS has_passed,
         coalesce(c.last_dead > greatest(coalesce(m.last_place, -1), coalesce(c.last_attempt, -1)),
@@ -220,7 +224,7 @@ SELECT message_id, consumer_group, CASE
     WHEN NOT has_stub THEN CASE
         WHEN NOT is_managed THEN 'unmanaged'
         WHEN is_young THEN 'in flight'
-        WHEN NOT is_stored AND NOT is_delayed AND is_expired THEN 'expired'
+        WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND is_expired THEN 'expired'
         ELSE 'orphan' END
     WHEN differs THEN 'content differs'
     WHEN is_consumed THEN CASE
@@ -228,14 +232,16 @@ SELECT message_id, consumer_group, CASE
         WHEN is_young THEN 'in flight'
         ELSE 'consumed, not confirmed' END
     WHEN has_group AND is_dead THEN 'dead-lettered'
-    WHEN NOT has_group AND status = 1 AND (is_stored OR is_delayed OR is_expired) THEN 'settled'
+    WHEN NOT has_group AND status = 1
+        AND (is_stored OR is_delayed OR is_stranded OR is_expired) THEN 'settled'
     WHEN is_young OR has_group AND is_at_work THEN 'in flight'
     WHEN has_group AND waits THEN 'waiting'
     WHEN status = 1 AND is_required THEN 'confirmed without a log'
-    WHEN NOT is_stored AND NOT is_delayed AND NOT is_expired THEN
+    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND NOT is_expired THEN
         CASE WHEN is_acknowledged OR status = 1 THEN 'lost by the broker' ELSE 'not sent' END
-    WHEN NOT is_stored AND NOT is_delayed THEN 'expired'
+    WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded THEN 'expired'
     WHEN NOT has_group THEN 'sent, not marked'
+    WHEN is_stranded THEN 'stranded'
     WHEN is_delayed AND is_overdue THEN 'stuck'
     WHEN is_stored AND has_passed THEN CASE WHEN was_begun THEN 'stuck' ELSE 'not consumed' END
     WHEN is_required AND NOT is_acknowledged THEN 'sent, not marked'

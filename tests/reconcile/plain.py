@@ -108,6 +108,8 @@ class PlainReconciliation:
             return "present"
         if stored:
             return "delayed" if any(self._due(r) >= self.late for r in stored) else "overdue"
+        if any(r.role == "stranded" for r in records):
+            return "stranded"
         is_sent = stub is not None and stub["offset"] is not None
         due = stub["deliver_time"] if stub else None
         if is_sent and due and log is None:

@@ -19,6 +19,7 @@ from tests.reconcile.plain_scan import scan
 
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
+from reliable_mq.reconcile.brokers.log_scan import LogRow
 from reliable_mq.reconcile.brokers.log_schema import LOG_SCHEMA, log_batch
 from reliable_mq.resend.sql_tables import confirmation_table
 from reliable_mq.wire.record import body_checksum
@@ -97,7 +98,13 @@ def _table_rows(url: str, table: Table, database: int) -> Iterator[dict[str, Any
 def _record_batches(store: Path) -> Iterator[pa.RecordBatch]:
     for segment in sorted((store / "commitlog").iterdir()):
         rows, _, _ = scan(segment.read_bytes(), int(segment.name), check_body=True)
-        yield log_batch(rows)
+        yield log_batch([_stranded(row, store) for row in rows])
+
+
+def _stranded(row: LogRow, store: Path) -> LogRow:
+    """Return a record as it is; a first delivery whose queue is no more is stranded."""
+    queue = store / "consumequeue" / (row.topic or "") / str(row.queue_id)
+    return row if row.role != "first" or queue.is_dir() else row._replace(role="stranded")
 
 
 def _progress(broker: str, store: Path) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Consume queues and offsets of a store, and what is said of one that is not whole."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -160,6 +161,30 @@ def test_a_segment_that_was_cut_short_is_damage_up_to_the_next(tmp_path: Path) -
     assert kept == [
         row for row in whole if not damage[0].commit_log_offset <= row.commit_log_offset < 65_536
     ]
+
+
+def test_a_first_segment_that_the_broker_still_knows_is_damage_and_not_expired(
+    tmp_path: Path,
+) -> None:
+    """Given a note of the bundled broker, when the first segment is removed by hand, then its bytes
+    are missing; without the note, and behind another broker, retention may have removed it."""
+    path = filled(tmp_path).write()
+    note = {"format": 1, "logStart": 0, "logEnd": 70_000, "lastRecord": 69_000, "lastTimeMs": 500}
+    config = tmp_path / "config" / "storeProgress.json"
+    config.write_text(json.dumps(note))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes((500).to_bytes(8).ljust(4096, b"\0"))
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+
+    layout = read_layout(path)
+
+    damage = [row for row in all_rows(layout) if row.role == "damaged"]
+    assert [(row.commit_log_offset, row.size) for row in damage] == [(0, 65_536)]
+    assert set(layout.queue_begins.values()) == {0}
+    checkpoint.write_bytes((501).to_bytes(8).ljust(4096, b"\0"))
+    assert not [row for row in all_rows(read_layout(path)) if row.role == "damaged"]
+    config.unlink()
+    assert read_layout(path).log_begin == 65_536
 
 
 def test_a_last_segment_that_was_cut_short_is_damage_up_to_what_the_queues_know(

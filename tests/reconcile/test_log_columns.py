@@ -30,7 +30,10 @@ TOPICS = (
     *("%RETRY%payments", "%RETRY%payments_orders", "%RETRY%payments+orders", "%DLQ%payments"),
     *("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"),
 )
-CUSTOMS = Customs(pop_retries={"%RETRY%payments_orders": ("payments", "orders")})
+CUSTOMS = Customs(
+    pop_retries={"%RETRY%payments_orders": ("payments", "orders")},
+    listed_from=lambda topic, queue_id: 2**40 + 400 if topic == "refunds" or queue_id == 2 else 0,
+)
 PIECES = (
     *(b"UNIQ_KEY\x01" + message_id(7).encode(), b"UNIQ_KEY\x01short", b"UNIQ_KEY\x01"),
     *(b"UNIQ_KEY\x01" + b"A" * 65, b"UNIQ_KEY\x01a\0b", "UNIQ_KEY\x01é".encode()),

@@ -121,6 +121,31 @@ def test_the_ledger_of_a_running_broker_holds_what_was_sent_and_given_up(
     same_by_pulling(name_servers, store)
 
 
+def test_messages_of_a_deleted_topic_are_stranded_and_no_others(
+    broker: tuple[str, Path],
+) -> None:
+    """Given messages of two topics, when one topic is deleted, then the log says of its messages
+    that no queue lists them, and of the others what it said before."""
+    name_servers, store = broker
+
+    def roles() -> set[tuple[str | None, str]]:
+        return {(row.topic, row.role) for row in rows_of(store) if row.topic in (TOPIC, "kept")}
+
+    async def scene() -> None:
+        async with AsyncClient(name_servers, settings=PATIENT) as client:
+            await registered(client)
+            for topic in (TOPIC, "kept"):
+                await client.create_topic(topic, 2)
+            messages = [Message(topic=TOPIC, body=b"gone") for _ in range(9)]
+            await client.send_many([*messages, Message(topic="kept", body=b"there")])
+            await eventually(lambda: roles() == {(TOPIC, "first"), ("kept", "first")})
+            await client.admin.topics.delete(TOPIC)
+            await client.send(Message(topic="kept", body=b"later"))
+            await eventually(lambda: roles() == {(TOPIC, "stranded"), ("kept", "first")})
+
+    play(scene())
+
+
 def same_by_pulling(name_servers: str, store: Path) -> None:
     """Assert that the cluster, read by pulling its queues, tells of messages as its log does."""
     (ledger,) = read_cluster(name_servers, messages_per_partition=37)

@@ -32,7 +32,7 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
     if stub in ("voided", "tombstone"):
         if log == "consumed":
             return Verdict.VOIDED_BUT_CONSUMED
-        if stub == "voided" or record in ("absent", "expired", "unknown"):
+        if stub == "voided" or record in ("absent", "stranded", "expired", "unknown"):
             return Verdict.VOIDED
         return Verdict.ORPHAN if facts["age"] == "old" else Verdict.IN_FLIGHT
     if stub == "none":
@@ -68,6 +68,8 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
         return Verdict.EXPIRED
     if not is_needed:
         return Verdict.SENT_NOT_MARKED
+    if record == "stranded":
+        return Verdict.STRANDED
     if record == "overdue":
         return Verdict.STUCK
     if record == "present" and facts["progress"] == "passed":

@@ -25,6 +25,7 @@ from reliable_mq.reconcile.brokers.offset_table import Progress, committed_offse
 OFFSETS = "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
 TOPICS = "topics.json"
+QUEUES = "consumequeue"
 
 _UNIT = struct.Struct(">qiq")
 _UNITS = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -198,7 +199,7 @@ def is_offset_name(name: str) -> bool:
 
 def queues_of(store: Path) -> Iterator[QueueFiles]:
     """Yield every consume queue of a store, topics in order."""
-    folder = store / "consumequeue"
+    folder = store / QUEUES
     if folder.is_dir():
         for topic in sorted(folder.iterdir()):
             for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
@@ -222,7 +223,7 @@ def read_progress(store: str) -> Progress:
         StoreError: when the file is there and says nothing that can be read.
     """
     trouble: Exception | None = None
-    for path in _with_copy(store, OFFSETS):
+    for path in with_copy(store, OFFSETS):
         try:
             return committed_offsets(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):  # the latter: `store` is a file
@@ -241,21 +242,22 @@ def has_progress(store: str, queues: Iterable[QueueFiles]) -> bool:
     before the first message. Without both, the settings were lost or not copied; and without the
     first one, when messages of a group's lie in its retry or dead-letter topic.
     """
-    if any(path.exists() for path in _with_copy(store, OFFSETS)):
+    if any(path.exists() for path in with_copy(store, OFFSETS)):
         return True
     copies = (queue for queue in queues if queue.topic.startswith((RETRY_PREFIX, DEAD_PREFIX)))
-    has_topics = any(path.exists() for path in _with_copy(store, TOPICS))
+    has_topics = any(path.exists() for path in with_copy(store, TOPICS))
     return has_topics and not any(queue.was_written() for queue in copies)
 
 
 def read_groups(store: str) -> frozenset[str]:
     """Return the consumer groups that a store's settings name; none when they do not read."""
-    for path in _with_copy(store, GROUPS):
+    for path in with_copy(store, GROUPS):
         with suppress(OSError, ValueError):
             return group_names(path.read_bytes())
     return frozenset()
 
 
-def _with_copy(store: str, name: str) -> tuple[Path, Path]:
+def with_copy(store: str, name: str) -> tuple[Path, Path]:
+    """Return where a broker keeps one of its tables, and the copy from before."""
     folder = Path(store) / "config"
     return folder / name, folder / f"{name}.bak"

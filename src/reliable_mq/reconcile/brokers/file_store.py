@@ -19,6 +19,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from reliable_mq.errors import InvariantBroken, RecordError, StoreError
 from reliable_mq.limits import RECORD_SIZE_MAX
+from reliable_mq.reconcile.brokers.file_listing import Listed, Listing
+from reliable_mq.reconcile.brokers.file_note import has_note, noted_start
 from reliable_mq.reconcile.brokers.file_queues import (
     OFFSETS,
     DeliveryTimes,
@@ -57,7 +59,8 @@ class LogPartition:
     `start` and `stop` lie between records; the last partition of a segment stops at the segment's
     end. `sure_end`: up to here the consume queues know of records, so that bytes before it that
     are no record are damage, and bytes behind it are simply the end of the log. `pop_retries`:
-    see `Customs`, as (topic, group, topic that the messages were sent to).
+    see `Customs`, as (topic, group, topic that the messages were sent to). `is_ours`, `late`: see
+    `Listing`.
     """
 
     path: str
@@ -66,6 +69,8 @@ class LogPartition:
     stop: int
     sure_end: int
     pop_retries: tuple[tuple[str, str, str], ...] = ()
+    is_ours: bool = False
+    late: tuple[Listed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,25 @@ def read_layout(store: str, split_size: int = SPLIT_SIZE) -> StoreLayout:
     queues = list(queues_of(root))
     newest, sure_end = max((queue.last() for queue in queues), default=(0, 0))
     log_begin = int(segments[0].name) if segments else 0
-    begins = {}
+    known_begin = noted_start(root) if segments else None
+    log_begin = log_begin if known_begin is None else min(log_begin, known_begin)
+    is_ours = has_note(root)
+    begins, late = {}, []
     for queue in queues:
         found = queue.first_at_or_after(log_begin)
-        begins[queue.topic, queue.queue_id] = found[0] if found else queue.bounds()[1]
-    partitions = _partitions(segments, queues, sure_end, split_size, _retries(store, queues))
+        low, high = queue.bounds()
+        begins[queue.topic, queue.queue_id] = found[0] if found else high
+        # What no unit lies before may have followed records of a topic that was deleted. The queues
+        # of the bundled broker go on counting, so there a queue from 0 on lists all of its records.
+        if found is not None and found[0] == low and (low > 0 or not is_ours):
+            late.append((queue.topic, queue.queue_id, found[1]))
+    sample = LogPartition(
+        *("", log_begin, log_begin, log_begin, sure_end),
+        pop_retries=_retries(store, queues),
+        is_ours=is_ours,
+        late=tuple(late),
+    )
+    partitions = _partitions(segments, queues, sample, split_size)
     missing = _missing(store, queues, segments, sure_end)
     newest_ms = _store_time(segments, newest) if sure_end else None
     oldest_ms = _store_time(segments, log_begin)
@@ -164,13 +183,17 @@ def _has_records(segment: Path) -> bool:
 def _partitions(
     segments: list[Path],
     queues: list[QueueFiles],
-    sure_end: int,
+    sample: LogPartition,
     split_size: int,
-    retries: tuple[tuple[str, str, str], ...],
 ) -> tuple[LogPartition, ...]:
+    """Cut a log into partitions like `sample`, which is empty and lies where the log begins.
+
+    A segment that is not there is one without a path.
+    """
+    sure_end = sample.sure_end
     widest = max(queues, key=lambda queue: queue.bounds()[1] - queue.bounds()[0], default=None)
     partitions: list[LogPartition] = []
-    expected = int(segments[0].name) if segments else 0
+    expected = sample.start
     for path in segments:
         base, size = int(path.name), path.stat().st_size
         if expected < base:
@@ -179,7 +202,7 @@ def _partitions(
         borders = _borders(widest, base, min(base + size, sure_end), split_size)
         stops = (*borders[1:], base + size)
         partitions += [
-            LogPartition(str(path), base, start, stop, sure_end, retries)
+            replace(sample, path=str(path), segment=base, start=start, stop=stop)
             for start, stop in zip(borders, stops, strict=True)
         ]
     if expected < sure_end:
@@ -223,7 +246,9 @@ def read_batches(
 def _customs(partition: LogPartition) -> Customs:
     store = Path(partition.path).parent.parent
     retries = {name: (group, topic) for name, group, topic in partition.pop_retries}
-    return Customs(pop_retries=retries, delivery_ms=DeliveryTimes(store))
+    listing = Listing(store, partition.sure_end, is_ours=partition.is_ours, late=partition.late)
+    times = DeliveryTimes(store)
+    return Customs(pop_retries=retries, delivery_ms=times, listed_from=listing)
 
 
 def _damage_batch(schema: pa.Schema, at: int, size: int) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 from numpy.typing import NDArray
 
-from reliable_mq.reconcile.brokers.log_roles import FIRST, USUAL, Customs, is_special
+from reliable_mq.reconcile.brokers.log_roles import FIRST, STRANDED, USUAL, Customs, is_special
 from reliable_mq.reconcile.brokers.log_scan import (
     INVISIBLE,
     End,
@@ -247,8 +247,17 @@ class _Records:
         return self._topics.cast(field.type)
 
     def roles(self, field: pa.Field) -> pa.Array:
-        """Return that these are first deliveries."""
-        return pa.repeat(pa.scalar(FIRST, field.type), len(self._usual))
+        """Return that these are first deliveries, or stranded ones."""
+        roles = pa.repeat(pa.scalar(FIRST, field.type), len(self._usual))
+        listed_from = self._customs.listed_from
+        if listed_from is None:
+            return roles
+        topics, codes = self._topics.dictionary.to_pylist(), self._topics.indices.to_numpy()
+        queue_ids = self._heads["queue_id"][self._usual].astype(np.int64)
+        queues, place = np.unique(codes.astype(np.int64) << 32 | queue_ids, return_inverse=True)
+        begins = [listed_from(topics[each >> 32], each & 0xFFFFFFFF) for each in queues.tolist()]
+        is_listed = self._heads["commit_log_offset"][self._usual] >= np.array(begins)[place]
+        return roles if is_listed.all() else pc.if_else(pa.array(is_listed), roles, STRANDED)
 
     def nothing(self, field: pa.Field) -> pa.Array:
         """Return what first deliveries do not have."""

@@ -2,7 +2,8 @@
 
 Pure names and numbers. Topics of the system hold copies: `delayed` (still in a delay queue),
 `retry` and `retry delayed` (a failed attempt, to be delivered again), `dead` (a dead letter).
-`system` is anything else there. `damaged` is a stretch of a log that is no record.
+`system` is anything else there. `damaged` is a stretch of a log that is no record. `stranded` is a
+first delivery that no queue lists any more, because its topic was deleted.
 
 Source: Apache RocketMQ `MixAll`, `TopicValidator`, `KeyBuilder`, `ScheduleMessageService`.
 """
@@ -38,6 +39,7 @@ SYSTEM_PREFIXES = ("rmq_sys_", "%LMQ%")
 
 FIRST, DELAYED, RETRY, RETRY_DELAYED = "first", "delayed", "retry", "retry delayed"
 DEAD, SYSTEM, DAMAGED = "dead", "system", "damaged"
+STRANDED = "stranded"
 
 _POP_SEPARATOR = "+"  # no letter of a topic or group, so these names have one reading
 _OLD_POP_SEPARATOR = "_"
@@ -65,12 +67,14 @@ class Customs:
     `delay_ms`: how long each delay level waits, level 1 first. `pop_retries`: the retry topics in
     which a group that pops keeps the messages of one topic: name -> (group, topic). `delivery_ms`:
     tells by queue id, queue offset and log offset when a message of the delay queues is due, or
-    None; where it is known, the delay levels do not count.
+    None; where it is known, the delay levels do not count. `listed_from`: tells by topic and queue
+    id before which log offset the queue lists no record; None: it lists all.
     """
 
     delay_ms: tuple[int, ...] = delay_levels(DELAY_LEVELS_TEXT)
     pop_retries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     delivery_ms: Callable[[int, int, int], int | None] = lambda *_: None
+    listed_from: Callable[[str, int], int] | None = None
 
 
 USUAL = Customs()
@@ -97,6 +101,13 @@ def is_special(topic: str) -> bool:
         or topic in SYSTEM_TOPICS
         or topic.startswith(SYSTEM_PREFIXES)
     )
+
+
+def role_of_first(topic: str, queue_id: int, log_offset: int, customs: Customs) -> str:
+    """Return what a record of an ordinary topic is: a first delivery, or one that is stranded."""
+    listed_from = customs.listed_from
+    is_listed = listed_from is None or log_offset >= listed_from(topic, queue_id)
+    return FIRST if is_listed else STRANDED
 
 
 class Place(NamedTuple):

@@ -25,6 +25,7 @@ from reliable_mq.reconcile.brokers.log_roles import (
     Role,
     is_special,
     role_of,
+    role_of_first,
 )
 from reliable_mq.wire.compression import unpacker
 from reliable_mq.wire.message_id import ledger_id
@@ -263,8 +264,9 @@ def _described(
         place = Place(queue_topic, queue_id, queue_offset, log_offset, times_and_body[1])
         role = role_of(place, names, customs)
         reason = names.get(DEAD_LETTER_REASON)
+    is_first = role.role == FIRST
     return LogRow(
-        role.role,
+        role_of_first(queue_topic, queue_id, log_offset, customs) if is_first else role.role,
         log_offset,
         size,
         role.topic,

@@ -54,6 +54,18 @@ def group_names(text: bytes) -> frozenset[str]:
         raise ValueError(f"no table of consumer groups: {error!r}") from error
 
 
+def topic_names(text: bytes) -> frozenset[str]:
+    """Return the topics in the text of a broker's table of topics.
+
+    Raises:
+        ValueError: when it is no such table.
+    """
+    try:
+        return frozenset(fastjson.loads(text)["topicConfigTable"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no table of topics: {error!r}") from error
+
+
 def offset_batch(
     broker: str | None, progress: Progress, queues: Mapping[tuple[str, int], tuple[int, int]]
 ) -> pa.RecordBatch:

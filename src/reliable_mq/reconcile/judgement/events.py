@@ -36,6 +36,7 @@ from reliable_mq.reconcile.brokers.log_roles import (
     FIRST,
     RETRY,
     RETRY_DELAYED,
+    STRANDED,
     SYSTEM,
 )
 
@@ -47,7 +48,8 @@ UNCONFIRMED, CONFIRMED, VOIDED, TOMBSTONE, ODD = range(5)
 # States of a consume log.
 RECEIVED, CONSUMED = range(2)
 # States of a record: the place of its role in this tuple.
-ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED)
+# New ones come last: what an increment carried holds the numbers of before.
+ROLES = (FIRST, DELAYED, RETRY, RETRY_DELAYED, DEAD, SYSTEM, DAMAGED, STRANDED)
 # Bits of `marks`. TELLS: the stub is in another database, and its confirmation takes its time.
 # CARRIED: the run before this one read it (`increments`).
 IN_DOUBT, DUPLICATE, TELLS, CARRIED = 1, 2, 4, 16

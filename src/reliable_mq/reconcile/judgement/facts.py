@@ -173,6 +173,7 @@ def _record(case: Case) -> np.ndarray:
     due = rows.delays[traces["until"][rows.delays] >= case.world.late]
 
     found = np.full(len(rows.start), code["absent"], np.uint8)
+    found[traces.message[rows.stranded]] = code["stranded"]
     found[traces.message[rows.delays]] = code["overdue"]
     found[traces.message[due]] = code["delayed"]
     found[traces.message[rows.firsts]] = code["present"]

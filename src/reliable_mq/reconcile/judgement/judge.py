@@ -242,7 +242,12 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
 def _records(case: Case) -> dict[str, pa.Array]:
     rows, traces = case.rows, case.traces
     first = rows.first[rows.message]
-    record = np.where(first >= 0, first, rows.delay[rows.message])
+    stranded = traces.message[rows.stranded]
+    unlisted = firsts_of(
+        stranded, len(rows.start), traces["log_offset"][rows.stranded], rows.stranded
+    )
+    stored = np.where(rows.delay >= 0, rows.delay, unlisted)[rows.message]
+    record = np.where(first >= 0, first, stored)
     copies = np.bincount(traces.message[rows.firsts], minlength=len(rows.start))
     numbers = {
         "queue_id": ("queue_id", _INT),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reliable_mq.reconcile.brokers.log_roles import DELAYED, FIRST
+from reliable_mq.reconcile.brokers.log_roles import DELAYED, FIRST, STRANDED
 from reliable_mq.reconcile.judgement.events import (
     CONSUMED,
     DUPLICATE,
@@ -44,8 +44,9 @@ class Rows:
     `delay` the delayed record that does; `topic` (a code of the traces' topics); `start` its first
     row; `required` how many groups the stub requires.
 
-    Events: `records`; `firsts` and `delays` of them, the first deliveries and delayed ones, and
-    `copies`, those of a consumer group, whose row is `row_of_copy`; `logs`, with `row_of_log`.
+    Events: `records`; `firsts`, `delays` and `stranded` of them, the first deliveries, delayed ones
+    and those that no queue lists, and `copies`, those of a consumer group, whose row is
+    `row_of_copy`; `logs`, with `row_of_log`.
     """
 
     message: np.ndarray
@@ -61,6 +62,7 @@ class Rows:
     records: np.ndarray
     firsts: np.ndarray
     delays: np.ndarray
+    stranded: np.ndarray
     copies: np.ndarray
     row_of_copy: np.ndarray
     logs: np.ndarray
@@ -123,6 +125,7 @@ def rows_of(traces: Traces) -> Rows:
         records=records,
         firsts=firsts,
         delays=delays,
+        stranded=records[state[records] == ROLE[STRANDED]],
         copies=copies,
         row_of_copy=np.searchsorted(keys, message[copies] * width + spoken[copies]),
         logs=logs,

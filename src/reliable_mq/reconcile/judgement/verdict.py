@@ -30,6 +30,7 @@ class Verdict(StrEnum):
     SENT_NOT_MARKED = "sent, not marked"
     NOT_CONSUMED = "not consumed"
     STUCK = "stuck"
+    STRANDED = "stranded"
     CONSUMED_NOT_CONFIRMED = "consumed, not confirmed"
     CONFIRMED_WITHOUT_LOG = "confirmed without a log"
     DEAD_LETTERED = "dead-lettered"
@@ -51,6 +52,7 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.SENT_NOT_MARKED: "in the broker's log, but the stub does not know of it",
     Verdict.NOT_CONSUMED: "the consumer group has passed it without consuming it",
     Verdict.STUCK: "somebody began with it, and nobody is at work on it or will get it again",
+    Verdict.STRANDED: "in the broker's log, but its topic was deleted: no consumer can read it",
     Verdict.CONSUMED_NOT_CONFIRMED: "every required group consumed it; the stub does not say so",
     Verdict.CONFIRMED_WITHOUT_LOG: "the stub is confirmed; the group's consume log knows nothing",
     Verdict.DEAD_LETTERED: "the consumer group gave up; it lies in the dead-letter topic",
@@ -81,8 +83,12 @@ FACTS: dict[str, tuple[str, ...]] = {
     "position": ("unknown", "known"),
     # the first delivery in the broker's log; "expired": older than the log's first record;
     # "delayed": still in the delay queue; "overdue": still there though its time has passed;
+    # "stranded": in the log, but in no queue that consumers can read: the topic was deleted;
     # "unknown": in no log that was read, and the log that may hold it was not reached
-    "record": ("absent", "expired", "delayed", "overdue", "present", "differs", "unknown"),
+    "record": (
+        *("absent", "expired", "delayed", "overdue", "present", "stranded", "differs"),
+        "unknown",
+    ),
     # whether the group's committed offset has passed every copy of the record
     "progress": ("behind", "passed"),
     # what became of failed attempts: a copy still to be delivered, or a dead letter
@@ -138,7 +144,7 @@ RULES: tuple[Rule, ...] = (
     Rule({"group": _NEEDED, "retry": ("dead",)}, Verdict.DEAD_LETTERED),
     # The broker's acknowledgement was all that was asked for, and it stands.
     Rule(
-        {"group": ("ack",), "stub": ("confirmed",), "record": (*_STORED, "expired")},
+        {"group": ("ack",), "stub": ("confirmed",), "record": (*_STORED, "stranded", "expired")},
         Verdict.SETTLED,
     ),
     # It may still come by itself.
@@ -156,6 +162,7 @@ RULES: tuple[Rule, ...] = (
     # The broker holds it, and the stub waits for the broker only.
     Rule({"group": ("ack",)}, Verdict.SENT_NOT_MARKED),
     # The broker holds it, and the group has not consumed it.
+    Rule({"record": ("stranded",)}, Verdict.STRANDED),
     Rule({"record": ("overdue",)}, Verdict.STUCK),
     Rule({"record": ("present",), "progress": ("passed",), "log": ("dead",)}, Verdict.STUCK),
     Rule({"record": ("present",), "progress": ("passed",)}, Verdict.NOT_CONSUMED),

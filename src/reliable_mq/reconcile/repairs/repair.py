@@ -37,6 +37,7 @@ ACTIONS: Mapping[Verdict, Action] = {
     Verdict.NOT_CONSUMED: Action.RESEND,
     Verdict.STUCK: Action.RESEND,  # RELEASE where a dead attempt still holds it
     Verdict.EXPIRED: Action.RESEND,
+    Verdict.STRANDED: Action.RESEND,
     Verdict.SENT_NOT_MARKED: Action.MARK,
     Verdict.CONSUMED_NOT_CONFIRMED: Action.CONFIRM,
 }
@@ -44,7 +45,7 @@ ACTIONS: Mapping[Verdict, Action] = {
 # Verdicts by which a message may be given up: nobody consumed it, and nobody will by itself.
 VOIDABLE = frozenset(
     {Verdict.NOT_SENT, Verdict.LOST, Verdict.NOT_CONSUMED, Verdict.STUCK, Verdict.EXPIRED}
-    | {Verdict.DEAD_LETTERED}
+    | {Verdict.STRANDED, Verdict.DEAD_LETTERED}
 )
 
 # Of two actions on one message the stronger one is taken; it makes the weaker one needless.
