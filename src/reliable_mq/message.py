@@ -21,6 +21,8 @@ consumer groups: `topic:group,group`."""
 CONSUMED_BY = "CONSUMED_BY"
 """The property of a message sent again that says which consumer groups of other databases have told
 that they consumed it, and when the message was written: `seconds:group,group`."""
+SIGNATURE = "SIGNATURE"
+"""The property that proves who sent a message: see `signature`."""
 NOTICE_TOPIC_PREFIX = "rmq_notices_"
 _SECONDS_DIGITS_MAX = 12
 _NOTICE_TOPIC = re.compile(NOTICE_TOPIC_PREFIX + "[0-9a-f]{16}")

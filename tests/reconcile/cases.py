@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.reconcile.checksums import same_checksum
 from tests.reconcile.ledgers import (
     GRACE,
     JUST_NOW,
@@ -134,7 +135,7 @@ def _waiting(cases: Cases) -> None:
     cases.store.add("SCHEDULE_TOPIC_XXXX", BODY, properties=later, **failed)
     # a delayed message that is not due
     identity, queue = cases.new(payments=Verdict.WAITING)
-    delayed = {"UNIQ_KEY": identity, "REAL_TOPIC": "orders", "DELAY": "18"}
+    delayed = {"UNIQ_KEY": identity, "TAGS": "paid", "REAL_TOPIC": "orders", "DELAY": "18"}
     cases.store.add(
         "SCHEDULE_TOPIC_XXXX",
         BODY,
@@ -180,7 +181,7 @@ def _half_done(cases: Cases) -> None:
     cases.tables.log(identity, "payments", 0, owner="worker-1", lease_until=LONG_AGO)
     identity, queue = cases.new(payments=Verdict.STUCK)
     cases.stub(identity, "payments", broker_name="broker-a", queue_id=queue, offset=0)
-    overdue = {"UNIQ_KEY": identity, "REAL_TOPIC": "orders", "DELAY": "5"}
+    overdue = {"UNIQ_KEY": identity, "TAGS": "paid", "REAL_TOPIC": "orders", "DELAY": "5"}
     cases.store.add("SCHEDULE_TOPIC_XXXX", BODY, properties=overdue, queue_id=4)
     identity, queue = cases.new(
         loyalty=Verdict.CONSUMED_NOT_CONFIRMED, payments=Verdict.CONSUMED_NOT_CONFIRMED
@@ -263,10 +264,49 @@ def _foreign(cases: Cases) -> None:
     identity, queue = cases.new(payments=Verdict.CONTENT_DIFFERS)
     cases.stub(identity, "payments", status=1, **cases.send(identity, queue, b"something else"))
     cases.tables.log(identity, "payments", 1)
+    # the same content, and another tag, key, property or topic
+    changes: tuple[dict[str, Any], ...] = (
+        {"tag": "refunded"},
+        {"message_key": "7"},
+        {"ordering_key": "carol"},
+        {"properties": '{"region": "eu"}'},
+        {"content_type": "text/plain"},
+    )
+    for change in changes:
+        identity, queue = cases.new(payments=Verdict.CONTENT_DIFFERS)
+        cases.stub(identity, "payments", status=1, **cases.send(identity, queue), **change)
+        cases.tables.log(identity, "payments", 1)
+    identity, queue = cases.new(payments=Verdict.CONTENT_DIFFERS)
+    sent = cases.send(identity, queue, topic="free")
+    cases.stub(identity, "payments", status=1, **sent)
+    cases.tables.log(identity, "payments", 1)
+    # another content of the same checksum
+    identity, queue = cases.new(payments=Verdict.CONTENT_DIFFERS)
+    twin = same_checksum(BODY)
+    cases.stub(identity, "payments", status=1, **cases.send(identity, queue, twin))
+    cases.tables.log(identity, "payments", 1)
+
+
+def _forged(cases: Cases) -> None:
+    """Somebody who can send to the topic took the id of a message that waited."""
+    # the real one was consumed, behind the forged one or before it
+    for at in (0, 1):
+        identity, queue = cases.new(payments=Verdict.FORGED)
+        bodies = (BODY, same_checksum(BODY)) if at == 0 else (same_checksum(BODY), BODY)
+        sent = [cases.send(identity, queue, body) for body in bodies]
+        cases.stub(identity, "payments", status=1, **sent[at])
+        cases.tables.log(identity, "payments", 1, queue_id=queue, offset=at)
+    # the forged one was consumed, and the real one suppressed
+    identity, queue = cases.new(payments=Verdict.SUPPRESSED, audit=Verdict.FORGED)
+    cases.send(identity, queue, same_checksum(BODY))
+    cases.stub(identity, "payments", "audit", status=1, **cases.send(identity, queue))
+    cases.tables.log(identity, "payments", 1, queue_id=queue, offset=0)
+    cases.tables.log(identity, "audit", 1, queue_id=queue, offset=1)
 
 
 WAYS: tuple[Callable[[Cases], None], ...] = (
     *(_settled, _in_flight, _waiting, _not_there, _half_done, _stranded, _given_up, _foreign),
+    _forged,
 )
 
 

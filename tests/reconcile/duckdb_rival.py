@@ -19,7 +19,7 @@ LEDGERS = """
 -- the oldest. A tombstone stands for a half message that was rolled back: it never had a content.
 CREATE TABLE stub AS
     SELECT DISTINCT ON (message_id) message_id, topic, status, required_groups, broker_name,
-        queue_id, "offset", content_crc, deliver_time, create_date, update_date,
+        queue_id, "offset", content_crc, message_digest, deliver_time, create_date, update_date,
         string_split(given_up_by, ',') AS given_up_by,
         status = 2 AND content_size = 0 AS is_tombstone,
         CASE WHEN required_groups = '' THEN [] ELSE string_split(required_groups, ',') END
@@ -41,7 +41,8 @@ CREATE TABLE doubled AS
     GROUP BY ALL HAVING count(DISTINCT (create_date, consume_date)) > 1;
 CREATE TABLE record AS
     SELECT message_id, role, topic, consumer_group, queue_topic, queue_id, queue_offset,
-        commit_log_offset, content_crc, store_time, born_time, due_time, reconsume_times
+        commit_log_offset, content_crc, message_digest, store_time, born_time, due_time,
+        reconsume_times
     FROM read_parquet('{folder}/records/*.parquet')
     WHERE message_id IS NOT NULL AND role NOT IN ('system', 'damaged')
         AND NOT starts_with(topic, 'rmq_notices_');
@@ -98,10 +99,26 @@ CREATE TABLE born AS
             UNION ALL SELECT message_id, born_time FROM record
         ) trace GROUP BY message_id
     ) traced LEFT JOIN stub s USING (message_id);
+-- What a record holds is what the stub says, or another message of that id.
+CREATE TABLE compared AS
+    SELECT r.*, coalesce(r.content_crc <> s.content_crc OR r.message_digest <> s.message_digest,
+        false) AS is_other
+    FROM record r JOIN stub s USING (message_id) WHERE role IN ('first', 'delayed');
+CREATE TABLE pairing AS
+    SELECT message_id, bool_or(is_other) AS has_other, bool_or(NOT is_other) AS has_right
+    FROM compared GROUP BY message_id;
+-- The consume log says which delivery the effect is of. A retry is numbered in its own queue.
+CREATE TABLE suppressed AS
+    SELECT l.message_id, l.consumer_group FROM log l JOIN pairing p USING (message_id)
+    WHERE l.state = 1 AND p.has_other AND p.has_right
+        AND (l.message_id, l.topic, l.queue_id, l."offset") IN
+            (SELECT (message_id, topic, queue_id, queue_offset) FROM compared WHERE is_other)
+        AND (l.message_id, l.topic, l.queue_id, l."offset") NOT IN
+            (SELECT (message_id, topic, queue_id, queue_offset) FROM record
+             WHERE consumer_group IS NOT NULL);
 CREATE TABLE message AS
     SELECT message_id,
         count(*) FILTER (role = 'first') > 0 AS is_stored,
-        count(*) FILTER (role = 'first' AND record.content_crc <> stub.content_crc) > 0 AS differs,
         max(store_time) FILTER (role = 'first') AS last_stored,
         max(commit_log_offset) FILTER (role = 'first') AS last_place,
         count(*) FILTER (role = 'delayed') > 0 AS is_delayed,
@@ -186,7 +203,9 @@ known AS (
         list_contains(s.required, p.consumer_group) AS is_required,
         s.broker_name IS NOT NULL AS is_acknowledged,
         coalesce(m.is_stored, false) AS is_stored,
-        coalesce(m.is_stored AND m.differs, false) AS differs,
+        coalesce(i.has_other AND NOT i.has_right, false) AS differs,
+        coalesce(i.has_other AND i.has_right, false) AS is_forged,
+        u.message_id IS NOT NULL AS is_suppressed,
         NOT coalesce(m.is_stored, false) AND coalesce(m.is_delayed, false) AS is_delayed,
         coalesce(m.due + {grace} < {as_of}, false) AS is_overdue,
         -- The log holds it, and no queue lists it: its topic was deleted.
@@ -213,9 +232,12 @@ known AS (
     LEFT JOIN expired x USING (message_id, consumer_group)
     LEFT JOIN young y USING (message_id)
     LEFT JOIN doubled d USING (message_id, consumer_group)
+    LEFT JOIN pairing i USING (message_id)
+    LEFT JOIN suppressed u USING (message_id, consumer_group)
 )
 SELECT message_id, consumer_group, CASE
     WHEN is_doubled THEN 'duplicate effect'
+    WHEN is_suppressed THEN 'suppressed'
     WHEN status = 2 THEN CASE
         WHEN is_consumed THEN 'voided but consumed'
         WHEN NOT is_tombstone OR NOT is_stored AND NOT is_delayed THEN 'voided'
@@ -227,6 +249,7 @@ SELECT message_id, consumer_group, CASE
         WHEN NOT is_stored AND NOT is_delayed AND NOT is_stranded AND is_expired THEN 'expired'
         ELSE 'orphan' END
     WHEN differs THEN 'content differs'
+    WHEN is_forged THEN 'forged'
     WHEN is_consumed THEN CASE
         WHEN status = 1 OR NOT is_required OR NOT everyone THEN 'settled'
         WHEN is_young THEN 'in flight'

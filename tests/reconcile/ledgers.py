@@ -151,7 +151,11 @@ class TableWriter:
             {
                 "message_id": identity,
                 "topic": "orders",
-                "tag": "",
+                "tag": "paid",
+                "message_key": "",
+                "ordering_key": "",
+                "content_type": "",
+                "properties": "{}",
                 "content": content,
                 "status": 0,
                 "count": 0,

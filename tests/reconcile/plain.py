@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import MetaData, create_engine, select
 from tests.reconcile.decisions import decide
 from tests.reconcile.plain_scan import rows_of
+from tests.reconcile.raw_ledgers import digest_of_stub
 
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_tables import message_stub_table
@@ -93,7 +94,7 @@ class PlainReconciliation:
             "record": self._record(stub, log, records, topics[0] or ""),
             "progress": "passed" if passed and all(passed) else "behind",
             "retry": self._retry(stub, group, firsts, records),
-            "log": self._log(log),
+            "log": self._log(log, stub, records),
             "everyone": "yes" if required and consumed == required else "no",
             "age": self._age(identity, stub, records),
             "topic": "managed" if topics[0] in self.managed else "unmanaged",
@@ -101,9 +102,10 @@ class PlainReconciliation:
 
     def _record(self, stub: Row | None, log: Row | None, records: list[LogRow], topic: str) -> str:
         stored = [r for r in records if r.role in ("first", "delayed")]
-        crc = body_checksum(stub["content"]) if stub else None
-        if stub and any(r.content_crc not in (None, crc) for r in stored):
-            return "differs"
+        if stub:
+            rights = {self._is_right(stub, r) for r in stored}
+            if False in rights:
+                return "forged" if True in rights else "differs"
         if any(r.role == "first" for r in stored):
             return "present"
         if stored:
@@ -118,6 +120,14 @@ class PlainReconciliation:
         if place and place["offset"] < self.begins.get((topic, place["queue_id"]), 0):
             return "expired"
         return "absent"
+
+    @staticmethod
+    def _is_right(stub: Row, record: LogRow) -> bool:
+        """Say whether a record is what the stub says, as far as it can be known."""
+        crc = body_checksum(stub["content"])
+        return record.content_crc is None or (
+            record.content_crc == crc and record.message_digest == digest_of_stub(stub)
+        )
 
     @staticmethod
     def _due(record: LogRow) -> datetime:
@@ -146,11 +156,17 @@ class PlainReconciliation:
                 return "waiting"
         return "none"
 
-    def _log(self, log: Row | None) -> str:
+    def _log(self, log: Row | None, stub: Row | None, records: list[LogRow]) -> str:
         if log is None:
             return "none"
         if log["state"] == 1:
-            return "consumed"
+            stored = [r for r in records if r.role in ("first", "delayed")]
+            others = [r for r in stored if stub and not self._is_right(stub, r)]
+            is_pair = 0 < len(others) < len(stored)
+            place = (log["topic"], log["queue_id"], log["offset"])
+            copies = {(r.topic, r.queue_id, r.queue_offset) for r in records if r.consumer_group}
+            at_other = {(r.topic, r.queue_id, r.queue_offset) for r in others} - copies
+            return "other" if is_pair and place in at_other else "consumed"
         holds = log["owner"] is not None and log["lease_until"] is not None
         return "live" if holds and log["lease_until"] > self.as_of else "dead"
 

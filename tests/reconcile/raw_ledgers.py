@@ -8,6 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def write_ledgers(folder: Path, urls: Sequence[str], stores: Mapping[str, str]) 
         types = {column.name: _type_of(column) for column in table.columns}
         if types.pop("content", None):
             types |= {"content_size": pa.int32(), "content_crc": pa.int32()}
+            types["message_digest"] = pa.binary()
         _write(folder / name, rows, types | {"database": pa.int32()})
     _write_records(folder / "records", stores)
     progress = [row for broker, store in stores.items() for row in _progress(broker, Path(store))]
@@ -91,8 +93,25 @@ def _table_rows(url: str, table: Table, database: int) -> Iterator[dict[str, Any
             if "content" in values:
                 values |= {"content_size": len(row["content"])}
                 values |= {"content_crc": body_checksum(row["content"])}
+                values |= {"message_digest": digest_of_stub(dict(row))}
             yield values
     engine.dispose()
+
+
+def digest_of_stub(stub: Mapping[str, Any]) -> bytes:
+    """Return the digest of what a stub says, as `message_digest` describes it."""
+    said = json.loads(stub["properties"]) | {
+        "UNIQ_KEY": stub["message_id"],
+        "TAGS": stub["tag"],
+        "KEYS": stub["message_key"],
+        "__SHARDINGKEY": stub["ordering_key"],
+        "CONTENT_TYPE": stub["content_type"],
+    }
+    head = stub["topic"] + "\x02"
+    for name in sorted(said):
+        if said[name] and name not in ("traceparent", "tracestate", "baggage"):
+            head += f"{name}\x01{said[name]}\x02"
+    return sha256(head.encode() + sha256(stub["content"]).digest()).digest()[:16]
 
 
 def _record_batches(store: Path) -> Iterator[pa.RecordBatch]:

@@ -166,7 +166,7 @@ def send_to_both(name_servers: str, count: int) -> list[SendResult]:
         async with AsyncClient(name_servers, settings=PATIENT) as client:
             await eventually_two_brokers(client)
             await client.create_topic("orders", 2)
-            messages = [Message(topic="orders", body=b"body") for _ in range(count)]
+            messages = [Message(topic="orders", body=b"body", tag="paid") for _ in range(count)]
             sent.extend([await client.send(message) for message in messages])
 
     play(scene())
@@ -271,7 +271,7 @@ def test_increments_go_on_in_the_queues_of_a_running_cluster(
         def send(count: int) -> None:
             with Client(broker.name_server_address) as client:
                 for _ in range(count):
-                    sent = client.send(Message(topic="orders", body=b"body"))
+                    sent = client.send(Message(topic="orders", body=b"body", tag="paid"))
                     place = {"queue_id": sent.queue.queue_id, "offset": sent.queue_offset}
                     more = {"broker_name": "b-1", "count": 1, "create_date": datetime.now(UTC)}
                     tables.stub(sent.message_id, b"body", status=1, **place, **more)

@@ -136,7 +136,7 @@ def followed(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 def send(days: Days, name_servers: str) -> None:
     """Send a message whose stub waits for the broker alone, and write the stub."""
     with Client(name_servers) as client:
-        sent = client.send(Message(topic="orders", body=b"body"))
+        sent = client.send(Message(topic="orders", body=b"body", tag="paid"))
     place = {"broker_name": sent.queue.broker_name, "queue_id": sent.queue.queue_id}
     place |= {"offset": sent.queue_offset, "count": 1, "create_date": datetime.now(UTC)}
     days.cases.tables.stub(sent.message_id, b"body", status=1, **place)

@@ -4,15 +4,21 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from sqlalchemy import MetaData, create_engine, update
 from tests.reconcile.cases import Cases
+from tests.reconcile.judging import event
 from tests.reconcile.ledgers import GRACE, NOW, message_id
 from tests.reconcile.test_spark_reconcile import rows_of, verdicts_in
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.reconcile.judgement.event_rows import NONE, PADDING, bodies_of, event_rows
+from reliable_mq.reconcile.judgement.events import EVENTS, RECORD
 from reliable_mq.reconcile.judgement.verdict import Verdict
 from reliable_mq.reconcile.runs.run_plan import NO_RUN
+from reliable_mq.reconcile.runs.spark_job import whole_bodies
 from reliable_mq.reconcile.runs.spark_run import Options, reconcile
 from reliable_mq.reconcile.runs.sql_outcome import Overtaken, write_outcome
 from reliable_mq.reconcile.sql_tables import finding_table, run_table
@@ -23,6 +29,26 @@ DAY = timedelta(days=1)
 FIRST_DAY = NOW - 2 * DAY
 SETTLED = 30
 GROUP = "payments"
+
+
+def test_what_an_older_release_carried_is_read_with_what_it_did_not_know(
+    spark: SparkSession,
+) -> None:
+    """Given events without digests as an older release carried them, and one of this release, then
+    they have the same shape, and the digests of the older one are not known."""
+    known = event(RECORD, message_id(1), queue_offset=7, crc=5, digest_1=1, digest_2=2)
+    rows = event_rows(pa.RecordBatch.from_pylist([known], EVENTS))
+    (new,) = rows.column("body").to_pylist()
+    old = new[: -len(PADDING)]
+
+    frame = spark.createDataFrame([(bytearray(each),) for each in (old, new)], "body binary")
+    bodies = pa.array([bytes(row.body) for row in whole_bodies(frame).collect()], pa.binary())
+
+    told = bodies_of(bodies)
+    assert told["queue_offset"].tolist() == [7, 7]
+    assert told["crc"].tolist() == [5, 5]
+    assert told["digest_1"].tolist() == [NONE[8], 1]
+    assert told["digest_2"].tolist() == [NONE[8], 2]
 
 
 class Days:

@@ -29,6 +29,8 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
     is_needed = facts["group"] != "ack"
     if log == "twice":
         return Verdict.DUPLICATE_EFFECT
+    if log == "other":
+        return Verdict.SUPPRESSED
     if stub in ("voided", "tombstone"):
         if log == "consumed":
             return Verdict.VOIDED_BUT_CONSUMED
@@ -46,6 +48,8 @@ def expected(facts: dict[str, str]) -> Verdict:  # noqa: C901, PLR0912 - told at
         return Verdict.SETTLED if is_sure else Verdict.IN_FLIGHT
     if record == "differs":
         return Verdict.CONTENT_DIFFERS
+    if record == "forged":
+        return Verdict.FORGED
     if log == "consumed":
         is_owed = facts["group"] == "required" and facts["everyone"] == "yes"
         if stub == "confirmed" or not is_owed:

@@ -25,10 +25,11 @@ from reliable_mq.reconcile.brokers.log_scan import (
     INVISIBLE,
     End,
     LogRow,
-    content_crc,
+    content_of,
     id_without_key,
     read_row,
     record_starts,
+    stored_digest,
 )
 from reliable_mq.reconcile.brokers.log_schema import (
     BODY,
@@ -74,6 +75,7 @@ _HEAD = np.dtype(
 )
 _STORE_HOST_AT, _STORE_HOST_SIZE = 64, 8
 _V6 = BORN_HOST_V6 | STORE_HOST_V6
+_OF_CONTENTS = frozenset({"content_crc", "message_digest"})
 
 
 def columns(
@@ -100,7 +102,7 @@ def columns(
     starts, used, end = record_starts(buffer)
     if not starts:
         return pa.RecordBatch.from_pylist([], schema=schema), used, end
-    check_body = check_body and "content_crc" in schema.names
+    check_body = check_body and not _OF_CONTENTS.isdisjoint(schema.names)
     records = _Records(buffer, np.array(starts, np.int64), log_offset, check_body, customs)
     if records.count < len(starts):
         used, end = starts[records.count], End.INVALID
@@ -309,12 +311,34 @@ class _Records:
         if not packed.any():
             sums = [crc32(view[begin:end]) & CRC_MASK for begin, end in bounds]
             return pa.array(sums, field.type)
-        flags = heads["sys_flag"].tolist()
+        made = [None if each is None else crc32(each) & CRC_MASK for each in self._contents]
+        return pa.array(made, field.type)
+
+    @cached_property
+    def _contents(self) -> list[bytes | memoryview | None]:
+        """The bodies as they were sent, None where nothing here can unpack them."""
+        ends = self._body_ends[self._usual]
+        begins = ends - self._heads["body_size"][self._usual]
+        flags = self._heads["sys_flag"][self._usual]
+        view = memoryview(self._buffer)
+        return [
+            content_of(self._buffer[begin:end], flag) if flag & COMPRESSED else view[begin:end]
+            for begin, end, flag in zip(begins.tolist(), ends.tolist(), flags.tolist(), strict=True)
+        ]
+
+    def message_digests(self, field: pa.Field) -> pa.Array:
+        """Return the digest of each message; see `message_digest.py`."""
+        if not self._check_body:
+            return self.nothing(field)
+        names = self._topics.dictionary.to_pylist()
+        codes = self._topics.indices.to_pylist()
+        begins, ends = self._property_begins[self._usual], self._ends[self._usual]
+        parts = zip(codes, begins.tolist(), ends.tolist(), self._contents, strict=True)
         made = [
-            content_crc(self._buffer[begin:end], flag)
-            if flag & COMPRESSED
-            else crc32(view[begin:end]) & CRC_MASK
-            for (begin, end), flag in zip(bounds, flags, strict=True)
+            None
+            if content is None
+            else stored_digest(names[code], self._buffer[begin:end], content)
+            for code, begin, end, content in parts
         ]
         return pa.array(made, field.type)
 
@@ -328,4 +352,5 @@ _MAKERS: dict[str, Callable[[_Records, pa.Field], pa.Array]] = {
     "message_id": _Records.message_ids,
     "tag": _Records.tags,
     "content_crc": _Records.content_crcs,
+    "message_digest": _Records.message_digests,
 }

@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 from reliable_mq.errors import RecordError
 from reliable_mq.limits import RECORD_SIZE_MAX
+from reliable_mq.message_digest import DIGEST_SIZE, body_hash_of, digest_of_stored
 from reliable_mq.reconcile.brokers.log_roles import (
     DAMAGED,
+    DELAYED,
     FIRST,
     Customs,
     Place,
@@ -59,7 +61,8 @@ class LogRow(NamedTuple):
     `queue_id` are the queue that holds the record. `content_crc` is computed from the body as it
     lies there, after decompression, and None when it was not asked for or cannot be known;
     `body_crc` is what the record says of itself. `due_time` is when a broker is to deliver a copy
-    that waits, None of all others.
+    that waits, None of all others. `message_digest` is that of a first delivery or of a delayed
+    one, where the body is read; see `message_digest.py`.
     """
 
     role: str
@@ -82,6 +85,7 @@ class LogRow(NamedTuple):
     content_crc: int | None = None
     reason: str | None = None
     due_time: int | None = None
+    message_digest: bytes | None = None
 
 
 class End(Enum):
@@ -190,13 +194,13 @@ def read_row(
         buffer[properties_at - 2 : properties_at], "big"
     ) != len(properties):
         return None
-    body = buffer[body_at : topic_at - 1] if check_body else b""
+    body = buffer[body_at : topic_at - 1] if check_body else None
     return _described(
         buffer[topic_at : properties_at - 2],
         properties,
         (queue_id, queue_offset, says, size, sys_flag, reconsume_times),
         (born_time, store_time, body_size, body_crc),
-        content_crc(body, sys_flag) if check_body else None,
+        body,
         buffer[at + _STORE_HOST_AT : at + _STORE_HOST_AT + _STORE_HOST_SIZE],
         customs,
     )
@@ -221,30 +225,38 @@ def _unusual_row(
             *(record.size, record.sys_flag, record.reconsume_times),
         ),
         (record.born_time_ms, record.store_time_ms, len(record.body), body_crc),
-        content_crc(record.body, record.sys_flag) if check_body else None,
+        record.body if check_body else None,
         record.store_host,
         customs,
     )
 
 
-def content_crc(body: bytes, sys_flag: int) -> int | None:
-    """Return the checksum of the body as it was sent, or None when nothing here can unpack it.
+def content_of(body: bytes, sys_flag: int) -> bytes | None:
+    """Return a body as it was sent, or None when nothing here can unpack it.
 
-    A body that claims to be compressed and is not has the checksum of what it is.
+    A body that claims to be compressed and is not is what it is.
     """
-    if sys_flag & COMPRESSED:
-        found = unpacker(sys_flag)
-        if found is None:
-            return None
-        unpacking, errors = found
-        try:
-            unpacked = unpacking.decompress(body, _UNPACKED_SIZE_MAX)
-        except errors:
-            return zlib.crc32(body) & _CRC_MASK
-        if len(unpacked) >= _UNPACKED_SIZE_MAX:  # nobody sends a body like that
-            return None
-        body = unpacked
-    return zlib.crc32(body) & _CRC_MASK
+    if not sys_flag & COMPRESSED:
+        return body
+    found = unpacker(sys_flag)
+    if found is None:
+        return None
+    unpacking, errors = found
+    try:
+        unpacked: bytes = unpacking.decompress(body, _UNPACKED_SIZE_MAX)
+    except errors:
+        return body
+    return unpacked if len(unpacked) < _UNPACKED_SIZE_MAX else None  # nobody sends such a body
+
+
+def content_crc(content: bytes) -> int:
+    """Return the checksum of a body as it was sent."""
+    return zlib.crc32(content) & _CRC_MASK
+
+
+def stored_digest(topic: str, properties: bytes, content: bytes | memoryview) -> bytes:
+    """Return the digest of a message as ledgers have it."""
+    return digest_of_stored(topic, properties, body_hash_of(content))[:DIGEST_SIZE]
 
 
 def _described(
@@ -252,7 +264,7 @@ def _described(
     properties: bytes,
     place_and_size: tuple[int, int, int, int, int, int],
     times_and_body: tuple[int, int, int, int],
-    crc: int | None,
+    body: bytes | None,
     store_host: bytes,
     customs: Customs,
 ) -> LogRow:
@@ -265,6 +277,10 @@ def _described(
         role = role_of(place, names, customs)
         reason = names.get(DEAD_LETTER_REASON)
     is_first = role.role == FIRST
+    content = None if body is None else content_of(body, sys_flag)
+    digest = None
+    if content is not None and role.role in (FIRST, DELAYED):
+        digest = stored_digest(role.topic, properties, content)
     return LogRow(
         role_of_first(queue_topic, queue_id, log_offset, customs) if is_first else role.role,
         log_offset,
@@ -283,9 +299,10 @@ def _described(
         reconsume_times,
         role.delay_level,
         *times_and_body,
-        crc,
+        None if content is None else content_crc(content),
         reason,
         role.due_ms,
+        digest,
     )
 
 

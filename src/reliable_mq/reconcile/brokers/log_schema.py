@@ -19,6 +19,7 @@ _TYPES = {
     **dict.fromkeys(("queue_topic", "reason"), _TEXT),
     **dict.fromkeys(("queue_offset", "commit_log_offset", "size"), _LONG),
     **dict.fromkeys(_TIME_COLUMNS, _TIME),
+    "message_digest": pa.binary(),
 }
 LOG_SCHEMA = pa.schema([(name, _TYPES.get(name, _INT)) for name in LogRow._fields])
 """What a log tells of its records when nobody says what is wanted; the fields are `LogRow`'s."""

@@ -1,8 +1,8 @@
 """The tables of an application as readers see them: names, and columns as Arrow types. Pure.
 
 A ledger's columns are those of its table, so that a new one can be read as soon as it is written.
-The content of a message is read only by who asks for it: in its place stand its size and the
-checksum that a record would have of it.
+The content of a message is read only by who asks for it: in its place stand its size, the checksum
+that a record would have of it, and the digest of the whole message (`message_digest.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +46,12 @@ _TABLES: dict[str, Callable[[MetaData, str], Table]] = {
 }
 
 CONTENT, CONTENT_SIZE, CONTENT_CRC = "content", "content_size", "content_crc"
+CONTENT_HASH, MESSAGE_DIGEST = "content_hash", "message_digest"
+DIGESTED = (
+    *("message_id", "topic", "tag", "message_key", "ordering_key", "content_type"),
+    "properties",
+)
+"""Columns that the digest of a message is made of, beside its content."""
 TIME = pa.timestamp("us", tz="UTC")
 
 
@@ -84,9 +90,10 @@ def arrow_type(column: Column[object]) -> pa.DataType:
 
 def stored_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns of a table that these are read from."""
-    made = {CONTENT_SIZE, CONTENT_CRC}
+    made = {CONTENT_SIZE, CONTENT_CRC, MESSAGE_DIGEST}
     stored = [CONTENT if name in made else name for name in columns]
-    return list(dict.fromkeys(stored))
+    digested = DIGESTED if MESSAGE_DIGEST in columns else ()
+    return list(dict.fromkeys((*stored, *digested)))
 
 
 def _columns_of(name: str) -> dict[str, pa.DataType]:
@@ -94,6 +101,7 @@ def _columns_of(name: str) -> dict[str, pa.DataType]:
     for column in table_of(name, "rmq_").columns:
         if column.name == CONTENT:
             columns |= {CONTENT_SIZE: pa.int32(), CONTENT_CRC: pa.int32()}
+            columns |= {MESSAGE_DIGEST: pa.binary()}
         else:
             columns[column.name] = arrow_type(column)
     return columns

@@ -8,12 +8,13 @@ Text that is no UTF-8 is read as far as it is. A moment that no datetime can be 
 `sql_types.EARLIEST` or `LATEST`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import (
@@ -33,11 +34,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from reliable_mq.message_digest import DIGEST_SIZE, body_hash_of, digest_of, sent_properties
 from reliable_mq.reconcile.databases import sql_adbc
 from reliable_mq.reconcile.databases.ledger_columns import (
     CONTENT,
     CONTENT_CRC,
+    CONTENT_HASH,
     CONTENT_SIZE,
+    DIGESTED,
+    MESSAGE_DIGEST,
     TIME,
     schema_of,
     stored_columns,
@@ -55,6 +60,8 @@ _PACED_BATCH_SIZE = 128 * 1024
 _ROW_SIZE = 400  # without its content
 _BUFFERED_ROWS = 16  # of rows with content, how many the driver may have read ahead
 
+NO_PROPERTIES = "{}"
+_properties = msgspec.json.Decoder(dict[str, str])
 _FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
 _AFTER_LAST = "'10000-01-01+00'"
 
@@ -124,9 +131,14 @@ def statement(asked: Asked, dialect: Dialect, *, by_rows: bool) -> Select[Any]:
 
 def _sources(asked: Asked, family: str) -> list[str]:
     """Return the columns to select: what is made of the content here is not, but the content."""
-    if family == "mysql" or CONTENT_CRC not in asked.columns:
+    if {CONTENT_CRC, MESSAGE_DIGEST}.isdisjoint(asked.columns):
         return list(asked.columns)
-    return stored_columns(asked.columns)
+    if family != "mysql":
+        return stored_columns(asked.columns)
+    if MESSAGE_DIGEST not in asked.columns:
+        return list(asked.columns)
+    others = [name for name in asked.columns if name != MESSAGE_DIGEST]
+    return list(dict.fromkeys((*others, *DIGESTED, CONTENT_HASH)))
 
 
 def _column(table: Table, name: str, family: str) -> ColumnElement[Any]:
@@ -135,6 +147,8 @@ def _column(table: Table, name: str, family: str) -> ColumnElement[Any]:
         return length(table.c.content)
     if name == CONTENT_CRC:
         return func.crc32(table.c.content).op("&")(literal_column(str(CRC_MASK)))
+    if name == CONTENT_HASH:
+        return func.unhex(func.sha2(table.c.content, 256))
     column: ColumnElement[Any] = table.c[name]
     return cast(column, Double) if isinstance(column.type, Numeric) else column
 
@@ -268,7 +282,10 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if CONTENT_CRC in schema.names and CONTENT_CRC not in columns:
         columns[CONTENT_CRC] = checksums(columns[CONTENT])
+    if CONTENT_SIZE in schema.names and CONTENT_SIZE not in columns:
         columns[CONTENT_SIZE] = pc.binary_length(columns[CONTENT])
+    if MESSAGE_DIGEST in schema.names:
+        columns[MESSAGE_DIGEST] = message_digests(columns)
     return pa.record_batch(
         [_cast(columns[field.name], field.type) for field in schema], schema=schema
     )
@@ -282,6 +299,35 @@ def checksums(contents: pa.BinaryArray) -> pa.Array:
     ends = memoryview(offsets).cast("i")[first : first + len(contents) + 1].tolist()
     found = [body_checksum(data[begin:end]) for begin, end in pairwise(ends)]
     return pc.if_else(contents.is_valid(), pa.array(found, type=pa.int32()), None)
+
+
+def message_digests(columns: Mapping[str, pa.Array]) -> pa.Array:
+    """Return the digest of each stub's message, null where its properties do not read.
+
+    Args:
+        columns: `DIGESTED`, and the content or, as `CONTENT_HASH`, its SHA-256.
+    """
+    texts = [columns[name].cast(pa.string()).to_pylist() for name in DIGESTED]
+    hashes = columns.get(CONTENT_HASH)
+    bodies = columns[CONTENT].to_pylist() if hashes is None else hashes.to_pylist()
+    hash_of = body_hash_of if hashes is None else bytes
+    found = [
+        _digest(row, hash_of(body)) if body is not None else None
+        for row, body in zip(zip(*texts, strict=True), bodies, strict=True)
+    ]
+    return pa.array(found, type=pa.binary())
+
+
+def _digest(row: Sequence[str], body_hash: bytes) -> bytes | None:
+    message_id, topic, tag, key, ordering_key, content_type, properties = row
+    own: dict[str, str] = {}
+    if properties != NO_PROPERTIES:
+        try:
+            own = _properties.decode(properties)
+        except (msgspec.MsgspecError, TypeError):
+            return None
+    sent = sent_properties(message_id, tag, key, ordering_key, content_type, own)
+    return digest_of(topic, sent, body_hash)[:DIGEST_SIZE]
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -17,12 +17,18 @@ NONE = {1: -(2**7), 4: -(2**31), 8: -(2**63)}
 
 NAMES = tuple(field.name for field in EVENTS if pa.types.is_string(field.type))
 _FIELDS = tuple(field for field in EVENTS if field.name not in (*NAMES, "id"))
+_LATER_FIELDS = ("digest_1", "digest_2")
+"""Fields that came with a later release, behind all others: see `PADDING`."""
 FIXED = np.dtype(
     [
         (field.name, f"<i{field.type.bit_width // 8}")
-        for field in sorted(_FIELDS, key=lambda field: -field.type.bit_width)
+        for field in sorted(
+            _FIELDS, key=lambda field: (field.name in _LATER_FIELDS, -field.type.bit_width)
+        )
     ]
 )
+PADDING = NONE[8].to_bytes(8, "little", signed=True) * len(_LATER_FIELDS)
+"""What a body of an older release lacks at its end. Increments carry such bodies on."""
 EVENT_ROWS = pa.schema([("id", pa.binary()), ("body", pa.binary()), ("names", pa.string())])
 
 

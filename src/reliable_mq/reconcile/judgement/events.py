@@ -16,6 +16,7 @@ fetched for findings only. What a column says depends on `kind`:
 | `changed` | last update | consumed, else null | born |
 | `until` | deliver time | end of the lease, null without an owner | when a delay is due |
 | `crc`, `size` | of the content | null | of the body; bytes of the record |
+| `digest_1`, `digest_2` | of the message: its first 16 bytes | null | of the message |
 | `log_offset` | `seq` | null | commit-log offset |
 | `required` | required groups, by comma | null | null |
 | `queue_topic` | null | null | the topic of the queue it lies in |
@@ -66,6 +67,7 @@ EVENTS = pa.schema(
         ("tries", pa.int32()),
         *((name, _TIME) for name in ("seen", "changed", "until")),
         ("crc", pa.int32()),
+        *((name, pa.int64()) for name in ("digest_1", "digest_2")),
         ("log_offset", pa.int64()),
         ("size", pa.int64()),
         *((name, pa.string()) for name in ("required", "queue_topic", "reason")),

@@ -43,6 +43,7 @@ _VALUES = {
     "other_commit_log_offsets": "other_commit_log_offsets",
     "differing_commit_log_offset": "differing_commit_log_offset",
     "differing_content_crc": "differing_crc",
+    "differing_topic": "differing_topic",
     "progress": "group_progress",
     "queue_begin": "queue_begins_at",
     "retries": "retries",
@@ -112,11 +113,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
             return f"consumed {told.get('consumed')}; the stub is {told.get('stub_status')}"
         case Verdict.DEAD_LETTERED:
             return _dead_letter(told)
-        case Verdict.CONTENT_DIFFERS:
-            return (
-                f"the stub's content has crc {told.get('content_crc')}, the record at log offset"
-                f" {told.get('differing_commit_log_offset')} has {told.get('differing_crc')}"
-            )
+        case Verdict.CONTENT_DIFFERS | Verdict.FORGED | Verdict.SUPPRESSED as verdict:
+            return _difference(verdict, told)
         case Verdict.VOIDED_BUT_CONSUMED:
             return f"consumed {told.get('consumed')} at attempt {told.get('attempts')}"
         case Verdict.DUPLICATE_EFFECT:
@@ -127,6 +125,21 @@ def _sentence(row: Mapping[str, Any]) -> str:
             return f"{_place(told)}; {why}"
         case verdict:
             return MEANINGS[verdict]
+
+
+def _difference(verdict: Verdict, told: Mapping[str, Any]) -> str:
+    """Say how a record is not what the stub says, and what became of the one that is."""
+    place = f"the record at log offset {told.get('differing_commit_log_offset')}"
+    if told.get("content_crc") != told.get("differing_crc"):
+        crcs = f"has {told.get('differing_crc')}"
+        why = f"the stub's content has crc {told.get('content_crc')}, {place} {crcs}"
+    else:
+        why = f"{place} has another topic, tag, key or property than the stub, or another content"
+    if verdict is Verdict.FORGED:
+        why += f"; the right one lies at {told.get('commit_log_offset')}"
+    if verdict is Verdict.SUPPRESSED:
+        why += f"; the group consumed it {told.get('consumed')}, and the right one was suppressed"
+    return why
 
 
 def _dead_letter(told: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from reliable_mq.reconcile.judgement.events import (
     STUB,
     TELLS,
 )
+from reliable_mq.reconcile.judgement.forged_pairs import Pairs, consumed_others, pairs_of
 from reliable_mq.reconcile.judgement.spread_rows import ROLE, Rows
 from reliable_mq.reconcile.judgement.traces import (
     NO_NUMBER,
@@ -78,6 +79,11 @@ class Case:
         """Whether each row's consume log says so."""
         is_consumed: np.ndarray = at(self.traces["state"], self.rows.log, -1) == CONSUMED
         return is_consumed
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Records that are what their stub says, and others of the same id."""
+        return pairs_of(self.traces, self.rows)
 
     @cached_property
     def second_effect(self) -> np.ndarray:
@@ -166,10 +172,6 @@ def _codes(fact: str, values: tuple[str, ...]) -> np.ndarray:
 
 def _record(case: Case) -> np.ndarray:
     rows, traces, code = case.rows, case.traces, _CODE["record"]
-    stored = np.concatenate((rows.firsts, rows.delays))
-    crc = at(traces["crc"], rows.stub[traces.message[stored]], int(NO_NUMBER))
-    is_other = (crc != traces["crc"][stored]) & (crc != NO_NUMBER)
-    is_other &= traces["crc"][stored] != NO_NUMBER
     due = rows.delays[traces["until"][rows.delays] >= case.world.late]
 
     found = np.full(len(rows.start), code["absent"], np.uint8)
@@ -177,7 +179,9 @@ def _record(case: Case) -> np.ndarray:
     found[traces.message[rows.delays]] = code["overdue"]
     found[traces.message[due]] = code["delayed"]
     found[traces.message[rows.firsts]] = code["present"]
-    found[traces.message[stored[is_other]]] = code["differs"]
+    pairs = case.pairs
+    found[pairs.has_other] = code["differs"]
+    found[pairs.has_other & pairs.has_right] = code["forged"]
     record = found[rows.message]
     is_absent = record == code["absent"]
     record = np.where(is_absent & case.is_expired(), code["expired"], record)
@@ -305,12 +309,14 @@ def _is_behind_all_firsts(case: Case, copies: np.ndarray) -> np.ndarray:
 
 
 def _log(case: Case) -> np.ndarray:
-    code, log = _CODE["log"], case.rows.log
-    until = at(case.traces["until"], log, int(NO_TIME))
+    rows, traces, code, log = case.rows, case.traces, _CODE["log"], case.rows.log
+    until = at(traces["until"], log, int(NO_TIME))
     is_live = until > case.world.past
     received = np.where(is_live, code["live"], code["dead"])
     found = np.where(case.is_consumed, code["consumed"], received)
     found = np.where(log < 0, code["none"], found).astype(np.uint8)
+    consumed = np.where(case.is_consumed, log, -1)
+    found[consumed_others(traces, rows, case.stores, case.pairs, consumed)] = code["other"]
     found[case.second_effect >= 0] = code["twice"]
     return found
 

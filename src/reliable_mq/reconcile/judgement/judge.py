@@ -73,6 +73,7 @@ VERDICTS = pa.schema(
         ("other_commit_log_offsets", pa.list_(_LONG)),
         ("differing_commit_log_offset", _LONG),
         ("differing_content_crc", _INT),
+        ("differing_topic", _TEXT),
         *((name, _LONG) for name in ("progress", "queue_begin")),
         ("retries", _INT),
         ("dead_letter_offset", _LONG),
@@ -241,7 +242,7 @@ def _stubs(case: Case) -> dict[str, pa.Array]:
 
 def _records(case: Case) -> dict[str, pa.Array]:
     rows, traces = case.rows, case.traces
-    first = rows.first[rows.message]
+    first = _right_firsts(case)[rows.message]
     stranded = traces.message[rows.stranded]
     unlisted = firsts_of(
         stranded, len(rows.start), traces["log_offset"][rows.stranded], rows.stranded
@@ -276,6 +277,17 @@ def _records(case: Case) -> dict[str, pa.Array]:
     }
 
 
+def _right_firsts(case: Case) -> np.ndarray:
+    """Return the first delivery of each message that its evidence names: one that is the stub's."""
+    rows, traces, others = case.rows, case.traces, case.pairs.others
+    if len(others) == 0:
+        return rows.first
+    right = np.setdiff1d(rows.firsts, others)
+    order = traces["log_offset"][right]
+    found = firsts_of(traces.message[right], len(rows.start), order, right)
+    return np.where(found >= 0, found, rows.first)
+
+
 def _other_offsets(case: Case, copies: np.ndarray) -> pa.Array:
     """Return where further first deliveries lie, some twenty of them at most."""
     rows, traces = case.rows, case.traces
@@ -291,15 +303,13 @@ def _other_offsets(case: Case, copies: np.ndarray) -> pa.Array:
 
 def _differing(case: Case) -> dict[str, pa.Array]:
     rows, traces = case.rows, case.traces
-    stored = np.concatenate((rows.firsts, rows.delays))
-    crc = at(traces["crc"], rows.stub[traces.message[stored]], int(NO_NUMBER))
-    is_other = (crc != traces["crc"][stored]) & (crc != NO_NUMBER)
-    others = stored[is_other & (traces["crc"][stored] != NO_NUMBER)]
+    others = case.pairs.others
     order = traces["log_offset"][others]
     other = firsts_of(traces.message[others], len(rows.start), order, others)[rows.message]
     return {
         "differing_commit_log_offset": _of(case, "log_offset", other, _LONG),
         "differing_content_crc": _of(case, "crc", other, _INT),
+        "differing_topic": _named(case, "topic", other),
     }
 
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_mq.message import NOTICE_TOPIC_PREFIX
+from reliable_mq.message_digest import DIGEST_SIZE
 from reliable_mq.reconcile.brokers.log_roles import DAMAGED, SYSTEM
 from reliable_mq.reconcile.judgement.events import (
     DUPLICATE,
@@ -27,12 +29,12 @@ from reliable_mq.reconcile.judgement.events import (
 RECORD_COLUMNS = (
     *("role", "commit_log_offset", "size", "topic", "consumer_group", "message_id"),
     *("queue_topic", "queue_id", "queue_offset", "reconsume_times", "born_time", "store_time"),
-    *("content_crc", "reason", "due_time"),
+    *("content_crc", "message_digest", "reason", "due_time"),
 )
 STUB_COLUMNS = (
     *("message_id", "topic", "broker_name", "queue_id", "offset", "status", "count"),
     *("create_date", "update_date", "deliver_time", "content_crc", "content_size", "seq"),
-    *("required_groups", "given_up_by"),
+    *("required_groups", "given_up_by", "message_digest"),
 )
 LOG_COLUMNS = (
     *("message_id", "topic", "consumer_group", "broker_name", "queue_id", "offset", "state"),
@@ -71,6 +73,7 @@ def stub_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         log_offset=batch["seq"],
         size=batch["content_size"],
         required=batch["required_groups"],
+        **_digests(batch),
         reason=pc.if_else(pc.equal(given_up_by, ""), None, given_up_by),
     )
 
@@ -141,11 +144,24 @@ def record_events(batch: pa.RecordBatch, broker: str) -> pa.RecordBatch:
         changed=batch["born_time"],
         until=batch["due_time"],
         crc=batch["content_crc"],
+        **_digests(batch),
         log_offset=batch["commit_log_offset"],
         size=batch["size"],
         queue_topic=batch["queue_topic"],
         reason=batch["reason"],
     )
+
+
+def _digests(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the two halves of each digest as numbers, null where there is none."""
+    if "message_digest" not in batch.schema.names:  # an export of an older release
+        return {}
+    column = batch["message_digest"].fill_null(bytes(DIGEST_SIZE)).cast(pa.binary(DIGEST_SIZE))
+    begin = column.offset * DIGEST_SIZE
+    data = memoryview(column.buffers()[1])[begin : begin + len(column) * DIGEST_SIZE]
+    halves = np.frombuffer(data, np.int64).reshape(-1, 2)
+    is_null = batch["message_digest"].is_null().to_numpy(zero_copy_only=False)
+    return {f"digest_{number}": pa.array(halves[:, number - 1], mask=is_null) for number in (1, 2)}
 
 
 def _marks(batch: pa.RecordBatch, bits: dict[str, int]) -> pa.Array:

@@ -37,6 +37,8 @@ class Verdict(StrEnum):
     VOIDED_BUT_CONSUMED = "voided but consumed"
     ORPHAN = "orphan"
     CONTENT_DIFFERS = "content differs"
+    FORGED = "forged"
+    SUPPRESSED = "suppressed"
     EXPIRED = "expired"
     DUPLICATE_EFFECT = "duplicate effect"
 
@@ -60,6 +62,10 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.ORPHAN: "in a managed topic or consumed, without a committed stub; or rolled back, and"
     " yet visible",
     Verdict.CONTENT_DIFFERS: "what the broker holds is not what the business transaction wrote",
+    Verdict.FORGED: "beside what the business transaction wrote, the broker holds another message"
+    " of its id",
+    Verdict.SUPPRESSED: "the group consumed another message of its id, not what the business"
+    " transaction wrote",
     Verdict.EXPIRED: "not consumed, and the broker's log no longer reaches back to it",
     Verdict.DUPLICATE_EFFECT: "the group consumed it twice, in two databases",
 }
@@ -83,19 +89,21 @@ FACTS: dict[str, tuple[str, ...]] = {
     "position": ("unknown", "known"),
     # the first delivery in the broker's log; "expired": older than the log's first record;
     # "delayed": still in the delay queue; "overdue": still there though its time has passed;
+    # "differs": it is not what the stub says; "forged": one is, and another one is not;
     # "stranded": in the log, but in no queue that consumers can read: the topic was deleted;
     # "unknown": in no log that was read, and the log that may hold it was not reached
     "record": (
         *("absent", "expired", "delayed", "overdue", "present", "stranded", "differs"),
-        "unknown",
+        *("forged", "unknown"),
     ),
     # whether the group's committed offset has passed every copy of the record
     "progress": ("behind", "passed"),
     # what became of failed attempts: a copy still to be delivered, or a dead letter
     "retry": ("none", "waiting", "dead"),
     # the group's consume log; "live" and "dead" are RECEIVED by a lease that holds or has ended;
-    # "twice": CONSUMED in two databases, neither as the duplicate of a business key
-    "log": ("none", "live", "dead", "consumed", "twice"),
+    # "twice": CONSUMED in two databases, neither as the duplicate of a business key; "other": of a
+    # forged pair the group consumed the record that is not what the stub says
+    "log": ("none", "live", "dead", "consumed", "other", "twice"),
     # whether all required groups have consumed the message
     "everyone": ("no", "yes"),
     # "fresh": within the grace time, or changed while the ledgers were read
@@ -113,12 +121,13 @@ class Rule(NamedTuple):
 
 
 _STORED = ("delayed", "overdue", "present")
-_VISIBLE = (*_STORED, "differs")
+_VISIBLE = (*_STORED, "differs", "forged")
 _NEEDED = ("required", "extra")
 
 RULES: tuple[Rule, ...] = (
     # Once is promised, whoever sent the message.
     Rule({"log": ("twice",)}, Verdict.DUPLICATE_EFFECT),
+    Rule({"log": ("other",)}, Verdict.SUPPRESSED),
     # A voided stub or a tombstone: only a consumed effect contradicts it, and a tombstone a record.
     Rule({"stub": ("voided", "tombstone"), "log": ("consumed",)}, Verdict.VOIDED_BUT_CONSUMED),
     Rule({"stub": ("tombstone",), "record": _VISIBLE, "age": ("old",)}, Verdict.ORPHAN),
@@ -134,6 +143,7 @@ RULES: tuple[Rule, ...] = (
     Rule({"stub": ("none",)}, Verdict.ORPHAN),
     # From here on a stub exists and is not voided, and the logs are known.
     Rule({"record": ("differs",)}, Verdict.CONTENT_DIFFERS),
+    Rule({"record": ("forged",)}, Verdict.FORGED),
     # The effect exists.
     Rule({"log": ("consumed",), "stub": ("confirmed",)}, Verdict.SETTLED),
     Rule({"log": ("consumed",), "group": ("ack", "extra")}, Verdict.SETTLED),

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reliable_mq.reconcile.brokers.spark_brokers import BrokerLogs, cluster_option
 from reliable_mq.reconcile.databases import sql_ledger
-from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS
+from reliable_mq.reconcile.judgement.event_rows import EVENT_ROWS, FIXED, PADDING
 from reliable_mq.reconcile.judgement.increments import Increment
 from reliable_mq.reconcile.judgement.tally import Tally
 from reliable_mq.reconcile.judgement.world import World
@@ -179,7 +180,18 @@ def _events(spark: SparkSession, ledgers: Ledgers) -> DataFrame:
         return reader.load()
     events = reader.option("changedSince", ledgers.increment.since.isoformat()).load()
     schema = from_arrow_schema(EVENT_ROWS)
-    return events.union(spark.read.schema(schema).parquet(str(ledgers.carried)))
+    return events.union(whole_bodies(spark.read.schema(schema).parquet(str(ledgers.carried))))
+
+
+def whole_bodies(carried: DataFrame) -> DataFrame:
+    """Return rows of `EVENT_ROWS`, those of an older release with the fields that it did not know.
+
+    Args:
+        carried: what an increment carried.
+    """
+    is_older = f"octet_length(body) < {FIXED.itemsize}"
+    padded = f"CASE WHEN {is_older} THEN concat(body, X'{PADDING.hex()}') ELSE body END"
+    return carried.withColumn("body", expr(padded))
 
 
 def _partitions(spark: SparkSession, ledgers: Ledgers) -> int:
