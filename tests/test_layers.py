@@ -19,7 +19,7 @@ WORLD_PREFIXES = (
 
 VALUES = frozenset(
     {"decodable", "line_limit", "message", "errors", "limits", "plain_text", "settings"}
-    | {"message_digest", "transitions", "watched_time"}
+    | {"message_digest", "signature", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {

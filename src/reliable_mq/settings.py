@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.signature import signer_of
 from reliable_mq.sql_types import TABLE_PREFIX_PATTERN
 
 log = logging.getLogger(__name__)
@@ -162,6 +163,13 @@ class Settings(ClusterSettings):
         *(540.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
     )
 
+    #: "NAME:SECRET,NAME:SECRET": messages are signed by the first key, and consumers have no effect
+    #: of one that no key has signed; empty: nothing is signed or checked
+    signing_keys: SecretStr = SecretStr("")
+    #: whether a message without a signature is refused, too; with False only one with a wrong one
+    #: is, while signatures are introduced
+    signing_required: bool = True
+
     #: what happens when a managed topic is sent to outside of a transaction
     send_outside_transaction: Strictness = "warn"
     #: what happens when a transaction sends a message for which no consumer group is known: the
@@ -179,6 +187,15 @@ class Settings(ClusterSettings):
                     f"{name}={value}: at most {SECONDS_MAX:g} seconds, a hundred years"
                 )
         return self
+
+    @field_validator("signing_keys")
+    @classmethod
+    def _keys_read(cls, value: SecretStr) -> SecretStr:
+        try:
+            signer_of(value.get_secret_value())
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix("signing_keys: ")) from None
+        return value
 
     @model_validator(mode="after")
     def _windows_fit(self) -> "Settings":

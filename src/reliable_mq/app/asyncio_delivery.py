@@ -17,11 +17,12 @@ from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.asyncio_gate import HandlerGate
+from reliable_mq.app.asyncio_signing import Seal
 from reliable_mq.app.judging import PUT_OFF, Results, Settled
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
 from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
-from reliable_mq.client.consuming.subscription import CONSUMED, Later, Outcome
+from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.errors import InvariantBroken, KeyInvalid
 from reliable_mq.idempotency.claim import (
@@ -57,6 +58,7 @@ class Deliveries:
         leases: Redis's part, or another store's; None: the database decides alone.
         threads: where `def` handlers run.
         gate: of all handlers of this process.
+        seal: says which messages nobody of us sent; None: nobody asks.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Deliveries:
         leases: LeaseStore | None,
         threads: Executor,
         gate: HandlerGate,
+        seal: Seal | None = None,
     ) -> None:
+        self._seal = seal
         self._attempts = attempts
         self._consumer = attempts.consumer
         self._leases = leases
@@ -78,7 +82,19 @@ class Deliveries:
         self._numbers = itertools.count(1)
 
     async def handle(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
-        """Handle 1..batch messages; the client's `Handler`."""
+        """Handle 1..batch messages; the client's `Handler`.
+
+        What nobody of us signed is a dead letter before anything else is done with it: a claim, a
+        row or a note at the stub would be that of the message whose id it took.
+        """
+        if self._seal is None:
+            return await self._handle_sound(messages)
+        faults = [self._seal.fault_of(message) for message in messages]
+        sound = [message for message, fault in zip(messages, faults, strict=True) if not fault]
+        outcomes = iter(await self._handle_sound(sound) if sound else ())
+        return [Dead(fault) if fault else next(outcomes) for fault in faults]
+
+    async def _handle_sound(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
         gate = self._gate
         if gate.is_closed:
             await gate.opened()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reliable_mq.app.asyncio_delivery import Deliveries
 from reliable_mq.app.asyncio_gate import HandlerGate
+from reliable_mq.app.asyncio_signing import Seal, signer_by
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import hooks_of_handlers
 from reliable_mq.app.sql_attempts import Attempts
@@ -70,6 +71,7 @@ class Worker:
         if leases is not None and not isinstance(leases, LeaseStore):
             raise ConfigurationError(f"leases= opened {leases!r}, which is no LeaseStore")
         self._leases = leases
+        signer = signer_by(settings)
         for consumer in self._consumers:
             database = self._databases[consumer.database]
             attempts = Attempts(
@@ -79,7 +81,8 @@ class Worker:
                 notices=self._notices[consumer.database],
                 hooks=self._hooks,
             )
-            deliveries = Deliveries(attempts, self._leases, self._threads, self._gate)
+            seal = None if signer is None else Seal(signer, consumer.group)
+            deliveries = Deliveries(attempts, self._leases, self._threads, self._gate, seal)
             deliveries.start()
             self._deliveries.append(deliveries)
             self._running.append(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reliable_mq.app.asyncio_gate import HandlerGate
+from reliable_mq.app.asyncio_signing import SigningMiddleware, signer_by, tell_unsigned
 from reliable_mq.app.asyncio_worker import Worker
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.app.observed_handlers import OutsideHandlers
@@ -157,6 +158,7 @@ class Connections:
             return made
         with self._lock:
             if self._client is None:
+                tell_unsigned(self._settings)
                 client = AsyncClient(
                     self._name_servers(),
                     settings=self._client_settings,
@@ -168,7 +170,9 @@ class Connections:
 
     def _outside_handlers(self) -> list[Middleware]:
         """Return what the client calls of the middleware; the rest is called by the workers."""
-        return [OutsideHandlers(each) for each in self._middleware]
+        outside: list[Middleware] = [OutsideHandlers(each) for each in self._middleware]
+        signer = signer_by(self._settings)
+        return outside if signer is None else [*outside, SigningMiddleware(signer)]
 
     def _name_servers(self) -> str:
         broker = self._settings.broker

@@ -11,9 +11,9 @@ from typing import Any, TypedDict
 from reliable_mq.client.consuming.subscription import check_name
 from reliable_mq.client.observing.trace_context import trace_properties, with_context
 from reliable_mq.client.sending.outgoing import check_message, check_topic, properties_of
-from reliable_mq.errors import UsageError
-from reliable_mq.limits import GROUP_LENGTH_MAX
-from reliable_mq.message import NOTICE_TOPIC_PREFIX, new_message_id
+from reliable_mq.errors import MessageRefused, UsageError
+from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
+from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
 from reliable_mq.outbox.delay import delay_level_of, seconds_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
@@ -22,6 +22,8 @@ _ID_LENGTH = 32
 _LEGAL_ID = re.compile(f"[0-9A-Za-z_-]{{{_ID_LENGTH}}}")
 
 _SOME_TOPIC = NOTICE_TOPIC_PREFIX + "0" * 16  # as long as the one that it is sent with
+_ADDED_SIZE_MAX = 1_024
+"""Bytes that a signature, brokers and their retries add to properties."""
 _FEW_GROUPS = 16  # their names cannot be too long for a record's properties
 
 RandomBytes = Callable[[int], bytes]
@@ -116,7 +118,7 @@ class Composer:
         message = message_of(stub, 0, confirm_to=_SOME_TOPIC)
         check_message(message)
         if stub.properties or len(groups) > _FEW_GROUPS:
-            properties_of(message)
+            _check_room(message)
         return stub
 
     def stubs(self, now: float, topic: str, payloads: Any, options: ManyOptions) -> list[Stub]:
@@ -137,6 +139,19 @@ class Composer:
             )
             for payload in payloads
         ]
+
+
+def _check_room(message: Message) -> None:
+    """Refuse properties that leave no room for what others add: no broker would ever store them.
+
+    The room for a signature stays free without keys, too: a resend may have keys.
+
+    Raises:
+        MessageRefused: when they are too long, or hold a separator.
+    """
+    size, allowed = len(properties_of(message)), PROPERTIES_SIZE_MAX - _ADDED_SIZE_MAX
+    if size > allowed:
+        raise MessageRefused(f"the properties have {size} bytes, {allowed} are allowed")
 
 
 def with_trace(properties: Mapping[str, str]) -> dict[str, str]:
