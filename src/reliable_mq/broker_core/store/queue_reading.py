@@ -5,6 +5,7 @@ to it is named once and mended, when the log has the record between those of the
 refuses to hand on a record of another number. Not for the path of a plain pull: it checks bodies.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from reliable_mq.broker_core.dispatch import is_queued, queue_tags_code
@@ -13,11 +14,10 @@ from reliable_mq.broker_core.store.consume_queue import ConsumeQueue, Unit
 from reliable_mq.broker_core.store.damage import STRETCHES_MAX
 from reliable_mq.broker_core.store.log_walk import Found, LogWalk, next_record
 from reliable_mq.broker_core.store.unit_reading import sound_record
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record import Record, decode_record
 from reliable_mq.wire.record_scan import are_valid, head_at, is_record_size
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 SOUGHT_MAX = 64 * 1024 * 1024  # bytes of the log that are searched for one record
 _NEIGHBOURS = 32  # units on each side that are asked where the record may be

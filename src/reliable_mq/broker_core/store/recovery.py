@@ -27,6 +27,7 @@ Apache RocketMQ's `CommitLog.recoverNormally` and `recoverAbnormally` know rules
 segment), and cut the log where it is damaged: what was acknowledged behind it is gone.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -48,10 +49,9 @@ from reliable_mq.broker_core.store.new_units import NewUnits
 from reliable_mq.broker_core.store.progress import PATH as PROGRESS_PATH
 from reliable_mq.broker_core.store.progress import Progress, QueueExtent
 from reliable_mq.errors import StoreCorrupt
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record_scan import RecordHead, head_at
 
-say = limited_log(__name__)
+say = logging.getLogger(__name__)
 
 SECTOR_SIZE = 512  # the least that a medium writes or loses
 VERIFIED_SIZE = 256 * 1024 * 1024  # how much of a log that is known to be whole is read again

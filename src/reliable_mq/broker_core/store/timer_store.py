@@ -10,6 +10,7 @@ Invariant M1: the wheel on the medium names no entry at or behind the synced end
 Source: Apache RocketMQ `TimerMessageStore`.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 
 from reliable_mq.broker_core.names import TIMER_TOPIC
@@ -24,9 +25,8 @@ from reliable_mq.broker_core.store.timer_checkpoint import (
 from reliable_mq.broker_core.store.timer_log import TimerEntry, TimerLog
 from reliable_mq.broker_core.store.timer_wheel import EMPTY, SLOTS, Slot, TimerWheel
 from reliable_mq.errors import StoreError
-from reliable_mq.line_limit import limited_log
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 _SEARCH_MAX = 64 * 1024 * 1024  # of the log, for deliveries that no checkpoint covers
 

@@ -4,15 +4,16 @@ Receives a log and places in it; hands on sound records; refuses to hand on anyt
 cannot be read is left out, and named once. Not for the path of a plain pull: it checks bodies.
 """
 
+import logging
+
 from reliable_mq.broker_core.store.commit_log import CommitLog
 from reliable_mq.broker_core.store.consume_queue import Unit
 from reliable_mq.broker_core.store.log_walk import damage_end, record_at
 from reliable_mq.limits import FRAME_SIZE_MAX
-from reliable_mq.line_limit import limited_log
 from reliable_mq.wire.record import RECORD_SIZE_MIN, Record, decode_record
 from reliable_mq.wire.record_scan import are_valid
 
-log = limited_log(__name__)
+log = logging.getLogger(__name__)
 
 
 def sound_record(commit_log: CommitLog, offset: int, size: int) -> bytes | None:
