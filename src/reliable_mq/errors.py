@@ -3,7 +3,8 @@
     ReliableMQError
     ├── UsageError             yours; the call can never work as it is
     │   ├── ConfigurationError     yours; a setting is wrong, the text says which and what to do
-    │   └── ForkedClient           yours; a client was used in another process than made it
+    │   ├── ForkedClient           yours; a client was used in another process than made it
+    │   └── ApplicationBroken      yours; a module raised something when it was imported
     ├── MessageRefused         yours; the message breaks a limit or names something illegal
     ├── CallRefused            an idempotent function was not called
     │   ├── KeyInvalid             yours; what should be its key is none
@@ -79,6 +80,17 @@ class ConfigurationError(UsageError):
 
 class ForkedClient(UsageError):
     """A client was used in a forked process. Connections cannot be shared: make a client there."""
+
+
+class ApplicationBroken(UsageError):
+    """The module of an application raised something when it was imported.
+
+    `own` is what it raised, with a traceback that begins in that module.
+    """
+
+    def __init__(self, text: str, own: BaseException) -> None:
+        super().__init__(text)
+        self.own = own
 
 
 class MessageRefused(ReliableMQError):

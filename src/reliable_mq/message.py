@@ -36,9 +36,16 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
     queue_id: int
 
 
+class _Addressed(msgspec.Struct, frozen=True):
+    """What every message has; these two may be given by position: `Message("orders", b"…")`."""
+
+    topic: str
+    body: bytes
+
+
 @decodable
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application sends.
+class Message(_Addressed, frozen=True, kw_only=True):
+    """What an application sends: `Message("orders", b"…", tag="paid")`.
 
     `message_id` is the UNIQ_KEY: it stays the same through every resend and redelivery, and is
     what idempotency and reconciliation match on. The producer makes one when it is empty.
@@ -52,8 +59,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     before 5.0 do not have; how far ahead they may lie is the broker's to say (3 days).
     """
 
-    topic: str
-    body: bytes
     tag: str = ""
     keys: tuple[str, ...] = ()
     message_id: str = ""

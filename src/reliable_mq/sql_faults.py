@@ -14,10 +14,13 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
+from reliable_mq.errors import RemoteError, Unavailable, words_of
 from reliable_mq.sql_types import is_missing_table, mysql_code, mysql_code_of, sqlstate_of
 
 TOLD_SECONDS = 10.0
 """A fault that every message meets is told once in so many seconds."""
+BROKER_TOLD_SECONDS = 60.0
+"""That the broker is away is told by several parts of a process, once in so many seconds each."""
 
 # SQLSTATE: serialization failure, deadlock, lock not available (a lock time-out, NOWAIT).
 _BUSY_STATES = frozenset({"40001", "40P01", "55P03"})
@@ -126,7 +129,10 @@ def known_fault(error: BaseException) -> str | None:
 class FaultTeller:
     """Logs the faults of something that goes on trying: known ones in a line, and not every time.
 
-    Invariant: of one kind of fault at most one line is written in `TOLD_SECONDS`.
+    Known are those of the database, and those of the broker, which may be away for long.
+
+    Invariant: of one kind of fault at most one line is written in `TOLD_SECONDS`; of the broker's
+    in `BROKER_TOLD_SECONDS`.
 
     Args:
         log: where to.
@@ -141,14 +147,16 @@ class FaultTeller:
     def tell(self, error: BaseException) -> None:
         """Log a fault: a line for a known one, with its traceback for any other."""
         line = known_fault(error)
-        if line is None:
+        if isinstance(error, Unavailable | RemoteError):
+            self.tell_line(type(error).__name__, words_of(error), BROKER_TOLD_SECONDS)
+        elif line is None:
             self._log.error("%s: %s", self._what, fault_line(error), exc_info=error)
         else:
             self.tell_line(line.partition(":")[0], line)
 
-    def tell_line(self, kind: str, line: str) -> None:
-        """Log a line, unless one of its kind was written a moment ago."""
+    def tell_line(self, kind: str, line: str, seconds: float = TOLD_SECONDS) -> None:
+        """Log a line, unless one of its kind was written less than so many seconds ago."""
         now = time.monotonic()
         if now >= self._told.get(kind, now):
-            self._told[kind] = now + TOLD_SECONDS
+            self._told[kind] = now + seconds
             self._log.warning("%s: %s", self._what, line)

@@ -208,7 +208,7 @@ def test_a_dead_letter_is_mailed_shown_retried_and_settled(
 
 
 def test_a_person_can_see_whether_anybody_would_be_told(
-    shop: Any, call: Call, mailbox: tuple[Mailbox, int]
+    shop: Any, call: Call, mailbox: tuple[Mailbox, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, _ = call("notifiers", "--app", "people_shop:mq", "--test")
     assert (code, out) == (0, f"log: told\n{MAIL}: told\n")
@@ -219,17 +219,20 @@ def test_a_person_can_see_whether_anybody_would_be_told(
     assert "full" in json.loads(out)[MAIL]
     rows = json.loads(call("notifiers", "--app", "people_shop:mq", "--json")[1])
     assert [(row["name"], row["waiting"]) for row in rows] == [("log", 0), (MAIL, 0)]
+    assert call("notifiers")[0] == 0, "the environment names the database"
+    monkeypatch.delenv("RELIABLE_MQ_DATABASE")
     assert call("notifiers")[0] == 2
 
 
 def test_a_look_without_a_broker_says_that_it_was_not_asked(
-    shop: Any, call: Call, tmp_path: Path
+    shop: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.broken[0] = False
     with shop.mq.transaction() as tx:
         message_id = tx.send(shop.topic, {"id": 2})
     until(lambda: status_of(shop.mq, message_id) == 1)
     url = str(shop.mq.settings.database)
+    monkeypatch.delenv("RELIABLE_MQ_BROKER")
 
     assert "not asked: give --app or --broker" in call("stub", "show", message_id, "--db", url)[1]
     nowhere = ("--db", url, "--broker", "127.0.0.1:9")

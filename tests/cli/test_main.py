@@ -15,7 +15,6 @@ import typer
 from reliable_mq.cli.main import (
     BAD_USAGE,
     DONE,
-    EXTRA_OF_MODULE,
     FAILED,
     VERBS,
     build_app,
@@ -23,6 +22,7 @@ from reliable_mq.cli.main import (
     run,
 )
 from reliable_mq.errors import ConfigurationError, ConnectionLost
+from reliable_mq.extras import EXTRA_OF_MODULE
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pyspark", "sqlalchemy", "pandas", "pyarrow", "redis")

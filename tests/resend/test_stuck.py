@@ -61,7 +61,7 @@ def test_of_many_that_wait_for_the_same_some_are_told_and_the_rest_is_counted(
     assert (rest.kind, rest.topic, rest.consumer_group) == (Kind.BACKLOG, "orders", "g")
     assert rest.reason == "3 more messages are not consumed by g for 24.0 h"
     assert caplog.messages[0].endswith(
-        "`reliable-mq stub list --status unconfirmed --topic orders`"
+        "`reliable-mq stub list --status unconfirmed --topic orders --app MODULE:OBJECT`"
     )
 
     # When the group catches up, or more wait, Then nothing new is told

@@ -87,6 +87,8 @@ class ReliableMQ(Declaring, TablesAndHealth):
     ) -> None:
         check_name("application", name, GROUP_LENGTH_MAX)
         self.name = name
+        #: options by which a command finds this application; hints in the log have them
+        self.found_by = "--app MODULE:OBJECT"
         check_value("settings", settings, Settings | None)
         given = {} if settings is None else settings.model_dump()
         check_value("client", client, ClientSettings | Mapping | None)
@@ -130,6 +132,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             relay_lease=self.settings.relay_lease,
             is_shared=self.settings.relay == "shared" and connections.shares_relays,
             groups_of_topic=self._declared.required_groups,
+            on_first_send=self._tell_when_nobody_consumes,
         )
         self._producer: Producer | None = None
         self._upkeep = Upkeep(
@@ -139,6 +142,7 @@ class ReliableMQ(Declaring, TablesAndHealth):
             self.settings,
             self._policy,
             self._notifiers,
+            lambda: self.found_by,
         )
 
     @property
@@ -284,6 +288,17 @@ class ReliableMQ(Declaring, TablesAndHealth):
     def _share_relays(self) -> None:
         if self.settings.relay == "shared":
             self._connections.shared_relays.start(self.databases)
+
+    def _tell_when_nobody_consumes(self) -> None:
+        """Warn who sends to a broker inside this process and has not started the consumers."""
+        connections = self._connections
+        if connections.is_embedded and self._declared.consumers and not connections.is_consuming:
+            log.warning(
+                "application %s sends and is not started: nobody consumes its messages, they stay "
+                "UNCONFIRMED. Its broker is inside this process, so no other process can consume "
+                "them. Write `with mq:`, or call mq.start() or mq.run()",
+                self.name,
+            )
 
     def run(self) -> None:
         """Run the consumers until SIGTERM or SIGINT, then finish what runs and close.

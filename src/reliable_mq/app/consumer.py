@@ -14,7 +14,7 @@ from reliable_mq.app.key_reading import KeyReader
 from reliable_mq.app.payload import Decoder, decoder_of
 from reliable_mq.client.checked import check_fields, check_value
 from reliable_mq.client.consuming.subscription import Subscription
-from reliable_mq.errors import ConfigurationError, UsageError
+from reliable_mq.errors import ConfigurationError, UsageError, words_of
 from reliable_mq.limits import DELAY_LEVEL_SECONDS, RETRY_ATTEMPTS_MAX
 from reliable_mq.message import ReceivedMessage
 from reliable_mq.outbox.schema import SchemaTooNew
@@ -30,20 +30,33 @@ class Retry(Exception):
     """Raise it in a handler: undo this attempt and hand the message out again.
 
     Args:
-        after: seconds until then, two hours at most, as with `delay`: any real number, those of
-            numpy and fractions too; None: the usual wait.
+        after: seconds until then, two hours at most: any real number, those of numpy and fractions
+            too; None: the usual wait.
+        reason: why; the log and, after the last attempt, the dead letter say it. Without one they
+            name the error that it was raised from, if there is one.
 
     Raises:
-        UsageError: when it is no number, negative, or longer than the broker keeps a message back.
+        UsageError: when `after` is no number, negative, or longer than the broker keeps a message
+            back, or when the reason is no text.
     """
 
-    def __init__(self, after: float | None = None) -> None:
-        super().__init__("again" if after is None else f"again after {after} s")
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        told = "again" if after is None else f"again after {after} s"
+        super().__init__(f"{told}: {reason}" if reason else told)
+        check_value("the reason of Retry", reason, str)
+        self.reason = reason
         if not isinstance(after, Real) or isinstance(after, bool):
             check_value("after of Retry", after, float | None)
         elif not 0 <= after <= RETRY_SECONDS_MAX:
             raise UsageError(f"Retry(after={after}): it must be within 0..{RETRY_SECONDS_MAX:g} s")
         self.after = None if after is None else float(after)
+
+    @property
+    def why(self) -> str:
+        """What people are told: the reason, and the error that it was raised from or after."""
+        cause = self.__cause__ or (None if self.__suppress_context__ else self.__context__)
+        parts = (self.reason, words_of(cause) if cause is not None else "")
+        return "; ".join(filter(None, parts)) or "the handler asked for it and gave no reason"
 
 
 class Reject(Exception):

@@ -103,16 +103,19 @@ class Judge:
             return Settled(Later(soon, counts=False), "back"), now
         if isinstance(error, Retry):
             wait = wait if error.after is None else error.after
-            why = "asked for it"
+            why = error.why
         else:
             why = words_of(error)
         if number >= self._consumer.max_attempts:
             reason = f"attempt {number} of {self._consumer.max_attempts} failed: {why}"
             return Settled(Dead(reason), "fail"), now
-        if not isinstance(error, Retry):
+        told = (self._consumer.group, number, message_id, wait, why)
+        if isinstance(error, Retry):
+            log.info("group %s: attempt %d at message %s is undone, again in %g s: %s", *told)
+        else:
             log.warning(
                 "group %s: attempt %d at message %s failed, again in %g s: %s",
-                *(self._consumer.group, number, message_id, wait, why),
+                *told,
                 exc_info=None if isinstance(error, UsageError) else error,
             )
         return Settled(Later(wait), "fail"), now + wait

@@ -3,7 +3,17 @@
 import importlib
 
 from reliable_mq.app.application import ReliableMQ
-from reliable_mq.errors import UsageError
+from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError, words_of
+from reliable_mq.extras import how_to_install
+
+_IMPORTERS = frozenset(
+    {
+        __file__,
+        importlib.__file__,
+        "<frozen importlib._bootstrap>",
+        "<frozen importlib._bootstrap_external>",
+    }
+)
 
 
 def load_application(path: str) -> ReliableMQ:
@@ -11,6 +21,7 @@ def load_application(path: str) -> ReliableMQ:
 
     Raises:
         UsageError: when the text is no MODULE:OBJECT, or names nothing of the kind.
+        ApplicationBroken: when the module raises something when it is imported.
     """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
@@ -20,10 +31,14 @@ def load_application(path: str) -> ReliableMQ:
     except ModuleNotFoundError as error:
         # A module that is there and misses one of its own imports tells that itself.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+            raise _broken(module_name, error) from error
         raise UsageError(
             f"there is no module {module_name!r}; run from the directory that holds it"
         ) from error
+    except ReliableMQError:  # it says itself what is wrong
+        raise
+    except Exception as error:
+        raise _broken(module_name, error) from error
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
@@ -31,4 +46,20 @@ def load_application(path: str) -> ReliableMQ:
             raise UsageError(f"module {module_name!r} has no {attribute!r}") from error
     if not isinstance(found, ReliableMQ):
         raise UsageError(f"{path} is a {type(found).__name__}, not a ReliableMQ")
+    found.found_by = f"--app {path}"
     return found
+
+
+def _broken(module_name: str, error: Exception) -> ApplicationBroken:
+    """Return the error of a module that cannot be imported, without our frames and the importer's.
+
+    What is left begins in the first file of the application's. Without one (a syntax error) it has
+    no frames, and the error names its file itself.
+    """
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename in _IMPORTERS:
+        at = at.tb_next
+    text = f"the module {module_name!r} cannot be imported: {words_of(error)}"
+    if isinstance(error, ModuleNotFoundError) and (line := how_to_install(error.name or "")):
+        text = line
+    return ApplicationBroken(text, error.with_traceback(at))

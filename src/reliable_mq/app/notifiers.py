@@ -4,28 +4,35 @@ A notifier is known by its name to all processes that share a database, and one 
 its name says whom it tells: applications that write to different people are different notifiers.
 """
 
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.extras import extra_of
 from reliable_mq.resend.alerts import LogNotifier, Notifier
 from reliable_mq.resend.escalation import NOTIFIER_LENGTH_MAX
 from reliable_mq.resend.mail_addresses import addresses_of
 from reliable_mq.settings import Settings
 
 
-def notifiers_of(settings: Settings) -> list[Notifier]:
+def notifiers_of(settings: Settings, where: Callable[[], str]) -> list[Notifier]:
     """Return the log, and the mail and the webhook that the settings name.
+
+    Args:
+        settings: the application's.
+        where: see `LogNotifier`.
 
     Raises:
         ConfigurationError: when a setting of one of them is wrong or missing.
     """
-    made: list[Notifier] = [LogNotifier()]
+    made: list[Notifier] = [LogNotifier(where)]
     cooldown, timeout = settings.escalation_cooldown, settings.escalation_timeout
     if server := settings.escalation_mail_server.get_secret_value():
         # Imported late: who sends no mail needs no templates.
-        from reliable_mq.resend.smtp_notifier import SmtpNotifier  # noqa: PLC0415
+        with extra_of("escalation_mail_server"):
+            from reliable_mq.resend.smtp_notifier import SmtpNotifier  # noqa: PLC0415
 
         folder = settings.escalation_templates
         made.append(

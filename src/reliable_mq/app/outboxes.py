@@ -35,6 +35,7 @@ class Outboxes:
         relay_lease: float,
         is_shared: bool,
         groups_of_topic: Callable[[str, str], tuple[str, ...]],
+        on_first_send: Callable[[], None],
     ) -> None:
         self._connections = connections
         self._databases = databases
@@ -42,6 +43,7 @@ class Outboxes:
         self._relay_lease = relay_lease
         self._is_shared = is_shared
         self._groups_of_topic = groups_of_topic
+        self._on_first_send = on_first_send
         self._made: dict[tuple[str, bool], SqlOutbox] = {}
         call_in_child(self.forget)
 
@@ -50,6 +52,7 @@ class Outboxes:
         made = self._made.get((name, half))
         if made is not None:
             return made
+        self._on_first_send()
         database = self._databases[name]
         if half:
             database.identity.value()  # before the session has locked anything

@@ -23,6 +23,7 @@ from reliable_mq.app.sql_processes import SqlProcesses, process_table
 from reliable_mq.app.sql_urls import checked_url, known_drivers
 from reliable_mq.app.thread_handling_times import HandlingTimes
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.extras import extra_of
 from reliable_mq.idempotency.sql_key_tables import business_key_table, idempotent_call_table
 from reliable_mq.idempotency.sql_tables import consume_log_table
 from reliable_mq.outbox.sql_identity import SqlIdentity, identity_table
@@ -151,7 +152,8 @@ class Database:
     def _make_engine(self) -> Engine:
         url = self._url_for(self._drivers.for_threads)
         try:
-            engine = create_engine(url, **self._options())
+            with extra_of(f"database={url.drivername}://"):
+                engine = create_engine(url, **self._options())
         except (ArgumentError, NoSuchDriver) as error:
             what = str(error).partition("\n")[0]  # what follows is a lesson in URLs
             raise ConfigurationError(f"database={self.url}: {what}") from error
@@ -180,7 +182,8 @@ class Database:
         engine = self._async_engines.get(loop)
         if engine is None:
             url = self._url_for(self._drivers.for_asyncio)
-            engine = create_async_engine(url, **self._options())
+            with extra_of(f"database={url.drivername}://"):
+                engine = create_async_engine(url, **self._options())
             self._prepare(engine.sync_engine)
             self._async_engines[loop] = engine
         return engine
@@ -252,7 +255,8 @@ class Database:
         Creates them when there are none. Raises what `migrations.sql_upgrade.upgrade` raises, and
         ModuleNotFoundError without Alembic (the extra `migrations`).
         """
-        from reliable_mq.migrations.sql_upgrade import upgrade  # noqa: PLC0415 - an extra
+        with extra_of("migrate"):
+            from reliable_mq.migrations.sql_upgrade import upgrade  # noqa: PLC0415 - an extra
 
         if self.by_day and not inspect(self.engine).has_table(self.stubs.name):
             self.create_tables()  # a migration cannot know of partitions

@@ -292,6 +292,11 @@ class Connections:
         """Whether the broker runs inside this process, where no other process finds it."""
         return self._settings.broker.startswith(EMBEDDED)
 
+    @property
+    def is_consuming(self) -> bool:
+        """Whether consumers were started in this process."""
+        return bool(self._workers)
+
     def start_scheduler(self, run: Callable[[threading.Event], None]) -> None:
         """Run the resend scheduler in a thread of this process; a second call does nothing."""
         with self._lock:

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import asdict
@@ -50,6 +50,7 @@ class Upkeep:
         settings: intervals, leases, windows.
         policy: when the next send is due.
         notifiers: who tells people, beside the log and what the settings name.
+        where: what commands need to find the application, see `LogNotifier`.
 
     Raises:
         ConfigurationError: when a setting of a notifier is wrong, a notifier is none, or two share
@@ -64,9 +65,11 @@ class Upkeep:
         settings: Settings,
         policy: ResendPolicy,
         notifiers: Sequence[Notifier],
+        where: Callable[[], str],
     ) -> None:
         self._name = name
-        self._notifiers = check_notifiers((*notifiers_of(settings), *check_notifiers(notifiers)))
+        built_in = notifiers_of(settings, where)
+        self._notifiers = check_notifiers((*built_in, *check_notifiers(notifiers)))
         self._connections = connections
         self._databases = databases
         self._settings = settings

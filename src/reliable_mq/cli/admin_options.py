@@ -13,6 +13,7 @@ import typer
 
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.shared_options import BROKER_VARIABLE
 from reliable_mq.client.administering.asking import Told
 from reliable_mq.client.administering.thread_admin import Admin
 from reliable_mq.client.configured import of_environment
@@ -24,7 +25,6 @@ from reliable_mq.settings import EMBEDDED
 T = TypeVar("T")
 C = TypeVar("C", bound=Collection[str])
 
-BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
 FAILED = 1
 
 Broker = Annotated[

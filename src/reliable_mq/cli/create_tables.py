@@ -14,7 +14,7 @@ def command(
     as_json: printing.AsJson = False,
 ) -> None:
     """Create the tables that are missing in an application's databases."""
-    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
+    db = options.database_of(application, db, "MODULE:OBJECT")
     if db:
         database = Database(db, prefix=prefix, connections=1)
         names = database.create_tables()

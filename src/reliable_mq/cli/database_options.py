@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.loading import load_application
 from reliable_mq.app.sql_database import Database
+from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE
 from reliable_mq.client.configured import configured, of_environment
 from reliable_mq.client.settings import ClientSettings
 from reliable_mq.errors import ConfigurationError, UsageError
@@ -25,7 +26,10 @@ Named = Annotated[
     str, typer.Argument(metavar="[MODULE:OBJECT]", help="A ReliableMQ; or give --db.")
 ]
 Db = Annotated[str, typer.Option(help="SQLAlchemy URL of the database.")]
-Prefix = Annotated[str, typer.Option(help="Prefix of the tables, with --db.")]
+Prefix = Annotated[
+    str,
+    typer.Option(envvar="RELIABLE_MQ_TABLE_PREFIX", help="Prefix of the tables, with --db."),
+]
 Name = Annotated[
     str, typer.Option("--database", help="With --app: which of its databases; default: the first.")
 ]
@@ -34,14 +38,32 @@ By = Annotated[str, typer.Option("--by", help="Who does it, for the audit; defau
 Note = Annotated[str, typer.Option(help="Why; kept in the stub and in the audit.")]
 
 
-def refuse_none_and_both(application: str, db: str, named_by: str = "--app MODULE:OBJECT") -> None:
-    """Let a command work for an application or for a database.
+def database_of(application: str, db: str, named_by: str = "--app MODULE:OBJECT") -> str:
+    """Return the URL of the database that a command works for; "": it works for an application.
+
+    When neither is given, it is that of the variable `RELIABLE_MQ_DATABASE`.
 
     Raises:
-        UsageError: when both are given, or neither.
+        UsageError: when both are given, or neither and there is no variable.
     """
-    if bool(application) == bool(db):
+    if application and db:
         raise UsageError(f"give either {named_by} or --db URL")
+    found = db or ("" if application else os.environ.get(DATABASE_VARIABLE, ""))
+    if not (application or found):
+        raise UsageError(f"give either {named_by} or --db URL; or set {DATABASE_VARIABLE}")
+    return found
+
+
+def found_by(application: str, db: str) -> str:
+    """Return the options by which another command finds the same database, for hints.
+
+    Args:
+        application: "MODULE:OBJECT", or "".
+        db: the URL, or "". It may hold a password, so it is named as URL only.
+    """
+    if application:
+        return f"--app {application}"
+    return "" if db == os.environ.get(DATABASE_VARIABLE) else "--db URL"
 
 
 def loaded(application: str) -> ReliableMQ:
@@ -81,14 +103,14 @@ def opened(
         ConfigurationError: when there is no such database, when it is an SQLite file that is not
             there, or lacks our tables.
     """
-    refuse_none_and_both(application, db)
+    db = database_of(application, db)
     if name and db:
         raise UsageError("--database goes with --app: it is one of the application's")
     if db:
         databases: Mapping[str, Database] = {
             MAIN_DATABASE: Database(db, prefix=prefix, connections=1)
         }
-        client = of_environment()
+        client, broker = of_environment(), broker or os.environ.get(BROKER_VARIABLE, "")
     else:
         mq = loaded(application)
         client = configured(mq.settings)

@@ -16,11 +16,11 @@ from reliable_mq.app.thread_dead_letters import DeadLetters, Outcome
 from reliable_mq.app.thread_upkeep import actor
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
-from reliable_mq.cli.admin_options import BROKER_VARIABLE, of_all_tenants
+from reliable_mq.cli.admin_options import of_all_tenants
 from reliable_mq.cli.database_options import opened
 from reliable_mq.cli.printing import moment_of, print_rows, text_of
 from reliable_mq.cli.saying import say, say_json
-from reliable_mq.cli.shared_options import takes_options_of
+from reliable_mq.cli.shared_options import BROKER_VARIABLE, DATABASE_VARIABLE, takes_options_of
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 from reliable_mq.settings import EMBEDDED
@@ -182,7 +182,12 @@ def _tell_refused(refused: Outcome) -> None:
 
 @contextmanager
 def _known(application: str, db: str, prefix: str, broker: str) -> Iterator[DeadLetters]:
-    """Give the dead letters, as the databases know them that the options name, or none."""
+    """Give the dead letters, as the databases know them that the options name, or none.
+
+    With no option at all the environment names the database, or else the broker alone.
+    """
+    if not (application or db or broker):
+        db = os.environ.get(DATABASE_VARIABLE, "")
     if not application and not db:
         broker = broker or os.environ.get(BROKER_VARIABLE, "")
         if not broker:

@@ -9,6 +9,7 @@ from reliable_mq.app.application import ReliableMQ
 from reliable_mq.cli import database_options as options
 from reliable_mq.cli import printing
 from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli.shared_options import BROKER_VARIABLE
 from reliable_mq.doctor.finding import Finding, Level, worst
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
@@ -19,9 +20,12 @@ def command(
     application: options.Named = "",
     db: options.Db = "",
     broker: Annotated[
-        str, typer.Option(help="Name servers HOST:PORT;…, with --db.")
+        str,
+        typer.Option(envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;…, with --db."),
     ] = "127.0.0.1:9876",
-    redis: Annotated[str, typer.Option(help="Redis URL, with --db.")] = "",
+    redis: Annotated[
+        str, typer.Option(envvar="RELIABLE_MQ_REDIS", help="Redis URL, with --db.")
+    ] = "",
     prefix: options.Prefix = DEFAULT_PREFIX,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
     as_json: printing.AsJson = False,
@@ -30,7 +34,7 @@ def command(
 
     Exits with 1 when a promise is in danger. Changes nothing.
     """
-    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
+    db = options.database_of(application, db, "MODULE:OBJECT")
     if application:
         mq = options.loaded(application)
     else:
@@ -43,14 +47,17 @@ def command(
         say_json(msgspec.to_builtins(findings))
     else:
         for finding in findings:
-            _print(finding)
+            _print(finding, options.found_by(application, db))
     level = worst(findings)
     if level is Level.ERROR or (strict and level is Level.WARNING):
         raise typer.Exit(1)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: Finding, found_by: str) -> None:
     where = f"{finding.database}: " if finding.database else ""
     say(f"{_MARKS[finding.level]} {finding.check:<10} {where}{finding.text}")
     if finding.remedy:
-        say(f"{'':<16}{finding.remedy}")
+        # A person pastes it. Some commands take the application as an option, some as an argument.
+        argument = found_by.removeprefix("--app ")
+        remedy = finding.remedy.replace("--app MODULE:OBJECT", found_by)
+        say(f"{'':<16}{remedy.replace('MODULE:OBJECT', argument)}")

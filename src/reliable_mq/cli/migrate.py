@@ -30,7 +30,7 @@ def command(
     as_json: printing.AsJson = False,
 ) -> None:
     """Bring the tables to this release; create them when there are none."""
-    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
+    db = options.database_of(application, db, "MODULE:OBJECT")
     if since and not sql:
         raise UsageError("--since goes with --sql")
     if sql and (check or as_json):

@@ -23,7 +23,7 @@ def command(
     as_json: printing.AsJson = False,
 ) -> None:
     """List who tells people of escalations and what waits; or see whether they can tell."""
-    options.refuse_none_and_both(application, db)
+    db = options.database_of(application, db)
     if application:
         mq = options.loaded(application)
     else:  # the notifiers are those of RELIABLE_MQ_ESCALATION_…, as for `reliable-mq resend --db`

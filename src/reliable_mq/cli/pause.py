@@ -34,7 +34,7 @@ def command(
 
     A topic closes by itself when nothing arrives there. It opens by itself, too, or by --end.
     """
-    options.refuse_none_and_both(application, db)
+    db = options.database_of(application, db)
     if not topic and (until or lasting or end or note):
         raise UsageError("which topic? give its name")
     if bool(until) + bool(lasting) + end > 1:

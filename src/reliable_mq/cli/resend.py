@@ -1,6 +1,5 @@
 """`reliable-mq resend`: the resend scheduler of an application."""
 
-import logging
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +7,9 @@ import typer
 from reliable_mq.app.application import ReliableMQ
 from reliable_mq.app.thread_signals import stop_on_signal
 from reliable_mq.cli import database_options as options
-from reliable_mq.cli.saying import say, say_json
+from reliable_mq.cli import metrics
+from reliable_mq.cli.saying import log_plainly, say, say_json
+from reliable_mq.cli.shared_options import BROKER_VARIABLE
 from reliable_mq.errors import UsageError
 from reliable_mq.outbox.sql_tables import DEFAULT_PREFIX
 
@@ -17,21 +18,26 @@ def command(
     application: options.Named = "",
     db: options.Db = "",
     broker: Annotated[
-        str, typer.Option(help="Name servers HOST:PORT;…, with --db.")
+        str,
+        typer.Option(envvar=BROKER_VARIABLE, help="Name servers HOST:PORT;…, with --db."),
     ] = "127.0.0.1:9876",
     prefix: options.Prefix = DEFAULT_PREFIX,
     once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
+    metrics_port: metrics.Port = 0,
+    metrics_host: metrics.Host = metrics.HERE,
 ) -> None:
     """Send again what nobody confirmed; escalate what went out too often."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    options.refuse_none_and_both(application, db, "MODULE:OBJECT")
+    db = options.database_of(application, db, "MODULE:OBJECT")
     if as_json and not once:
         raise UsageError("--json goes with --once")
     if application:
         mq = options.loaded(application)
     else:
         mq = ReliableMQ("resend", broker=broker, database=db, table_prefix=prefix)
+        mq.found_by = options.found_by("", db)
+    log_plainly()
+    metrics.serve_metrics(metrics_host, metrics_port)
     try:
         if once:
             _print(mq.resend_once(), as_json=as_json)

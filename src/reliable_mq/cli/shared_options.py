@@ -5,6 +5,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+BROKER_VARIABLE = "RELIABLE_MQ_BROKER"
+DATABASE_VARIABLE = "RELIABLE_MQ_DATABASE"
+
 
 def takes_options_of(
     read: Callable[..., object],

@@ -73,12 +73,14 @@ def _waiting_for_a_person(patient: Patient, told: Told) -> None:
         told.error(
             f"{number} stub(s) have no time of a next send, and nobody was told: somebody wrote "
             "into the table",
-            "reliable-mq stub list --escalated, then stub retry or stub void",
+            "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
+            "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
     if number := _count(patient, *parked, is_told):
         told.warn(
             f"{number} stub(s) wait for a person",
-            "reliable-mq stub list --escalated, then stub retry or stub void",
+            "reliable-mq stub list --escalated --app MODULE:OBJECT, then stub retry or void; dead "
+            "letters: reliable-mq dlq list --app MODULE:OBJECT, then dlq retry",
         )
 
 

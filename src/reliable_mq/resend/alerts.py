@@ -6,13 +6,14 @@ of processes may do this; a notifier is held by one at a time.
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
 
 from reliable_mq.errors import ConfigurationError, words_of
-from reliable_mq.resend.escalation import Digest, Kind, Look, Standing, check_notifier
+from reliable_mq.resend.escalation import Digest, Escalation, Kind, Look, Standing, check_notifier
 from reliable_mq.sql_types import utc_datetime
 
 log = logging.getLogger(__name__)
@@ -46,33 +47,51 @@ class Notifier(Protocol):
 
 
 class LogNotifier:
-    """Tells by an error line of the log for each escalation, at once."""
+    """Tells by an error line of the log for each escalation, at once.
+
+    Args:
+        where: returns what the commands that it names need to find the database, such as
+            "--app examples.shop:mq".
+    """
 
     name = "log"
     cooldown = 0.0
+
+    def __init__(self, where: Callable[[], str] = lambda: "--app MODULE:OBJECT") -> None:
+        self._where = where
 
     def tell(self, digest: Digest) -> None:
         """Write one line for each escalation that the digest names, and one for the others."""
         for each in digest.items:
             group = f", group {each.consumer_group}" if each.consumer_group else ""
             if each.kind == Kind.BACKLOG:
-                look = f"stub list --status unconfirmed --topic {each.topic}"
-                said = "%s: topic %s%s: %s; see `reliable-mq %s`"
+                look = self._typed("stub list --status unconfirmed --topic", each.topic)
+                said = "%s: topic %s%s: %s; see `%s`"
                 log.error(said, each.kind, each.topic, group, each.reason, look)
                 continue
             if each.kind == Kind.RECONCILIATION:
                 log.error("%s: run %s: %s", each.kind, each.message_id, each.reason)
                 continue
             log.error(
-                "%s: message %s of topic %s (key %r)%s: %s; see `reliable-mq stub show %s`, "
-                "then retry or void it",
+                "%s: message %s of topic %s (key %r)%s: %s; see `%s`, then `%s`",
                 *(each.kind, each.message_id, each.topic, each.message_key, group),
-                *(each.reason, each.message_id),
+                *(each.reason, self._typed("stub show", each.message_id), self._cure(each)),
             )
         if not digest.total:
             log.error("%s", digest.headline)
         elif digest.total > len(digest.items):
-            log.error("%s; see `reliable-mq stub list --escalated`", digest.headline)
+            log.error("%s; see `%s`", digest.headline, self._typed("stub list --escalated"))
+
+    def _cure(self, each: Escalation) -> str:
+        """Return the command that lets it come again; a dead letter comes to its group alone."""
+        if each.kind == Kind.DEAD_LETTER:
+            group = ("--group", each.consumer_group) if each.consumer_group else ()
+            return self._typed("dlq retry", each.message_id, *group)
+        return self._typed("stub retry", each.message_id)
+
+    def _typed(self, verbs: str, *words: str) -> str:
+        """Return a command to paste; a shell takes each word as it is, whoever wrote it."""
+        return " ".join(filter(None, ("reliable-mq", verbs, shlex.join(words), self._where())))
 
 
 def check_notifiers(notifiers: Sequence[Notifier]) -> tuple[Notifier, ...]:

