@@ -33,9 +33,13 @@ class ConfigFiles:
         """Whether files are being written."""
         return bool(self._under_way)
 
-    def change(self, path: str, dump: _Dump) -> None:
-        """Note that a table changed; its file is written soon."""
-        self._changed[path] = dump
+    def change(self, path: str, dump: _Dump, *, is_first: bool = False) -> None:
+        """Note that a table changed; its file is written soon, before the others if `is_first`."""
+        if is_first:
+            self._changed.pop(path, None)
+            self._changed = {path: dump, **self._changed}
+        else:
+            self._changed[path] = dump
 
     def when_saved(self, act: _Act) -> None:
         """Call `act` when all that changed up to now is on the medium; now, if it is."""

@@ -24,9 +24,10 @@ from reliable_mq.broker_core.requests.pull import answer_waiting
 from reliable_mq.broker_core.state import BrokerState, Connection, Request, Turn
 from reliable_mq.broker_core.store import retention
 from reliable_mq.broker_core.store.consume_queue import Arrivals
+from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.message_index import IndexSizes
-from reliable_mq.broker_core.store.message_store import MessageStore
+from reliable_mq.broker_core.store.message_store import ABORT_PATH, MessageStore
 from reliable_mq.broker_core.store.progress import load_progress
 from reliable_mq.broker_core.store.timer_store import TimerStore
 from reliable_mq.broker_core.topics import PATH as TOPICS_PATH
@@ -107,6 +108,7 @@ class BrokerCore:
             TOPICS_PATH: state.topics.load,
             GROUPS_PATH: state.groups.load,
             OFFSETS_PATH: state.offsets.load,
+            DELETIONS_PATH: state.store.deletions.load,
             MODES_PATH: state.request_modes.load,
             schedule.PATH: state.schedule.load,
             topic_counts.TIMERS_PATH: state.timers.counts.load,
@@ -126,8 +128,14 @@ class BrokerCore:
         state.topics_changed()
         state.started_ms = now_ms
         progress = load_progress(self._disk)
+        deletions = state.store.deletions
+        if not state.topics.is_ours:
+            was_killed = self._disk.size_of(ABORT_PATH) >= 0
+            deletions.note_others(self._disk, progress, was_killed=was_killed)
         state.store.open()
         state.retention.begin(state.store.appender.last_time_ms)
+        if deletions.settle(state.store.log.end):
+            self._save_now(DELETIONS_PATH, deletions.dump())
         state.store.log.read_ahead(is_wanted=config.data_read_ahead)
         state.schedule.settle(state.store)
         state.timers.settle(now_ms)
@@ -138,6 +146,15 @@ class BrokerCore:
         # Producers come back first, then they are asked.
         self._due_ms["halves"] = now_ms + config.transaction_check_interval_ms
         state.store.on_dispatch = self._note_arrival
+
+    def _save_now(self, path: str, text: str) -> None:
+        """Write a file before anything else happens, if there is room."""
+        try:
+            self._disk.write_text(path, text)
+        except OSError as error:
+            if not is_out_of_room(error):
+                raise
+            log.warning("%s: no room for it, the next start finds out the same again", path)
 
     def receive(self, connection: Connection, command: Command, now_ms: int) -> None:
         """Handle one command; what it wants done leaves with the next turn."""
@@ -365,3 +382,4 @@ class BrokerCore:
             self._disk.write_text(path, text)
         state.timers.close()
         state.store.close()
+        self.housekeeping.finish()

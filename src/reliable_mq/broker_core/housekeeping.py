@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from reliable_mq.broker_core.names import is_system_topic
 from reliable_mq.broker_core.state import BrokerState
+from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
 from reliable_mq.broker_core.store.disk import Disk
 from reliable_mq.broker_core.store.retention import (
     PATH,
@@ -66,6 +67,7 @@ class Housekeeping:
             state.wants_unused_dropped = False
             self._drop_unused()
         state.store.upkeep.flush()
+        self._forget(state.store.upkeep.take_gone())
         gone, self._gone = self._gone, []
         if not gone:
             return None
@@ -80,6 +82,17 @@ class Housekeeping:
                 self._gone[:0] = gone
 
         return work
+
+    def finish(self) -> None:
+        """Remove what was forgotten, when the store is closed and its note is written.
+
+        The next to open the store may be Apache's broker, which would read files that are left.
+        """
+        self._forget(self._state.store.upkeep.take_gone())
+        if self._state.store.is_start_noted:
+            for file, path in self._gone:
+                file.close()
+                self._disk.remove(path)
 
     def _expire(self, count: int, used: float) -> None:
         store, retention = self._state.store, self._state.retention
@@ -112,7 +125,12 @@ class Housekeeping:
         def is_used(name: str) -> bool:
             return topics.get(name) is not None or is_system_topic(name)
 
-        self._forget(store.upkeep.drop_unused(store.log.start, is_used))
+        def is_kept(name: str) -> bool:
+            return is_used(name) or store.deletions.is_kept(name, store.log.start)
+
+        self._forget(store.upkeep.drop_unused(store.log.start, is_kept))
+        if store.deletions.forget(store.log.start, is_used):
+            self._state.files.change(DELETIONS_PATH, store.deletions.dump)
 
     def _forget(self, files: Sequence[tuple[Closeable, str]]) -> None:
         self._gone += files

@@ -17,6 +17,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that nobody settled
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+EVENT_TOPIC = "OFFSET_MOVED_EVENT"  # what brokers write of what happened to queues
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # what clients write of what happened to messages
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -31,7 +32,7 @@ _SYSTEM_TOPICS = frozenset(
         OP_TOPIC,
         GIVEN_UP_TOPIC,
         "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        EVENT_TOPIC,
         "CHECKPOINT_TOPIC",
     }
 )
@@ -43,7 +44,7 @@ _NO_SEND_TOPICS = frozenset(
         GIVEN_UP_TOPIC,
         TIMER_TOPIC,  # Apache takes what is sent there, and believes where it says it goes
         "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        EVENT_TOPIC,
     }
 )
 

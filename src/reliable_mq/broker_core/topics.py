@@ -10,6 +10,7 @@ import msgspec
 from reliable_mq.broker_core.json_rows import JsonRows, plain_json
 from reliable_mq.broker_core.names import (
     DEFAULT_TOPIC,
+    EVENT_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
@@ -24,6 +25,7 @@ from reliable_mq.wire import fastjson
 from reliable_mq.wire.java_int import I32, I64
 
 PATH = "config/topics.json"
+_WRITER = "reliable_mq"  # Apache's broker leaves that out when it writes the file
 
 INHERIT = 1
 WRITE = 2
@@ -87,6 +89,7 @@ class TopicTable:
         self._rows = JsonRows()
         self._own: frozenset[str] = frozenset()
         self.version = DataVersion()
+        self.is_ours = False  # whether this broker wrote the file last
         # Queues by topic and number to which whatever is plain may be sent; anew with each change
         # of a topic that was there.
         self.plain_lanes: dict[tuple[str, int], Lane] = {}
@@ -127,7 +130,7 @@ class TopicTable:
             *(
                 TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
                 for name in (
-                    *("OFFSET_MOVED_EVENT", HALF_TOPIC, OP_TOPIC),
+                    *(EVENT_TOPIC, HALF_TOPIC, OP_TOPIC),
                     reply_topic(cluster),
                 )
             ),
@@ -270,6 +273,7 @@ class TopicTable:
         """Return the text of the file."""
         return (
             f'{{\n\t"dataVersion":{plain_json(self.version)},'
+            f'\n\t"writer":"{_WRITER}",'
             f'\n\t"topicConfigTable":{self._rows.table(indent=True)}\n}}'
         )
 
@@ -283,9 +287,11 @@ class TopicTable:
         for name, topic in file.topic_config_table.items():
             self._set(msgspec.structs.replace(topic, topic_name=name))
         self.version = file.data_version
+        self.is_ours = file.writer == _WRITER
 
 
 @decodable
 class _File(msgspec.Struct, rename="camel"):
+    writer: str = ""
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)

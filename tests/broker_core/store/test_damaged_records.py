@@ -292,10 +292,10 @@ def test_a_queue_offset_that_damage_cannot_explain_is_refused(is_closed: bool) -
     life, records = grown_life(is_closed=is_closed)
     of_queue = [r for r in records if (r.topic, r.queue_id) == ("orders", 0)]
     damage(life.disk, of_queue[1], 88, b"\xff\xff")
-    damage(life.disk, of_queue[2], 20, (1_000).to_bytes(8))
+    damage(life.disk, of_queue[2], 20, (1_001).to_bytes(8))
     for path in life.disk.paths():
         if path.startswith("consumequeue/orders/0"):
             life.disk.remove(path)
 
-    with pytest.raises(StoreCorrupt, match="says it is message 1000 of orders queue 0"):
+    with pytest.raises(StoreCorrupt, match="says it is message 1001 of orders queue 0"):
         life.open()

@@ -13,6 +13,7 @@ from reliable_mq.broker_core.names import SCHEDULE_TOPIC
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
 from reliable_mq.broker_core.statistics import Sum, Totals
+from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
 from reliable_mq.wire.command import VERSION, Command, reply
@@ -106,7 +107,7 @@ def _rates(rates: list[Totals | None]) -> dict[str, str]:
 
 def _store(state: BrokerState) -> dict[str, str]:
     store, log = state.store, state.store.log
-    first = store.read_record(log.start)
+    first = record_at(log, log.start)
     total, free = state.retention.capacity
     used = str(state.retention.used)
     return {
@@ -116,7 +117,7 @@ def _store(state: BrokerState) -> dict[str, str]:
         "commitLogMaxOffset": str(log.end),
         "commitLogMinOffset": str(log.start),
         "dispatchBehindBytes": str(log.end - store.dispatched if log.end > log.start else 0),
-        "earliestMessageTimeStamp": str(first.store_time_ms if first else -1),
+        "earliestMessageTimeStamp": str(store_time_ms(first) if first else -1),
         "pageCacheLockTimeMills": str(state.pressure.wait_ms),
         "remainHowManyDataToFlush": _readable(log.end - log.durable),
         "remainTransientStoreBufferNumbs": "2147483647",  # as Apache's without such a pool

@@ -29,8 +29,9 @@ _FIRST, _END = 0, 1  # of the bounds of a queue
 def query_consumer_offset(state: BrokerState, request: Request) -> Command:
     """QUERY_CONSUMER_OFFSET.
 
-    A group without an offset starts at 0 when the queue is young and still has its first message:
-    else a group that starts with the last message would miss those of a topic just made.
+    A group without an offset starts at the queue's begin when the queue is young and still has its
+    first message: else a group that starts with the last message would miss those of a topic just
+    made. The begin is 0, or where the queue went on after its topic was deleted.
     """
     header = ConsumerOffsetHeader.decode(request.command.ext_fields)
     offset = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
@@ -45,14 +46,14 @@ def query_consumer_offset(state: BrokerState, request: Request) -> Command:
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
             )
-        offset = 0
+        offset, _end = state.store.bounds(header.topic, header.queue_id)
     return reply(request.command, ext={"offset": str(offset)})
 
 
 def _is_young(state: BrokerState, queue: ConsumeQueue | None) -> bool:
-    if queue is None or queue.first > 0 or queue.end == 0:
+    if queue is None or queue.first > queue.begin or queue.end == queue.first:
         return False
-    return is_young(state, queue.unit(0).commit_log_offset)
+    return is_young(state, queue.unit(queue.first).commit_log_offset)
 
 
 def is_young(state: BrokerState, commit_log_offset: int) -> bool:

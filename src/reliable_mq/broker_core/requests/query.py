@@ -96,12 +96,12 @@ def _look(
 
 def _bodies(state: BrokerState, offsets: list[int]) -> bytes:
     """Return the records one after another, the newest ones when they do not fit a frame."""
-    log = state.store.log
+    log, is_deleted = state.store.log, state.store.deletions.is_deleted
     parts: list[bytes] = []
     total = 0
     for offset in reversed(offsets):
         record = read_listed(log, offset)
-        if record is not None:
+        if record and not is_deleted(record.topic, record.queue_id, offset):
             total += record.size
             if total > _BODY_SIZE_MAX and parts:
                 break

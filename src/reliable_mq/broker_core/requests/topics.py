@@ -6,12 +6,16 @@ Source: Apache RocketMQ `AdminBrokerProcessor`, `AttributeParser`, `AttributeUti
 
 import msgspec
 
-from reliable_mq.broker_core.names import topic_fault
+from reliable_mq.broker_core.names import EVENT_TOPIC, topic_fault
 from reliable_mq.broker_core.requests import message_type
 from reliable_mq.broker_core.requests.refusal import Refused
 from reliable_mq.broker_core.state import BrokerState, Request
+from reliable_mq.broker_core.store.appender import StoredMessage
+from reliable_mq.broker_core.store.deletions import PATH as DELETIONS_PATH
+from reliable_mq.broker_core.store.disk import is_out_of_room
 from reliable_mq.broker_core.topics import TopicConfig
 from reliable_mq.decodable import decodable
+from reliable_mq.errors import StoreError
 from reliable_mq.limits import QUEUES_MAX
 from reliable_mq.wire import fastjson
 from reliable_mq.wire.codes import ResponseCode
@@ -157,10 +161,10 @@ def get_topic_config(state: BrokerState, request: Request) -> Command:
 
 
 def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
-    """DELETE_TOPIC_IN_BROKER: the topic and its offsets are forgotten, there or not.
+    """DELETE_TOPIC_IN_BROKER: the topic, its messages and its offsets are forgotten, there or not.
 
-    Its messages stay in the log until the log is cut there, and its queues go on counting: were
-    they to begin at 0 again, a replay of the log could not tell the old messages from the new.
+    The records stay in the log until the log is cut there, and nobody is shown them; see
+    `store.deletions`. Messages whose time has not come yet are not in the topic: they come.
     """
     name = request.command.ext_fields.get("topic", "")
     if not name.strip():
@@ -171,4 +175,31 @@ def delete_topic_in_broker(state: BrokerState, request: Request) -> None:
         state.topics_changed()
     state.offsets.remove_topic(name)
     state.statistics.forget_topic(name)
+    if state.store.delete_topic(name):
+        _store_event(state, name, request.now_ms)
+    # First: after a crash the topic may still be there, but not be gone with its messages left.
+    state.files.change(DELETIONS_PATH, state.store.deletions.dump, is_first=True)
     state.reply_when_saved(request, reply(request.command))
+
+
+def _store_event(state: BrokerState, topic: str, now_ms: int) -> None:
+    """Store behind the deleted messages that they are deleted, if there is room.
+
+    When Apache's broker opens a store, it builds units for all records behind the last one that a
+    queue knows. Without this message that could be the deleted ones.
+    """
+    event = StoredMessage(
+        topic=EVENT_TOPIC,
+        queue_id=0,
+        body=f"the topic {topic} was deleted".encode(),
+        properties=b"",
+        flag=0,
+        sys_flag=0,
+        born_time_ms=now_ms,
+        born_host=state.host,
+    )
+    try:
+        state.append(event, now_ms)
+    except StoreError as error:
+        if not is_out_of_room(error):
+            raise

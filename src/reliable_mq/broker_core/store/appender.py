@@ -97,6 +97,16 @@ class Appender:
             lane = self.lanes[key] = Lane(topic, queue_id, 0)
         return lane
 
+    def forget(self, topic: str) -> list[Lane]:
+        """Let no queue get what was appended to a topic since the last `take_batch`.
+
+        Return the lane of each queue that ever had a message.
+        """
+        lanes = [lane for lane in self.lanes.values() if lane.topic == topic and lane.next]
+        for lane in lanes:
+            lane.arrivals = None
+        return lanes
+
     def append(self, message: StoredMessage, now_ms: int) -> Place:
         """Give a message its place. Its bytes leave with the next `take_batch`.
 

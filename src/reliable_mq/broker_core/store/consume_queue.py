@@ -11,21 +11,23 @@ Source: Apache RocketMQ `ConsumeQueue`.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
+from reliable_mq.broker_core.store.deletions import FOLDER, Origin
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
 from reliable_mq.errors import InvariantBroken, StoreCorrupt, StoreError
-from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE, CONSUME_QUEUE_UNIT_SIZE
-
-FOLDER = "consumequeue"
+from reliable_mq.limits import CONSUME_QUEUE_FILE_SIZE as SIZE
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 
 _UNIT = struct.Struct(">qiq")
 pack_unit = _UNIT.pack  # commit-log offset, size, tags code
 _GATHERED_MAX = 512
+_AT_0 = Origin()
 _BLANK_UNIT = _UNIT.pack(0, 0x7FFFFFFF, 0)  # before the first unit of a queue that begins later
 
 
@@ -67,7 +69,8 @@ class ConsumeQueue:
     """The units of one queue of one topic.
 
     `first` and `end` are message numbers. `last_log_offset` is where the last unit's record begins
-    in the log (-1 without one), `log_end` where it ends.
+    in the log (-1 without one), `log_end` where it ends. `begin`: 0, or where the queue went on
+    when its topic had been deleted.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class ConsumeQueue:
         "_folder",
         "_gathered",
         "_per_file",
+        "begin",
         "end",
         "first",
         "last_log_offset",
@@ -88,9 +92,9 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, disk: Disk, topic: str, queue_id: int, file_size: int = CONSUME_QUEUE_FILE_SIZE
+        self, disk: Disk, topic: str, queue_id: int, file_size: int = SIZE, origin: Origin = _AT_0
     ) -> None:
-        """Open the files that are there; nothing is changed.
+        """Open the files that are there and not stale; nothing is changed.
 
         Raises:
             StoreCorrupt: when a file has another size.
@@ -104,18 +108,17 @@ class ConsumeQueue:
         self._files: dict[int, DiskFile] = {}
         self._dirty: set[int] = set()
         self._gathered: list[bytes] = []  # units before `end` that are not written yet
-        self.first = 0
-        self.end = 0
+        self.begin = self.first = self.end = origin.begin
         self.last_log_offset = -1
         self.log_end = 0
-        self._load()
+        self._load(origin.stale)
         self._counted = self.end
 
-    def _load(self) -> None:
+    def _load(self, stale: Collection[str]) -> None:
         for name in self._disk.names(self._folder):
             path = f"{self._folder}/{name}"
             size = self._disk.size_of(path)
-            if not (name.isdecimal() and len(name) == 20) or size == 0:
+            if not (name.isdecimal() and len(name) == 20) or size == 0 or name in stale:
                 continue
             if size != self._file_size:
                 raise StoreCorrupt(
@@ -152,11 +155,10 @@ class ConsumeQueue:
 
     def invariants(self) -> None:
         """Q1, as far as it can be seen without reading."""
-        if not (0 <= self.first <= self.end - len(self._gathered) <= self.end):
-            raise InvariantBroken(
-                f"Q1: {self._folder}: units {self.first} to {self.end}, "
-                f"{len(self._gathered)} of them not written"
-            )
+        waiting = len(self._gathered)
+        if not (0 <= self.first <= self.end - waiting <= self.end):
+            extent = f"units {self.first} to {self.end}, {waiting} of them not written"
+            raise InvariantBroken(f"Q1: {self._folder}: {extent}")
 
     def _first_that(self, is_beyond: Callable[[Unit], bool]) -> int:
         """Return the first of the units from `first` to `end` that lies beyond, by bisection."""
@@ -244,6 +246,15 @@ class ConsumeQueue:
             for at in range(0, len(units), CONSUME_QUEUE_UNIT_SIZE)
         ]
         self._set_end(index + len(self._gathered))
+
+    def begin_anew(self, number: int) -> list[tuple[DiskFile, str]]:
+        """Forget all messages; go on at `number`, or behind it where a file begins; see `trim`."""
+        files = self.take_files()
+        self._gathered = []
+        self.begin = self.first = -(-number // self._per_file) * self._per_file
+        self._set_end(self.begin)
+        self._counted, self.size_put = self.end, 0
+        return files
 
     @property
     def is_waiting(self) -> bool:
@@ -341,8 +352,8 @@ class ConsumeQueue:
     def trim(self, log_start: int) -> list[tuple[DiskFile, str]]:
         """Let the queue begin with its first record at or after `log_start`.
 
-        Return the files that hold nothing else, with their paths: they may be closed and removed in
-        another thread. The last file stays, as it knows which number comes next.
+        Return the files that hold nothing else, to be closed and removed in another thread. The
+        last file stays, as it knows which number comes next.
         """
         if (
             self.first == self.end
@@ -365,10 +376,9 @@ class ConsumeQueue:
 
     def reset(self) -> None:
         """Forget everything: the queue is built from the log again, from its first message."""
-        for number in sorted(self._files, reverse=True):
-            self._files.pop(number).close()
-            self._disk.remove(self._path(number))
-        self._dirty.clear()
+        for file, path in sorted(self.take_files(), key=itemgetter(1), reverse=True):
+            file.close()
+            self._disk.remove(path)
         self.first = 0
         self._set_end(0)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from reliable_mq.broker_core.store.checkpoint import Checkpoint
 from reliable_mq.broker_core.store.commit_log import CommitLog, segment_path
 from reliable_mq.broker_core.store.consume_queue import ConsumeQueue
+from reliable_mq.broker_core.store.deletions import Deletions
 from reliable_mq.broker_core.store.log_walk import (
     Found,
     blank_behind,
@@ -36,6 +37,8 @@ class Evidence(NamedTuple):
     was_killed: bool
     boot_id: str
     delays_ms: Mapping[int, int]
+    deletions: Deletions
+    units_per_file: int
 
     @property
     def newest_progress(self) -> Progress | None:

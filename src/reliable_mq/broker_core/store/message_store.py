@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reliable_mq.broker_core.store import consume_queue, recovery
+from reliable_mq.broker_core.store import recovery
 from reliable_mq.broker_core.store.appender import (
     Appender,
     Dispatch,
@@ -20,6 +20,7 @@ from reliable_mq.broker_core.store.appender import (
 from reliable_mq.broker_core.store.checkpoint import load_checkpoint, save_checkpoint
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.consume_queue import Arrivals, ConsumeQueue
+from reliable_mq.broker_core.store.deletions import FOLDER, Deletions
 from reliable_mq.broker_core.store.disk import Disk, is_out_of_room
 from reliable_mq.broker_core.store.evidence import Evidence
 from reliable_mq.broker_core.store.log_walk import record_at, store_time_ms
@@ -33,6 +34,7 @@ from reliable_mq.broker_core.store.queue_reading import QueueReader
 from reliable_mq.broker_core.store.queue_upkeep import QueueUpkeep
 from reliable_mq.broker_core.store.retention import Closeable
 from reliable_mq.errors import InvariantBroken, StoreError
+from reliable_mq.limits import CONSUME_QUEUE_UNIT_SIZE
 from reliable_mq.wire.record import Record, decode_record
 
 log = logging.getLogger(__name__)
@@ -78,12 +80,14 @@ class MessageStore:
         self._undispatched: deque[Dispatch] = deque()
         self._dispatched = _Dispatched()
         self._opened_end = 0
+        self._stale: list[str] = []  # files of deleted messages that a crash left
         self._noted = Progress(log_start=-1, log_end=-1)  # what is on the medium
         self.log = CommitLog(disk, segment_size)
         self.appender = Appender(self.log, store_host, delays_ms)
         self.reader = QueueReader(self.log, delays_ms)
         self.upkeep = QueueUpkeep(self._queues, self.appender.lanes)
         self.index = MessageIndex(disk, self.log, index_sizes) if index_sizes else None
+        self.deletions = Deletions()
         self.on_dispatch: Callable[[Arrivals], None] | None = None
 
     @property
@@ -109,6 +113,8 @@ class MessageStore:
             self._disk.size_of(ABORT_PATH) >= 0,
             self._disk.boot_id,
             self._delays_ms,
+            self.deletions,
+            self._queue_file_size // CONSUME_QUEUE_UNIT_SIZE,
         )
         is_same_boot = evidence.is_same_boot
         plan = recovery.plan(evidence)
@@ -118,6 +124,8 @@ class MessageStore:
         for topic, queue_id in plan.units:
             self._queue(topic, queue_id)
         plan.carry_out(self.log, self._queues)
+        for path in self._stale:
+            self._disk.remove(path)
         if self.index:
             self.index.open(
                 is_whole=is_same_boot or not evidence.was_killed,
@@ -158,10 +166,12 @@ class MessageStore:
             mark.close()
 
     def _load_queues(self) -> None:
-        for topic in self._disk.names(consume_queue.FOLDER):
-            for queue_id in self._disk.names(f"{consume_queue.FOLDER}/{topic}"):
+        for topic in self._disk.names(FOLDER):
+            for queue_id in self._disk.names(f"{FOLDER}/{topic}"):
                 if queue_id.isdecimal():
                     self._queue(topic, int(queue_id))
+        for topic, number in self.deletions.queues():
+            self._queue(topic, number)
 
     def invariants(self) -> None:
         """D1; see the module's head."""
@@ -173,8 +183,12 @@ class MessageStore:
         key = (topic, queue_id)
         queue = self._queues.get(key)
         if queue is None:
-            queue = ConsumeQueue(self._disk, topic, queue_id, self._queue_file_size)
+            folder = f"{FOLDER}/{topic}/{queue_id}"
+            size = self._queue_file_size
+            origin = self.deletions.origin(self._disk, topic, queue_id, size)
+            queue = ConsumeQueue(self._disk, topic, queue_id, size, origin)
             self._queues[key] = queue
+            self._stale += [f"{folder}/{name}" for name in origin.stale]
         return queue
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -225,9 +239,31 @@ class MessageStore:
             self.upkeep.note_growth(touched)
 
     def read_record(self, commit_log_offset: int) -> Record | None:
-        """Return the record at an offset, or None when no sound one begins there."""
+        """Return the record at an offset, or None when no sound one begins there.
+
+        One that was deleted with its topic is none.
+        """
         found = record_at(self.log, commit_log_offset)
-        return decode_record(found.buffer) if found else None
+        record = decode_record(found.buffer) if found else None
+        if record and self.deletions.is_deleted(record.topic, record.queue_id, commit_log_offset):
+            return None
+        return record
+
+    def delete_topic(self, topic: str) -> bool:
+        """Let nobody read what a topic holds; return whether it ever had a message.
+
+        Its queues go on counting; `deletions` must be saved before that is said to anybody.
+        """
+        for dispatch in self._undispatched:
+            dispatch.arrivals[:] = [each for each in dispatch.arrivals if each.topic != topic]
+        lanes = self.appender.forget(topic)
+        for lane in lanes:
+            queue = self._queue(topic, lane.queue_id)
+            log_end = queue.log_end if queue.end == lane.next else self.log.end
+            self.upkeep.begin_anew(queue, lane.next)
+            lane.next = queue.begin
+            self.deletions.note(topic, lane.queue_id, log_end, queue.begin)
+        return bool(lanes)
 
     def expire(self, count: int) -> list[tuple[Closeable, str]]:
         """Forget the oldest segments; return files that may be closed and removed.

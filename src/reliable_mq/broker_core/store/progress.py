@@ -21,7 +21,7 @@ FORMAT = 1  # goes up when a store is no longer what an older reliable_mq takes 
 
 
 # What a store names a folder after: a note that says otherwise is none.
-_Folder = Annotated[
+TopicFolder = Annotated[
     str, msgspec.Meta(max_length=RETRY_TOPIC_LENGTH_MAX, pattern=r"^[^./\x00][^/\x00]*$")
 ]
 
@@ -84,7 +84,7 @@ class Progress(msgspec.Struct, kw_only=True, rename="camel"):
     log_end: int = 0
     last_record: int = -1
     last_time_ms: int = 0
-    queues: dict[_Folder, dict[int, QueueExtent]] = {}
+    queues: dict[TopicFolder, dict[int, QueueExtent]] = {}
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """Whether nobody else wrote the store since: the checkpoint is written after the note."""

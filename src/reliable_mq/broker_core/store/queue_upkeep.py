@@ -30,6 +30,7 @@ class QueueUpkeep:
         self._untrimmed: list[ConsumeQueue] = []
         self._grown: set[ConsumeQueue] = set()
         self.due: list[ConsumeQueue] = []
+        self._gone: _Files = []
         self.extents = Extents()  # of the queues that are not in `unwritten`
 
     def note_growth(self, queues: Iterable[ConsumeQueue]) -> None:
@@ -111,6 +112,18 @@ class QueueUpkeep:
         """Return the queues that have grown since the last call."""
         grown, self._grown = self._grown, set()
         return grown
+
+    def begin_anew(self, queue: ConsumeQueue, number: int) -> None:
+        """Forget all messages of a queue; it goes on at `number` or behind it."""
+        self._gone += queue.begin_anew(number)
+        self._unwritten.pop(queue, None)
+        self._unsynced.pop(queue, None)
+        self._note_extent(queue)
+
+    def take_gone(self) -> _Files:
+        """Return files of queues that began anew: they may be closed and removed."""
+        gone, self._gone = self._gone, []
+        return gone
 
     def trim_all(self) -> None:
         """Let `trim_some` look at every queue once more."""

@@ -109,6 +109,8 @@ class Plan(msgspec.Struct, kw_only=True):
             new = self.units.get(key)
             if new and new.units:
                 queue.extend(new.begin or 0, bytes(new.units))
+            elif key not in self.queue_ends:
+                queue.begin_anew(queue.begin)
 
 
 class _Known(NamedTuple):
@@ -312,7 +314,7 @@ def _verified_from(evidence: Evidence, known: _Known, keep: Mapping[QueueKey, in
 
 def _new_units(queue: ConsumeQueue, end: int) -> NewUnits:
     if end <= queue.first:
-        return NewUnits(None, 0)
+        return NewUnits(queue.begin if queue.begin == queue.first > 0 else None, 0)
     last = queue.unit(end - 1)
     return NewUnits(end, last.commit_log_offset + last.size)
 
@@ -341,9 +343,9 @@ def _dispatch(
     damage: list[Stretch],
 ) -> None:
     """Add a record's unit to its queue, unless the queue knows it."""
-    if not is_queued(head.sys_flag):
-        return
     key = (head.topic, head.queue_id)
+    if not is_queued(head.sys_flag) or evidence.deletions.is_deleted(*key, record.offset):
+        return
     new = units.get(key)
     if new is None:
         new = units[key] = NewUnits(None, 0)
@@ -353,8 +355,12 @@ def _dispatch(
     if not is_next and not (
         damage and new.bridge(head.queue_offset, damage, evidence.queues.get(key))
     ):
-        # A queue begins with its first record, or anew with message 0 of a topic made anew.
-        is_begin = new.end is None or head.queue_offset == 0
+        # A queue begins with its first record. That of a topic made anew begins at 0 where Apache's
+        # broker deleted the topic, and at the begin of a file where ours did (see `deletions`).
+        is_anew = head.queue_offset % evidence.units_per_file == 0 and (
+            new.end is None or not 0 < head.queue_offset < new.end
+        )
+        is_begin = new.end is None or is_anew
         is_whole = key in known.lost or (new.end is None and head.queue_offset == 0)
         if not (is_begin and is_whole):
             raise _Gap(key, record, head.queue_offset)
