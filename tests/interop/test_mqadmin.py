@@ -105,6 +105,7 @@ def _neutral(text: str, step: Step, asked: Asked) -> Iterator[str]:
     """Give the lines without what differs by nature; their order is a Java hash table's."""
     text = text.replace(asked.broker, "BROKER").replace(asked.name_server, "NS")
     text = text.replace(asked.broker.rpartition(":")[2], "PORT")
+    text = text.replace(asked.name_server.rpartition(":")[2], "NS-PORT")
     for pattern, word in NEUTRAL:
         text = re.sub(pattern, word, text)
     lines = [line.strip().rstrip(",") for line in text.splitlines()]

@@ -109,6 +109,23 @@ class CountingServer(NameServer):
         self.written.append(text)
 
 
+def test_the_settings_name_the_port_on_which_it_listens() -> None:
+    async def scene() -> None:
+        server = NameServer()
+        await server.start("127.0.0.1", 0)
+        port = server.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_command(request(Ask.GET_NAMESRV_CONFIG)))
+        frames, answers = FrameReader(), list[Command]()
+        while not answers:
+            answers += map(decode_command, frames.feed(await reader.read(1 << 16)))
+        writer.close()
+        await server.close()
+        assert f"listenPort={port}".encode() in answers[0].body.splitlines()
+
+    asyncio.run(scene())
+
+
 async def put(server: NameServer, count: int) -> list[Command]:
     """Put many settings in one go, and return the answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -40,6 +40,7 @@ class NameServerCore:
         self.routes = RouteTable()
         self.settings = SettingsTable()
         self.config = NameServerConfig()
+        self.listen_port = 0  # shown among the settings; whoever listens sets it
         self._handlers: dict[int, Callable[[int, Command, int], Command | Steps[Command]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_setting,
             RequestCode.GET_KV_CONFIG: self._get_setting,
@@ -246,7 +247,7 @@ class NameServerCore:
         return reply(command)
 
     def _get_config(self, _connection: int, command: Command, _now_ms: int) -> Command:
-        values = msgspec.to_builtins(self.config)
+        values = {**msgspec.to_builtins(self.config), "listenPort": self.listen_port}
         return reply(command, body=format_properties(values).encode())
 
     def _delete_topic(self, _connection: int, command: Command, _now_ms: int) -> Command:

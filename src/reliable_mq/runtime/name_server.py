@@ -59,6 +59,7 @@ class NameServer:
         """
         self._load()
         await self._listener.bind(host, port)
+        self._core.listen_port = self.port
         await self._listener.serve()
         self._expire()
 
