@@ -22,6 +22,9 @@ RECONCILE ?=
 # that died ends the run: pytest-xdist may wait for ever for what replaces it.
 PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 
+# The steps of a target keep their order, also with -j: the interpreter is named first.
+.NOTPARALLEL:
+
 .DEFAULT_GOAL := help
 .PHONY: help interpreter demo test interop wheel check format bench sim fuzz crash chaos walk clean
 

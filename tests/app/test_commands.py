@@ -162,8 +162,9 @@ def test_killed_processes_lose_no_order_and_double_none(shop: Shop) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_script_that_ends_right_after_its_commit_sends_what_it_has_committed(
-    shop: Shop,
+    shop: Shop, host: str
 ) -> None:
     """Given a relay that gets to its first message when Python starts no threads any more."""
     assert shop.python("mq.create_tables()") == 0
@@ -181,6 +182,7 @@ Relay.run_once = late
 place(1)
 atexit.register(ending.set)
 """
+    shop.environment["RELIABLE_MQ_BROKER"] = f"{host}:{shop.port}"
     with shop.broker():
         assert shop.python(late) == 0
         assert shop.sql("SELECT broker_name IS NOT NULL FROM rmq_message_stub") == [(True,)]

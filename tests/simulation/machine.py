@@ -203,10 +203,14 @@ class Machine:
 
     def _end_life(self, *, is_power_loss: bool) -> None:
         self.core = None
-        if self._loop is not None:
-            self._loop.stop()
+        self.forget()
         self._model.down(is_power_loss=is_power_loss)
         self.network.cut_all()
+
+    def forget(self) -> None:
+        """Let go of work that never began; nothing is played any more."""
+        if self._loop is not None:
+            self._loop.stop()
 
     def _fall(self) -> None:
         world = self._world

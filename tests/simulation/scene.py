@@ -177,6 +177,7 @@ def play(
         if not isinstance(error, Violation):
             violation += _place_of(error)
     finally:
+        scene.machine.forget()
         logger.removeHandler(bugs)
         logger.propagate = propagates
     return Outcome(

@@ -11,6 +11,7 @@ from reliable_mq.limits import PORT_MAX
 from reliable_mq.sql_types import Drivers, drivers_of, family_of
 
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
+_BRACKETED = re.compile(r"\[[^][]+\](?::\d*)?")
 _IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
 _BAD_PORT = f"the port of database is no number from 1 to {PORT_MAX}"  # the URL may hold a password
 
@@ -35,6 +36,7 @@ def checked_url(url: str) -> URL:
         raise ConfigurationError(_BAD_PORT) from error
     if parsed.port is not None and not 0 < parsed.port <= PORT_MAX:
         raise ConfigurationError(_BAD_PORT)
+    _check_host_is_one(url)
     name = parsed.get_backend_name()
     known_drivers(name)
     if family_of(name) == "mysql" and not parsed.database:
@@ -42,6 +44,19 @@ def checked_url(url: str) -> URL:
     if name == "sqlite":
         _check_file_can_be(parsed)
     return parsed
+
+
+def _check_host_is_one(url: str) -> None:
+    """Raise for hosts of which SQLAlchemy reads only the first, and drops the rest with the name.
+
+    `postgresql://u@[::1],a/n` would reach another database than `n`.
+    """
+    hosts = re.split("[/?]", url.partition("://")[2].rpartition("@")[2])[0]
+    if "," in hosts or ("[" in hosts and not _BRACKETED.fullmatch(hosts)):
+        raise ConfigurationError(
+            "database names one host before its path; several hosts of PostgreSQL are options: "
+            "postgresql+psycopg://user@/name?host=a,::1&port=5432,5433"
+        )
 
 
 def _check_file_can_be(url: URL) -> None:

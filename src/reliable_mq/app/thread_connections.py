@@ -200,11 +200,11 @@ class Connections:
             if name not in self._relays:
                 relay = self._make_relay(database, stubs, self.owner)
                 thread = RelayThread(relay, database.clock.measured_now)
-                thread.start()
                 # A script that ends without close() still sends what it has committed. Python
                 # 3.12 and newer starts no thread at that time, so the loop's is started now.
-                atexit.register(thread.close)
                 self._started_loop()
+                thread.start()
+                atexit.register(thread.close)
                 self._relays[name] = thread
         return Handover(self, name)
 

@@ -43,6 +43,7 @@ from reliable_mq.errors import (
     UsageError,
     closed,
 )
+from reliable_mq.runtime.asyncio_threads import in_thread
 from reliable_mq.runtime.direct_link import DirectLink
 from reliable_mq.runtime.forks import call_in_child, leave_to_parent
 from reliable_mq.runtime.lease_clock import lease_clock
@@ -234,7 +235,7 @@ class AsyncEngine:
             timeout = self.settings.request_timeout
             return await self._started().post(step.address, step.command, timeout)
         if isinstance(step, Work):
-            return await asyncio.to_thread(step.function)
+            return await in_thread(step.function)
         return await asyncio.sleep(step.seconds)
 
     async def _call(self, step: Call) -> Command:

@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from ipaddress import IPv6Address
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -30,11 +31,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.limits import PORT_MAX
 
 FAULTS = (RedisError, RedisClusterException, OSError, TimeoutError)
 """What a server that is away, loading or not yet promoted raises."""
 
 _SENTINEL_PORT, _PORT = 26379, 6379
+_ONE_HOST = re.compile(r"(?:\[(?P<v6>[^][]+)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?")
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?"
 _PLAIN = re.compile(
@@ -352,10 +355,16 @@ def _parts_of(url: str) -> tuple[SplitResult, str]:
 
 
 def _host(text: str, port: int) -> tuple[str, int]:
-    one = urlsplit(f"//{text}")
-    if not one.hostname or one.port == 0:
+    """Return a host and its port; an IPv6 address stands in brackets.
+
+    No `urlsplit`: some Pythons take what stands beside the brackets, others refuse it.
+    """
+    parts = _ONE_HOST.fullmatch(text.strip())
+    if parts is None or (parts["port"] and not 0 < int(parts["port"]) <= PORT_MAX):
         raise ValueError(f"{text!r} is no host:port")
-    return one.hostname, one.port or port
+    if parts["v6"]:
+        return str(IPv6Address(unquote(parts["v6"]))), int(parts["port"] or port)
+    return parts["name"].lower(), int(parts["port"] or port)
 
 
 _OPENED = {

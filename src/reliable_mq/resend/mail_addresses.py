@@ -3,7 +3,7 @@
 Receives a text; hands on its addresses. Refuses to know what is sent to them.
 """
 
-from email.errors import MessageError
+from email.errors import ObsoleteHeaderDefect
 from email.headerregistry import Address
 from email.policy import default
 
@@ -21,10 +21,12 @@ def addresses_of(text: str) -> tuple[Address, ...]:
         raise ValueError("it holds a sign that cannot be printed")
     try:
         header = default.header_factory("to", text)
-    except (MessageError, IndexError) as error:  # Python 3.11 ends in both for some texts
-        raise ValueError(str(error)) from error
-    for defect in header.defects:
-        raise ValueError(str(defect))
+    except Exception as error:  # the parser has no one error for what it does not read
+        raise ValueError(f"it does not read ({type(error).__name__})") from error
+    # An obsolete form is a name with dots that is not quoted: people write it.
+    wrong = [each for each in header.defects if not isinstance(each, ObsoleteHeaderDefect)]
+    if wrong:
+        raise ValueError(str(wrong[0]) or type(wrong[0]).__name__)
     if not header.addresses or not all(each.domain for each in header.addresses):
         raise ValueError("it holds no address")
     return tuple(header.addresses)

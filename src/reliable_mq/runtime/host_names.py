@@ -1,9 +1,10 @@
 """Looks names of hosts up without holding up an event loop, and binds sockets to them."""
 
-import asyncio
 import ipaddress
 import socket
 from functools import partial
+
+from reliable_mq.runtime.asyncio_threads import in_thread
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -15,7 +16,7 @@ async def addresses_of(host: str, port: int) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(None, look_up)
+        found = await in_thread(look_up)
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 

@@ -1,4 +1,7 @@
-"""Watches a message on its walk: notes the first call of each landmark, in any thread, in order.
+"""Watches a message on its walk: notes landmarks in the order in which it is to pass them.
+
+A landmark counts from when all before it were passed. So a heartbeat that happens to be encoded
+while the message still waits is not taken for the message.
 
 Receives landmarks: functions of the product, by name. Hands on the steps that were taken. It looks
 from outside, through the interpreter's profile hook: no station knows that it is watched.
@@ -7,6 +10,7 @@ from outside, through the interpreter's profile hook: no station knows that it i
 import inspect
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable
 from importlib import import_module
 from types import CodeType, FrameType
@@ -39,17 +43,18 @@ def _function(name: str) -> Any:
 class WalkRecorder:
     """Records while `is_on`. Threads that were started before it was entered are not seen.
 
-    Invariant: a landmark is noted at most once.
+    Invariant: a landmark is noted at most once, and only when all before it were.
     """
 
     def __init__(self, landmarks: Iterable[Landmark]) -> None:
         self.is_on = False
         self.steps: list[Step] = []
-        self._waiting: dict[CodeType, Step] = {}
+        self._waiting: deque[tuple[CodeType, Step]] = deque()
+        self._lock = threading.Lock()
         for landmark in landmarks:
             function = _function(landmark.function)
             says = (inspect.getdoc(function) or "").split("\n")[0]
-            self._waiting[function.__code__] = Step(*landmark, says)
+            self._waiting.append((function.__code__, Step(*landmark, says)))
 
     def __enter__(self) -> Self:
         threading.setprofile(self._called)
@@ -64,10 +69,13 @@ class WalkRecorder:
     @property
     def missed(self) -> list[str]:
         """The landmarks that were not passed."""
-        return [step.function for step in self._waiting.values()]
+        return [step.function for _, step in self._waiting]
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and self.is_on and frame.f_code in self._waiting:
-            step = self._waiting.pop(frame.f_code, None)
-            if step is not None:
-                self.steps.append(step)
+        if event == "call" and self.is_on and self._is_next(frame.f_code):
+            with self._lock:
+                if self._is_next(frame.f_code):  # another thread may have been here, too
+                    self.steps.append(self._waiting.popleft()[1])
+
+    def _is_next(self, code: CodeType) -> bool:
+        return bool(self._waiting) and self._waiting[0][0] is code

@@ -353,6 +353,10 @@ class GroupPageHeader(TopicPageHeader, frozen=True, kw_only=True):
     count_max: I32 | None = msgspec.field(name="maxGroupNum", default=None)
 
 
-for _header in Header.__subclasses__():
-    decodable(_header)
-decodable(GroupPageHeader)
+def _look_at(header: type[Header]) -> None:
+    for each in header.__subclasses__():
+        decodable(each)
+        _look_at(each)
+
+
+_look_at(Header)
