@@ -9,11 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from reliable_mq.decodable import decodable
+
 _NOTE = "config/storeProgress.json"
 _CHECKPOINT = "checkpoint"
 _TIME_SIZE = 8
 
 
+@decodable
 class _Note(msgspec.Struct, rename="camel"):
     log_start: int = 0
     last_record: int = -1
