@@ -36,7 +36,7 @@ public final class Sender {
         DEFAULTS.put("warmup", "0"); // seconds before the measured part
         DEFAULTS.put("seconds", "10");
         DEFAULTS.put("retries", "2");
-        DEFAULTS.put("timeout", "3000"); // milliseconds
+        DEFAULTS.put("send_timeout", "3000"); // milliseconds, of a send with all its tries
         DEFAULTS.put("acknowledged", ""); // file of the acknowledged messages
         DEFAULTS.put("rounds", "one"); // one | stdin
     }
@@ -54,7 +54,7 @@ public final class Sender {
         Arguments options = Arguments.parse(DEFAULTS, words);
         DefaultMQProducer producer = new DefaultMQProducer(options.text("group"));
         producer.setNamesrvAddr(options.text("namesrv"));
-        producer.setSendMsgTimeout(options.number("timeout"));
+        producer.setSendMsgTimeout(options.number("send_timeout"));
         producer.setRetryTimesWhenSendFailed(options.number("retries"));
         producer.start();
         try (PositionFile file = options.has("acknowledged")
