@@ -18,12 +18,14 @@ WORLD_PREFIXES = (
 )
 
 VALUES = frozenset(
-    {"decodable", "line_limit", "message", "errors", "limits", "plain_text", "settings"}
-    | {"message_digest", "signature", "transitions", "watched_time"}
+    {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
+    | {"message_digest", "settings", "signature", "transitions", "watched_time"}
 )
 # Station -> what it may import beside itself. A dotted name allows that one module only.
 ARROWS: dict[str, frozenset[str]] = {
-    "wire": frozenset({"decodable", "line_limit", "message", "errors", "limits", "plain_text"}),
+    "wire": frozenset(
+        {"decodable", "host_and_port", "line_limit", "message", "errors", "limits", "plain_text"}
+    ),
     "name_server": VALUES | {"wire"},
     "broker_core": VALUES | {"wire"},
     "client": VALUES | {"wire"},
@@ -33,7 +35,7 @@ ARROWS: dict[str, frozenset[str]] = {
     | {"sql_faults", "sql_prepared", "sql_types", "sql_watched_time"}
     | {"client", "outbox", "idempotency.sql_tables"},
     "reconcile": VALUES
-    | {"wire", "sql_schema", "sql_types"}
+    | {"wire", "sql_places", "sql_schema", "sql_types"}
     | {"outbox.sql_tables", "idempotency.sql_tables", "idempotency.sql_key_tables"}
     | {"resend.sql_tables", "resend.sql_people_tables", "resend.sql_scheduling_tables"},
     "migrations": VALUES | {"sql_schema", "sql_types"},

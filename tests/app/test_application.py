@@ -196,7 +196,7 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
     [
         ({"database": ""}, "no database is set"),
         ({"database": "not a url"}, "is no SQLAlchemy URL"),
-        ({"database": "postgresql://u:pa55@h:abc/db"}, "port of database is no number from 1"),
+        ({"database": "postgresql://u:pa55@h:abc/db"}, "a port is a number from 1 to 65535"),
         ({"database": "sqlite:///:memory:"}, "an SQLite database in memory is gone with its"),
         ({"database": "sqlite:///file::memory:?uri=true"}, "an SQLite database in memory is gone"),
         (
@@ -224,7 +224,7 @@ def test_a_transaction_neither_waits_for_nor_fails_with_a_broker_that_is_away(
         ),
         ({"database": "sqlite://u:pa55@h/x.db"}, "Invalid SQLite URL"),
         ({"database": "sqlite+libsql://h:80/"}, "and asks no server; use sqlite:///file.db"),
-        ({"database": "mysql://u:pa55@h:70000/db"}, "port of database is no number from 1"),
+        ({"database": "mysql://u:pa55@h:70000/db"}, "a port is a number from 1 to 65535"),
         ({"database": "mssql://u@h/d"}, "not supported"),
         ({"database": "sqlite://"}, "give a file"),
         ({"claim_lease": 0}, "setting claim_lease: Input should be greater than 0"),

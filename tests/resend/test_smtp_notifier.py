@@ -233,3 +233,10 @@ def test_password_and_mail_travel_encrypted(scheme: str) -> None:
 
     assert len(mailbox.mails) == 1
     assert [each[:2] for each in seen] == [(b"ann", b"p@ss:word")]
+
+
+@pytest.mark.parametrize("host", ["[::1]x:25", "x[::1]:25", "[::1]25", "[::1", "a b", "h:", "h:0"])
+def test_a_mail_server_that_is_no_host_and_port_is_refused_and_not_shown(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not read: one is written") as refused:
+        notifier(f"smtp://shop:s3cret@{host}")
+    assert "s3cret" not in str(refused.value)

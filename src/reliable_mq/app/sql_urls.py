@@ -3,25 +3,24 @@
 import re
 from urllib.parse import parse_qsl, unquote
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL
 from sqlalchemy.exc import ArgumentError
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import PORT_MAX
+from reliable_mq.host_and_port import NotAPlace
+from reliable_mq.sql_places import whole_url
 from reliable_mq.sql_types import Drivers, drivers_of, family_of
 
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite")
-_BRACKETED = re.compile(r"\[[^][]+\](?::\d*)?")
 _IN_MEMORY = {("mode", "memory"), ("vfs", "memdb")}
-_BAD_PORT = f"the port of database is no number from 1 to {PORT_MAX}"  # the URL may hold a password
 
 
 def checked_url(url: str) -> URL:
     """Return the URL of a database that we know.
 
     Raises:
-        ConfigurationError: when it is missing, malformed, names an impossible port, or is of
-            another kind.
+        ConfigurationError: when it is missing, malformed, names an impossible port, several hosts
+            in a way that SQLAlchemy would misread, or is of another kind. No password is shown.
     """
     if not url:
         raise ConfigurationError(
@@ -29,34 +28,22 @@ def checked_url(url: str) -> URL:
             "for example postgresql+psycopg://user@host/name or sqlite:///file.db"
         )
     try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigurationError(f"database={url!r} is no SQLAlchemy URL") from error
-    except ValueError as error:  # only ports are read as numbers
-        raise ConfigurationError(_BAD_PORT) from error
-    if parsed.port is not None and not 0 < parsed.port <= PORT_MAX:
-        raise ConfigurationError(_BAD_PORT)
-    _check_host_is_one(url)
+        parsed = whole_url(url)
+    except NotAPlace as error:
+        raise ConfigurationError(f"the URL of the database does not read: {error}") from None
+    except ArgumentError:  # nothing is shown: it may hold a password
+        raise ConfigurationError(
+            "what database= gives is no SQLAlchemy URL: one is written"
+            " postgresql+psycopg://user@host/name or sqlite:///file.db"
+        ) from None
     name = parsed.get_backend_name()
     known_drivers(name)
     if family_of(name) == "mysql" and not parsed.database:
-        raise ConfigurationError(f"database={url!r} names a server of MySQL, but no database")
+        shown = parsed.render_as_string()
+        raise ConfigurationError(f"database={shown!r} names a server of MySQL, but no database")
     if name == "sqlite":
         _check_file_can_be(parsed)
     return parsed
-
-
-def _check_host_is_one(url: str) -> None:
-    """Raise for hosts of which SQLAlchemy reads only the first, and drops the rest with the name.
-
-    `postgresql://u@[::1],a/n` would reach another database than `n`.
-    """
-    hosts = re.split("[/?]", url.partition("://")[2].rpartition("@")[2])[0]
-    if "," in hosts or ("[" in hosts and not _BRACKETED.fullmatch(hosts)):
-        raise ConfigurationError(
-            "database names one host before its path; several hosts of PostgreSQL are options: "
-            "postgresql+psycopg://user@/name?host=a,::1&port=5432,5433"
-        )
 
 
 def _check_file_can_be(url: URL) -> None:

@@ -9,11 +9,12 @@ import uvloop
 from reliable_mq.cli.saying import log_plainly
 from reliable_mq.cli.serving import stop_signals
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.host_and_port import port_of
 from reliable_mq.limits import PORT_MAX
 from reliable_mq.runtime.addresses import advertised_ip
 from reliable_mq.runtime.broker_server import BrokerOptions, BrokerServer
 from reliable_mq.runtime.garbage import keep_collections_short
-from reliable_mq.wire.addresses import port_of, split_addresses
+from reliable_mq.wire.addresses import split_addresses
 from reliable_mq.wire.java_properties import parse_properties
 
 _HOST = "127.0.0.1"

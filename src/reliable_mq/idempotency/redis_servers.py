@@ -10,7 +10,7 @@ cluster: one for each of its servers, at the same time). Refuses to know what th
 
 What redis-py takes in a URL's query (`?ssl_ca_certs=…`) it takes here; `sentinel_username` and
 `sentinel_password` are for the Sentinels themselves. `/?#[]@` in the login and the query are
-percent-encoded.
+percent-encoded. An IPv6 address stands in brackets: `[::1]:6379`, with a zone `[fe80::1%25eth0]`.
 """
 
 import hashlib
@@ -18,11 +18,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from ipaddress import IPv6Address
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
@@ -31,15 +30,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import PORT_MAX
+from reliable_mq.host_and_port import NotAPlace, hosts_and_ports_of
 
 FAULTS = (RedisError, RedisClusterException, OSError, TimeoutError)
 """What a server that is away, loading or not yet promoted raises."""
 
 _SENTINEL_PORT, _PORT = 26379, 6379
-_ONE_HOST = re.compile(r"(?:\[(?P<v6>[^][]+)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?")
 
-_HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?"
+_HOST = r" *(?:[\w.-]+|\[[\da-fA-F:.]+(?:%25[\w.-]+)?\])(?::\d+)? *"
 _PLAIN = re.compile(
     r"(?P<scheme>(?:[a-z+]+://)?)(?:(?P<user>[^:@/?#\[\]]*)(?::[^@/?#\[\]]*)?(?P<at>@))?"
     rf"(?P<place>(?:{_HOST}(?:,{_HOST})*)?(?:/[^@?#]*)?)(?P<options>\?[^@]*)?"
@@ -224,6 +222,9 @@ def servers_of(url: str, *, timeout: float) -> RedisServers:
     try:
         _check_login(url)
         return _OPENED[scheme](url, known)
+    except NotAPlace as error:  # shows nothing of the URL
+        why = str(error) if _plain(url) else f"{_AS_IT_IS_WRITTEN}; {error}"
+        raise ConfigurationError(f"redis={hidden(url)!r} is no Redis URL: {why}") from None
     except (ValueError, RedisError, RedisClusterException) as error:
         why = str(error)
     except TypeError as error:  # "Connection.__init__() got an unexpected keyword argument 'x'"
@@ -263,12 +264,17 @@ def _check_login(url: str) -> None:
 
 def _one(url: str, known: dict[str, Any]) -> RedisServers:
     parts, hosts = _parts_of(url)
-    if parts.scheme != "unix":
-        if "," in hosts:
+    if parts.scheme == "unix":
+        if hosts:
+            raise NotAPlace("the path of a socket begins with a slash: unix:///path")
+        redis: Redis = Redis.from_url(url, retry=None, **known)
+    else:
+        place = _place(url, _PORT, "localhost")
+        if len(place.hosts) > 1:
             raise ValueError("several hosts are redis+sentinel:// or redis+cluster://")
-        _host(hosts or "localhost", _PORT)
-        _database([each for each in parts.path.split("/") if each])
-    redis: Redis = Redis.from_url(url, retry=None, **known)
+        ((host, port),) = place.hosts
+        options = {"db": _database(place.path)} | known | place.options
+        redis = Redis.from_pool(ConnectionPool(host=host, port=port, retry=None, **options))
     _check_options(redis)
     return _OneServer(redis)
 
@@ -327,17 +333,19 @@ def _cluster(url: str, known: dict[str, Any]) -> RedisServers:
     return _Cluster(cluster)
 
 
-def _place(url: str, port: int) -> _Place:
-    """Take a URL with several hosts apart; redis-py reads what they share."""
+def _place(url: str, port: int, host: str = "") -> _Place:
+    """Take a URL apart; redis-py reads what its hosts share. `port` and `host`: if it has none."""
     parts, hosts = _parts_of(url)
-    scheme = parts.scheme.partition("+")[0]
-    login, at, _ = parts.netloc.rpartition("@")
-    found = [_host(each, port) for each in hosts.split(",") if each]
-    if not found:
+    if not (hosts.strip() or host):
         raise ValueError("it names no host")
-    query = urlencode(parse_qsl(parts.query))
-    options: dict[str, Any] = dict(parse_url(f"{scheme}://{login}{at}host/?{query}"))
-    options.pop("host", None)
+    found = [(each.host, each.port or port) for each in hosts_and_ports_of(unquote(hosts or host))]
+    login, at, _ = parts.netloc.rpartition("@")
+    asked = parse_qsl(parts.query)
+    if {"host", "port"} & dict(asked).keys():
+        raise ValueError("hosts and ports stand before its path, not among its options")
+    scheme = parts.scheme.partition("+")[0]
+    options: dict[str, Any] = dict(parse_url(f"{scheme}://{login}{at}host/?{urlencode(asked)}"))
+    del options["host"]
     return _Place(found, [each for each in parts.path.split("/") if each], options)
 
 
@@ -350,21 +358,10 @@ def _parts_of(url: str) -> tuple[SplitResult, str]:
     scheme, slashes, rest = url.partition("://")
     authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]  # it matches the empty text, too
     login, at, hosts = authority.rpartition("@")
+    if "[" in login or "]" in login:  # some Pythons would take it for a host
+        raise ValueError(_AS_IT_IS_WRITTEN)
     parts = urlsplit(f"{scheme}{slashes}{login}{at}{rest.removeprefix(authority)}")
     return parts, hosts
-
-
-def _host(text: str, port: int) -> tuple[str, int]:
-    """Return a host and its port; an IPv6 address stands in brackets.
-
-    No `urlsplit`: some Pythons take what stands beside the brackets, others refuse it.
-    """
-    parts = _ONE_HOST.fullmatch(text.strip())
-    if parts is None or (parts["port"] and not 0 < int(parts["port"]) <= PORT_MAX):
-        raise ValueError(f"{text!r} is no host:port")
-    if parts["v6"]:
-        return str(IPv6Address(unquote(parts["v6"]))), int(parts["port"] or port)
-    return parts["name"].lower(), int(parts["port"] or port)
 
 
 _OPENED = {

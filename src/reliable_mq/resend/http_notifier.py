@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from reliable_mq.errors import ConfigurationError, Unavailable
+from reliable_mq.host_and_port import place_of_authority
 from reliable_mq.resend.escalation import Digest
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
@@ -61,7 +62,7 @@ class WebhookNotifier:
         is_url = False
         with contextlib.suppress(ValueError):
             parts = urlsplit(url)
-            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            is_url = parts.scheme in ("http", "https") and bool(place_of_authority(parts.netloc))
         if not is_url:  # it is not shown: its path may be a secret, and part of a login its port
             raise ConfigurationError(
                 "escalation_webhook is no URL: write it like https://host/path"

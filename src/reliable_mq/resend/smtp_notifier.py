@@ -27,6 +27,7 @@ from jinja2 import (
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.host_and_port import HostAndPort, place_of_authority
 from reliable_mq.resend.escalation import Digest, Escalation, Kind, Share
 from reliable_mq.resend.mail_addresses import addresses_of
 
@@ -37,8 +38,8 @@ _SUBJECT, _TEXT, _HTML = "escalation.subject.txt", "escalation.txt", "escalation
 _SUBJECT_LENGTH_MAX = 200
 
 
-def _parts_of(server: str) -> tuple[SplitResult, int | None]:
-    """Return the parts of a URL and its port, or refuse it and show nothing of it.
+def _parts_of(server: str) -> tuple[SplitResult, HostAndPort]:
+    """Return the parts of a URL, its host and its port, or refuse it and show nothing of it.
 
     Of a password that is not encoded a part reads as the port, and the errors of connections, too,
     would tell that.
@@ -46,7 +47,7 @@ def _parts_of(server: str) -> tuple[SplitResult, int | None]:
     with contextlib.suppress(ValueError):
         parts = urlsplit(server)
         if "@" not in f"{parts.path}{parts.query}{parts.fragment}":
-            return parts, parts.port
+            return parts, place_of_authority(parts.netloc) or HostAndPort("", None)
     raise ConfigurationError(
         "the URL of the mail server does not read: one is written smtps://user:password@host:465,"
         " and /?#[]@ in the login as %2F %3F %23 %5B %5D %40"
@@ -89,8 +90,8 @@ class SmtpNotifier:
         self.cooldown = cooldown
         self._timeout = timeout
         self._tls = tls
-        parts, port = _parts_of(server)
-        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        parts, (self._host, port) = _parts_of(server)
+        self._scheme = parts.scheme
         self._port = port or _PORTS.get(parts.scheme, 0)
         if self._scheme not in _PORTS or not self._host:
             raise ConfigurationError(

@@ -1,19 +1,13 @@
 """Addresses as people write them: "host:port", several joined by ";" or ","."""
 
 from reliable_mq.errors import ConfigurationError
-from reliable_mq.limits import PORT_MAX
-
-_DIGITS_MAX = len(str(PORT_MAX))
-
-
-def port_of(text: str) -> int | None:
-    """Return the port that `text` is, 0 included; None when it is none."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
-    return int(text) if is_number and int(text) <= PORT_MAX else None
+from reliable_mq.host_and_port import NotAPlace, host_and_port_of
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses of name servers in "host:port;host:port".
+
+    An IPv6 address stands in brackets: "[::1]:9876".
 
     Raises:
         ConfigurationError: when there is none, or one is no host:port.
@@ -22,7 +16,11 @@ def split_addresses(text: str) -> tuple[str, ...]:
     if not addresses:
         raise ConfigurationError("no name server is given: use host:port, several joined by ;")
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port_of(port):
-            raise ConfigurationError(f"name server {address!r} is no host:port")
+        shown = repr(address) if "@" not in address else "with an @, which takes no login,"
+        try:
+            port = host_and_port_of(address).port
+        except NotAPlace as error:
+            raise ConfigurationError(f"name server {shown} is no host:port: {error}") from None
+        if port is None:
+            raise ConfigurationError(f"name server {shown} is no host:port: it has no port")
     return addresses

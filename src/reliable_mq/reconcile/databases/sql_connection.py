@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from reliable_mq.errors import ConfigurationError
+from reliable_mq.host_and_port import NotAPlace
+from reliable_mq.sql_places import whole_url
 from reliable_mq.sql_types import drivers_of
 
 T = TypeVar("T")
@@ -26,18 +28,18 @@ def sync_url(url: str) -> URL:
         ConfigurationError: when `url` names no database that can be used.
     """
     try:
-        parsed = make_url(url)
+        parsed = whole_url(url)
         name = parsed.get_backend_name()
         drivers = drivers_of(name)
         is_ours = parsed.drivername in _PLAIN or name in _PLAIN[1:]
         if drivers is not None and (is_ours or parsed.get_dialect().is_async):
             return parsed.set(drivername=drivers.for_threads)
         parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # the last: of a port
+    except (ArgumentError, NoSuchModuleError, NotAPlace) as error:  # none shows a password
         raise ConfigurationError(
             "not a database URL; write it like postgresql+psycopg://user@host/name,"
             f" mysql+pymysql://user@host/name or sqlite:////path/to/file ({error})"
-        ) from error
+        ) from None
     return parsed
 
 

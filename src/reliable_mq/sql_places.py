@@ -1,0 +1,95 @@
+"""Where the URL of a database leads, read whole or refused.
+
+Receives the text of a URL; hands on SQLAlchemy's `URL`. Refuses to know which databases we support.
+
+`make_url` reads what it can from the front, and is silent about the rest: of `h@[::1],a/name` it
+takes neither port nor name. The connection would go to another database.
+"""
+
+import re
+from typing import Any
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import ArgumentError
+
+from reliable_mq.host_and_port import NotAPlace, host_and_port_of, port_of
+from reliable_mq.sql_types import MYSQL
+
+_ONE_HOST = (*MYSQL, "sqlite")
+_LOGIN = r"(?:[^:/]*(?::[^@]*)?@)?"
+_WHOLE = re.compile(rf"[\w+]+://{_LOGIN}(?P<hosts>[^/?]*)(?:/[^?]*)?(?:\?.*)?")
+"""The parts of a URL as `make_url` takes them, to its very end."""
+_ENCODED = "/?#[]@ in the login are written %2F %3F %23 %5B %5D %40"
+_SEVERAL = (
+    "several hosts of PostgreSQL are written"
+    " postgresql+psycopg://user@/name?host=a,::1&port=5432,5433, with all"
+    " ports or none, and an IPv6 address without brackets"
+)
+
+
+def whole_url(text: str) -> URL:
+    """Return the URL of a text that SQLAlchemy reads whole.
+
+    Raises:
+        sqlalchemy.exc.ArgumentError: when it is no URL of SQLAlchemy.
+        NotAPlace: when a host or a port does not read, or SQLAlchemy would take several hosts for
+            something else. The words say what to write, and show no part of the URL.
+    """
+    found = _WHOLE.fullmatch(text)
+    if found is None:
+        raise ArgumentError("no URL of SQLAlchemy")
+    takes_several = not text.startswith(_ONE_HOST)
+    _check_hosts(found["hosts"].split(","), takes_several=takes_several)
+    url = make_url(text)
+    if takes_several:
+        _check_query(url)
+    return url
+
+
+def _check_hosts(hosts: list[str], *, takes_several: bool) -> None:
+    """Raise `NotAPlace` unless SQLAlchemy reads these: of several only the last has a port.
+
+    That port is the port of all of them. A port without a host is one of the driver's own host.
+    """
+    if hosts == [""]:
+        return
+    try:
+        places = [host_and_port_of(f"host{each}" if each[:1] == ":" else each) for each in hosts]
+    except NotAPlace as error:
+        raise NotAPlace(f"{error}; {_ENCODED}") from None
+    has_odd_one = any(each.port for each in places[:-1]) or any(":" in e.host for e in places)
+    if len(places) > 1 and not takes_several:
+        raise NotAPlace("this database takes one host")
+    if len(places) > 1 and (has_odd_one or any(each[:1] == ":" for each in hosts)):
+        raise NotAPlace(_SEVERAL)
+
+
+def _check_query(url: URL) -> None:
+    """Raise `NotAPlace` unless SQLAlchemy reads the hosts and ports of the query.
+
+    It reads `?host=a,b&port=1,2` and `?host=a:1&host=b:2`, the second without IPv6 addresses.
+    """
+    values = url.normalized_query.get("host", ())
+    if not values and "port" not in url.query:
+        return
+    try:
+        dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+        _, read = dialect.create_connect_args(url)
+    except (ArgumentError, ValueError):
+        raise NotAPlace(_SEVERAL) from None
+    hosts, ports = str(read.get("host", "")).split(","), str(read.get("port", "")).split(",")
+    is_cut = len(values) > 1 and any(each.count(":") > 1 for each in values)
+    are_hosts = hosts == [""] or all(map(_is_host, hosts))
+    if is_cut or not are_hosts or not all(not each or port_of(each) for each in ports):
+        raise NotAPlace(_SEVERAL)
+
+
+def _is_host(text: str) -> bool:
+    """Say whether a driver takes a text for a host; it may be a socket's folder, too."""
+    if text[:1] in ("/", "@"):
+        return True
+    try:
+        return host_and_port_of(f"[{text}]" if ":" in text else text).port is None
+    except NotAPlace:
+        return False
