@@ -56,8 +56,11 @@ def addresses_of(text: str) -> tuple[Address, ...]:
 
 
 def _has_nobody(text: str) -> bool:
-    """Say whether nothing but blanks and comments stands where an address should."""
-    text, found = _QUOTED.sub("x", text), 1
+    """Say whether nothing but blanks and comments stands where an address should.
+
+    One comma at the end promises none.
+    """
+    text, found = _QUOTED.sub("x", text).rstrip().removesuffix(","), 1
     while found:  # comments may stand in comments
         text, found = _COMMENT.subn(" ", text)
     return _NOBODY.search(text) is not None
