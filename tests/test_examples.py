@@ -1,12 +1,11 @@
 """Every example runs as it stands and prints what it says; the README's first block is one."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import allowed_seconds
+from tests.waiting import run_process
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*/main.py"))
@@ -17,13 +16,11 @@ pytestmark = pytest.mark.processes
 
 def run(program: str, directory: Path) -> tuple[str, str]:
     """Run a program in an empty directory; return what it printed, and what was logged."""
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", program],
         cwd=directory,
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(SECONDS_MAX),
-        check=False,
+        timeout=SECONDS_MAX,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

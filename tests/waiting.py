@@ -1,33 +1,86 @@
 """Waits for a condition, as long as a busy machine may need; what did not come is told.
 
-Every limit is given for a machine with nothing else to do. It grows with the load average for each
-processor, so that a test does not fail because others use the machine.
+Every limit is given in seconds of a machine with nothing else to do. On a busy one a second of the
+clock uses up only a part of such a second, so a test does not fail because others use the machine.
 """
 
 import asyncio
 import inspect
 import itertools
 import os
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 SECONDS_MAX = 60.0
-SCENE_SECONDS_MAX = 3 * SECONDS_MAX  # longer than a wait within, which can say what it waits for
+SCENE_SECONDS_MAX = 3 * SECONDS_MAX
 LOOK_SECONDS = 0.01
-LIMIT_LOOK_SECONDS = 1.0  # how often the limit of a scene is made to follow the load
-TEST_SECONDS_MAX = 840.0  # a little less than the `timeout` of pytest in pyproject.toml
+LIMIT_LOOK_SECONDS = 1.0  # how often a scene, or a process, is asked whether its limit has passed
+WAIT_CLOCK_SECONDS_MAX = 600.0
+"""So long one wait takes at any load: it ends before its scene, if it began with it."""
+SCENE_CLOCK_SECONDS_MAX = 780.0
+"""So long a scene takes at any load: it ends before the `timeout` of pytest in pyproject.toml."""
 TURNS = 20
 """So often a loop is only let go on: most conditions of a loop's own hold after some turns."""
 
 T = TypeVar("T")
 
 
+class Budget:
+    """Seconds of an idle machine, used up by the time that passes; more slowly on a busy machine.
+
+    Invariant: what was used up stays used up, whatever the load becomes.
+
+    Args:
+        seconds: how many there are.
+        clock_seconds_max: after so many seconds of the clock nothing is left at any load; at least
+            `seconds`.
+    """
+
+    def __init__(self, seconds: float, clock_seconds_max: float = WAIT_CLOCK_SECONDS_MAX) -> None:
+        self._seconds = seconds
+        self._clock_seconds_max = max(seconds, clock_seconds_max)
+        self._spent = 0.0
+        self._begin = self._seen = time.monotonic()
+
+    def is_left(self) -> bool:
+        """Use up the time since the last call; return whether anything is left."""
+        now = time.monotonic()
+        self._spent += (now - self._seen) / _slowness()
+        self._seen = now
+        return self._spent < self._seconds and now - self._begin < self._clock_seconds_max
+
+    def missed(self) -> str:
+        """Return how an error about the wait begins."""
+        load = f"load {os.getloadavg()[0]:.0f} on {processors()} processors"
+        return f"not within {time.monotonic() - self._begin:.3g} s ({load})"
+
+
+class NotEnded(subprocess.TimeoutExpired):
+    """A process that did not end in time, and was killed; says what it had printed."""
+
+    def __init__(self, late: subprocess.TimeoutExpired, waited: Budget) -> None:
+        super().__init__(late.cmd, late.timeout, late.output, late.stderr)
+        self._words = f"no end of {late.cmd}, {waited.missed()}"
+
+    def __str__(self) -> str:
+        printed = b"\n".join(filter(None, (self.output, self.stderr)))
+        return f"{self._words}; it printed:\n{printed[-3000:].decode(errors='replace')}"
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def allowed_seconds(seconds: float) -> float:
-    """Return how long to wait now for what takes `seconds` at most on an idle machine."""
-    wanted = os.getloadavg()[0] / (os.cpu_count() or 1)  # processors, for each that there is
-    return max(seconds, min(seconds * wanted, TEST_SECONDS_MAX))
+    """Return how long what takes `seconds` at most on an idle machine may take at the load of now.
+
+    For a limit that is given away, and cannot follow the load any more.
+    """
+    return max(seconds, min(seconds * _slowness(), WAIT_CLOCK_SECONDS_MAX))
 
 
 def until(
@@ -43,20 +96,20 @@ def until(
     Args:
         condition: is asked again and again; what it raises is raised.
         seen: tells what is there instead, for the error.
-        seconds: how long to wait at most on an idle machine; see `allowed_seconds`.
+        seconds: how long to wait at most on an idle machine; see `Budget`.
         look_seconds: how long to wait before it is asked again.
         possible: tells whether the condition can still come to hold; if not, waiting ends at once.
 
     Raises:
         AssertionError: when it does not hold in time; names the condition by its source.
     """
-    begin = time.monotonic()
+    budget = Budget(seconds)
     while not condition():
         if not possible():
             came = condition()  # just before
             assert came, f"can no longer come: {_named(condition, seen)}"
             return
-        assert _is_early(begin, seconds), _missed(begin, condition, seen)
+        assert budget.is_left(), f"{budget.missed()}: {_named(condition, seen)}"
         time.sleep(look_seconds)
 
 
@@ -67,20 +120,38 @@ async def eventually(
     seconds: float = SECONDS_MAX,
 ) -> None:
     """Wait as `until` does, and let the loop go on meanwhile; the condition may be asynchronous."""
-    begin = time.monotonic()
+    budget = Budget(seconds)
     turns = itertools.count()
-    while not await _answer(condition()):
-        assert _is_early(begin, seconds), _missed(begin, condition, seen)
-        await asyncio.sleep(0 if next(turns) < TURNS else LOOK_SECONDS)
+    with pending(lambda: _named(condition, seen)):
+        while not await _answer(condition()):
+            assert budget.is_left(), f"{budget.missed()}: {_named(condition, seen)}"
+            await asyncio.sleep(0 if next(turns) < TURNS else LOOK_SECONDS)
+
+
+_pending: list[Callable[[], object]] = []
+
+
+@contextmanager
+def pending(words: Callable[[], object]) -> Iterator[None]:
+    """Let the error of a scene that takes too long say what this block waits for.
+
+    Args:
+        words: tells what is waited for, and how far it came.
+    """
+    _pending.append(words)
+    try:
+        yield
+    finally:
+        _pending.remove(words)
 
 
 def run_scene(scene: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own, and no longer than a test may ever take."""
+    """Run a coroutine on a loop of its own, and no longer than a scene may take."""
     return asyncio.run(within_limit(scene))
 
 
 async def within_limit(scene: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine, and no longer than a test may ever take."""
+    """Await a coroutine, and no longer than a scene may take."""
     async with scene_limit():
         return await scene
 
@@ -90,37 +161,89 @@ async def scene_limit() -> AsyncIterator[None]:
     """Limit what is done inside to `SCENE_SECONDS_MAX` of an idle machine.
 
     Raises:
-        TimeoutError: when it took longer, and was cancelled.
+        TimeoutError: when it took longer, and was cancelled; names what was waited for.
     """
-    loop = asyncio.get_running_loop()
-    begin = loop.time()
+    budget = Budget(SCENE_SECONDS_MAX, SCENE_CLOCK_SECONDS_MAX)
+    waited_for: list[str] = []
 
     async def follow_load() -> None:
-        while not limit.expired():
-            limit.reschedule(begin + allowed_seconds(SCENE_SECONDS_MAX))
+        while budget.is_left():
             await asyncio.sleep(LIMIT_LOOK_SECONDS)
+        waited_for.extend(str(words()) for words in _pending)
+        limit.reschedule(asyncio.get_running_loop().time())
 
-    async with asyncio.timeout_at(begin + SCENE_SECONDS_MAX) as limit:
-        following = asyncio.create_task(follow_load())
+    try:
+        async with asyncio.timeout(None) as limit:
+            following = asyncio.create_task(follow_load())
+            try:
+                yield
+            finally:
+                following.cancel()
+    except TimeoutError as ended:
+        if not limit.expired():
+            raise
+        words = "; ".join(waited_for) or "nothing that has a name"
+        raise TimeoutError(f"the scene has no end, {budget.missed()}; pending: {words}") from ended
+
+
+def run_process(
+    command: Sequence[str], *, timeout: float, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a process to its end, as `subprocess.run` does with the same arguments and text.
+
+    Args:
+        timeout: seconds on an idle machine; see `Budget`.
+
+    Raises:
+        NotEnded: when it takes longer; it is killed before.
+    """
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    given = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, **{"text": True, **options}) as process:
+        output, errors = communicate(process, timeout=timeout, given=given)
+    ended = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    if check:
+        ended.check_returncode()
+    return ended
+
+
+def communicate(
+    process: subprocess.Popen[str], *, timeout: float, given: str | None = None
+) -> tuple[str, str]:
+    """Return what a process prints, and its errors, until it ends.
+
+    Args:
+        timeout: seconds on an idle machine; see `Budget`.
+        given: its whole input.
+
+    Raises:
+        NotEnded: when it takes longer; it is killed before.
+    """
+    budget = Budget(timeout)
+    while True:
         try:
-            yield
-        finally:
-            following.cancel()
+            return process.communicate(given, timeout=LIMIT_LOOK_SECONDS)
+        except subprocess.TimeoutExpired as late:
+            if not budget.is_left():
+                process.kill()
+                process.wait()
+                raise NotEnded(late, budget) from None
+            given = None  # it has been taken
+        except BaseException:
+            process.kill()
+            raise
 
 
 async def _answer(given: object) -> object:
     return await given if isinstance(given, Awaitable) else given
 
 
-def _is_early(begin: float, seconds: float) -> bool:
-    waited = time.monotonic() - begin
-    return waited < seconds or waited < allowed_seconds(seconds)
-
-
-def _missed(begin: float, condition: Callable[..., object], seen: Callable[[], object]) -> str:
-    waited = time.monotonic() - begin
-    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
-    return f"not within {waited:.3g} s ({load}): {_named(condition, seen)}"
+def _slowness() -> float:
+    """Return how many processes there are for each processor; at least one."""
+    return max(1.0, os.getloadavg()[0] / processors())
 
 
 def _named(condition: Callable[..., object], seen: Callable[[], object]) -> str:

@@ -2,12 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import allowed_seconds
+from tests.waiting import run_process
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -24,12 +23,10 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(output: Path) -> str:
     """Run the demo with every kind of fault once and one lost message; return what it printed."""
     words = ["--orders", str(ORDERS), "--kills", "1", "--seed", "4", "--lose", "1"]
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-m", "reliable_mq.cli.main", "demo", *words, "--out", str(output)],
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(SECONDS_MAX),
-        check=False,
+        timeout=SECONDS_MAX,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

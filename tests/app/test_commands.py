@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
-from tests.waiting import until
+from tests.waiting import run_process, until
 
 from reliable_mq import ReliableMQ
 from reliable_mq.cli.main import run
@@ -80,12 +80,11 @@ class Shop:
 
     def python(self, code: str) -> int:
         """Run code beside the application and return its exit code."""
-        return subprocess.run(
+        return run_process(
             [sys.executable, "-c", f"from shop_app import *; {code}"],
             env=self.environment,
             cwd=self.directory,
             timeout=60,
-            check=False,
         ).returncode
 
     @contextmanager

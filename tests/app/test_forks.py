@@ -1,6 +1,5 @@
 """A process that is forked from one that uses the application, as Gunicorn and Celery do it."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.client.cluster import bundled
 from tests.forked_child import in_child
-from tests.waiting import until
+from tests.waiting import run_process, until
 
 from reliable_mq import ReliableMQ
 
@@ -140,6 +139,6 @@ def test_a_fork_of_a_process_with_a_broker_inside_ends_well_and_is_told_that_it_
     """A thread of libuv's, had the broker looked its host up in one, would end the child."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS_WITH_A_BROKER_INSIDE, str(tmp_path)]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_process(command, capture_output=True, timeout=60)
 
     assert ended.returncode == 0, ended.stderr

@@ -1,11 +1,10 @@
 """A process that waits for a signal ends by itself when it can do nothing any more."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import allowed_seconds
+from tests.waiting import run_process
 
 pytestmark = pytest.mark.processes
 
@@ -39,13 +38,11 @@ def test_a_worker_whose_loop_thread_died_ends_with_code_1(tmp_path: Path) -> Non
     """In a process of its own: the broker in it may be the first to end it."""
     (tmp_path / "shop.py").write_text(SHOP)
 
-    ended = subprocess.run(
+    ended = run_process(
         [sys.executable, "-m", "reliable_mq.cli.main", "run", "shop:mq"],
         cwd=tmp_path,
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(SECONDS_MAX),
-        check=False,
+        timeout=SECONDS_MAX,
     )
 
     assert ended.returncode == 1

@@ -1,7 +1,6 @@
 """Apache's broker and ours, asked the same: code, remark and what else clients read."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.broker_core.probes.name_server import NAME_SERVER
 from tests.broker_core.probes.places import PLACES
 from tests.broker_core.probes.script import SCRIPT
 from tests.broker_core.raw_client import RawClient
+from tests.waiting import Budget, until
 from tests.with_java import SERVERS, started
 
 from reliable_mq.broker_core.requests.handlers import HANDLERS
@@ -94,10 +94,12 @@ def _apache(directory: Path) -> ApacheRocketMQ:
 
 def _wait_for_registration(client: RawClient) -> None:
     """Wait for Apache's broker: it says that it has booted ten seconds before it registers."""
-    deadline = time.monotonic() + REGISTRATION_SECONDS
-    while client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code:
-        assert time.monotonic() < deadline, "Apache's broker does not register"
-        time.sleep(0.1)
+    until(
+        lambda: not client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code,
+        lambda: "Apache's broker does not register",
+        seconds=REGISTRATION_SECONDS,
+        look_seconds=0.1,
+    )
 
 
 def _running_state(client: RawClient) -> dict[str, object]:
@@ -109,11 +111,11 @@ def _running_state(client: RawClient) -> dict[str, object]:
 def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: str) -> Any:
     """Ask both. Apache shows a message a moment after it acknowledged it: a read may lag."""
     ours = seen(probe, to_us.ask(probe.code, probe.ext, probe.body), here)
-    deadline = time.monotonic() + SETTLE_SECONDS
+    budget = Budget(SETTLE_SECONDS)
     while True:
         theirs = seen(probe, to_them.ask(probe.code, probe.ext, probe.body), there)
         may_lag = probe.code in READS and not probe.differs
-        if theirs == ours or not may_lag or time.monotonic() > deadline:
+        if theirs == ours or not may_lag or not budget.is_left():
             return theirs, ours
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from tests.client.servers import FeedingPeer, Servers
-from tests.waiting import SECONDS_MAX, allowed_seconds
+from tests.waiting import SECONDS_MAX, run_process
 
 from reliable_mq.wire.record import Record
 
@@ -53,9 +53,7 @@ batcher = publisher.client.batcher()
 def run(program: str, servers: Servers) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     command = [sys.executable, "-c", program, servers.address]
-    return subprocess.run(
-        command, check=True, timeout=allowed_seconds(SECONDS_MAX), capture_output=True, text=True
-    )
+    return run_process(command, check=True, timeout=SECONDS_MAX, capture_output=True)
 
 
 def test_a_program_ends_though_a_handler_hangs_for_ever() -> None:

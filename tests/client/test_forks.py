@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 import threading
 
@@ -12,6 +11,7 @@ import uvloop
 from tests.client.servers import Servers
 from tests.client.test_asyncio_client import QUICK, message
 from tests.forked_child import in_child
+from tests.waiting import run_process
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.thread_client import Client
@@ -123,7 +123,7 @@ def test_a_child_that_ends_as_programs_do_takes_nothing_from_its_parent() -> Non
         by_name = servers.address.replace("127.0.0.1", "localhost")
         command = [sys.executable, "-W", "ignore", "-c", ENDS_AS_A_PROGRAM_DOES, by_name]
 
-        subprocess.run(command, check=True, timeout=60)
+        run_process(command, check=True, timeout=60)
 
         assert len(servers.broker.asked) == 1
         assert servers.broker.bodies == [b"1", b"2", b"2", b"2"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 from tests.client.cluster import QUICK, Seen, in_topic, numbered, play
 from tests.conformance.clusters import Cluster
-from tests.waiting import eventually
+from tests.waiting import eventually, run_process
 
 from reliable_mq.client.asyncio_client import AsyncClient
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
@@ -79,9 +78,7 @@ def test_a_process_that_its_handler_kills_loses_no_message(
             await client.create_topic(topic, 2)
             await client.send_many(numbered(topic, 10))
             command = [sys.executable, "-m", "tests.conformance.doomed_consumer"]
-            run = asyncio.to_thread(
-                subprocess.run, [*command, names, topic, group], timeout=30, check=False
-            )
+            run = asyncio.to_thread(run_process, [*command, names, topic, group], timeout=30)
             assert (await run).returncode == -signal.SIGKILL
             seen = Seen()
             wanted = Subscription(group=group, topics={topic: "*"}, ordered=False)

@@ -1,6 +1,5 @@
 """Apache's mqadmin (rocketmq-tools 5.4.0), many commands in one JVM: see java/AdminShell.java."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from bench.child_process import ChildError
 from bench.java_programs import SERVER_JARS
 from tests.interop.java_shell import TalkingProgram, source_command
-from tests.waiting import allowed_seconds
+from tests.waiting import allowed_seconds, until
 
 COMMAND_SECONDS_MAX = 180.0
 REGISTRATION_SECONDS = 60.0
@@ -54,6 +53,9 @@ class AdminShell(TalkingProgram):
 
     def wait_for_broker(self, name_server: str, name: str) -> None:
         """Return when a name server tells of a broker: Apache's registers ten seconds late."""
-        deadline = time.monotonic() + REGISTRATION_SECONDS
-        while f'"{name}"' not in self.run("topicRoute", "-n", name_server, "-t", "TBW102"):
-            assert time.monotonic() < deadline, f"broker {name} does not register"
+        words = ("topicRoute", "-n", name_server, "-t", "TBW102")
+        until(
+            lambda: f'"{name}"' in self.run(*words),
+            lambda: f"broker {name} does not register",
+            seconds=REGISTRATION_SECONDS,
+        )

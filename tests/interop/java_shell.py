@@ -9,7 +9,7 @@ from typing import IO, Self
 
 from bench.child_process import ChildError, end_by_input
 from bench.java_programs import CLIENT_JARS, SERVER_JARS, build_client, build_server, java_command
-from tests.waiting import allowed_seconds
+from tests.waiting import run_process
 from tests.with_java import skipped_without_java
 
 SOURCES = Path(__file__).parent / "java"
@@ -40,13 +40,11 @@ def source_command(
 
 def run_source(name: str, home: Path, *words: object, jars: Path = CLIENT_JARS) -> list[str]:
     """Run `name`.java with these arguments to its end, and return what it printed, by line."""
-    reply = subprocess.run(
+    reply = run_process(
         source_command(name, home, *words, jars=jars),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
-        check=False,
+        timeout=PROGRAM_SECONDS_MAX,
     )
     assert reply.returncode == 0, reply.stdout[-3000:] + reply.stderr[-3000:]
     return reply.stdout.splitlines()

@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
@@ -19,6 +18,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.waiting import Budget, until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.cli.main import run
@@ -67,9 +67,9 @@ class Both:
 
     def agree(self, theirs: Callable[[], Any], ours: Callable[[], Any]) -> Any:
         """Return what both tell; they must come to the same: some numbers lag behind a while."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        budget = Budget(SETTLE_SECONDS)
         while (told := theirs()) != (here := ours()):
-            assert time.monotonic() < deadline, f"mqadmin: {told}\nours:    {here}"
+            assert budget.is_left(), f"{budget.missed()}: mqadmin: {told}\nours:    {here}"
         return here
 
 
@@ -98,9 +98,11 @@ def both(
 
 def _wait_for_commits(found: Both) -> None:
     """Wait for the Java consumer: it commits every five seconds."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while sum(row["committed"] for row in _rows(found)) < MESSAGES:
-        assert time.monotonic() < deadline, "the consumer does not commit"
+    until(
+        lambda: sum(row["committed"] for row in _rows(found)) >= MESSAGES,
+        lambda: f"the queues are {_rows(found)}",
+        seconds=SETTLE_SECONDS,
+    )
 
 
 def _rows(found: Both) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ and at Apache's name server.
 """
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.waiting import Budget
 from tests.with_java import INTEROP, started
 
 MESSAGES = 24
@@ -44,9 +44,9 @@ class Cluster(NamedTuple):
         return set(re.findall(r'"brokerName":"(\w+)"', queues))
 
     def has_settled(self, name_server: str, topic: str, brokers: set[str]) -> bool:
-        deadline = time.monotonic() + SETTLE_SECONDS
+        budget = Budget(SETTLE_SECONDS)
         while self.brokers_of(name_server, topic) != brokers:
-            if time.monotonic() > deadline:
+            if not budget.is_left():
                 return False
         return True
 

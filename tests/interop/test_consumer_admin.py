@@ -1,13 +1,13 @@
 """mqadmin asks a consumer of ours, at our broker and at Apache's, as it asks Apache's own."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
+from tests.waiting import until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.client.consuming.subscription import CONSUMED, Outcome, Subscription
@@ -40,10 +40,11 @@ class Payments:
         return [CONSUMED] * len(messages)
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while len(self.seen) < count:
-            assert time.monotonic() < deadline, f"{len(self.seen)} of {count} messages came"
-            time.sleep(0.05)
+        until(
+            lambda: len(self.seen) >= count,
+            lambda: f"{len(self.seen)} of {count} messages came",
+            seconds=DEADLINE_SECONDS,
+        )
 
     def ask(self, command: str, *words: str) -> str:
         return self.shell.run(command, "-n", self.name_server, *words)

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
-from tests.waiting import allowed_seconds
+from tests.waiting import run_process, until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.wire.codes import RequestCode
@@ -63,20 +62,20 @@ def _make_topics(asked: Broker) -> None:
             filters = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
             made = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic | counts | filters)
             assert made.code == 0, made.remark
-    deadline = time.monotonic() + SETTLE_SECONDS
     with RawClient(asked.name_server_address) as client:
-        while client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "go_retry"}).code:
-            assert time.monotonic() < deadline, "the broker does not register"
+        until(
+            lambda: not client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "go_retry"}).code,
+            lambda: "the broker does not register",
+            seconds=SETTLE_SECONDS,
+        )
 
 
 def _run(program: Path, asked: Broker, directory: Path) -> Output:
-    done = subprocess.run(
+    done = run_process(
         [str(program), asked.name_server_address],
         cwd=directory,
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(PROGRAM_SECONDS_MAX),
-        check=False,
+        timeout=PROGRAM_SECONDS_MAX,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     lines = (line.split(" ", 2) for line in done.stdout.splitlines())

@@ -6,7 +6,6 @@ the dead have left is settled by check-backs alone.
 """
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 from tests.broker_core.raw_client import RawClient
 from tests.interop.half_producer import GROUP, TOPIC
-from tests.waiting import allowed_seconds, until
+from tests.waiting import run_process, until
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq import Decision, Message, ReceivedMessage, ReliableMQ
@@ -106,9 +105,7 @@ def test_what_dead_producers_left_is_settled_by_another_process(
         for order, ending in ENDINGS.items():
             words = [sys.executable, "-m", "tests.interop.half_producer"]
             words += [broker.name_server_address, str(shop.settings.database), order, ending]
-            dead[order] = subprocess.run(
-                words, check=False, timeout=allowed_seconds(WAIT_SECONDS_MAX)
-            ).returncode
+            dead[order] = run_process(words, timeout=WAIT_SECONDS_MAX).returncode
         until(lambda: column(shop, "shipped") == kept)
         until(lambda: (2, True) in stubs(shop).values())  # it died before its commit
         until(lambda: list(stubs(shop).values()).count((1, False)) == len(kept))

@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from tests.interop.admin_shell import AdminShell
 from tests.interop.asked_by import AT_BROKER, AT_NAME_SERVER
 from tests.interop.steps import FILES, SCRIPT, Step
+from tests.waiting import Budget
 from tests.with_java import INTEROP, Broker, started
 
 from reliable_mq.broker_core.requests.handlers import HANDLERS
@@ -68,14 +68,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory, shell: AdminShell) -> Prin
 
 
 def _both(step: Step, there: Asked, here: Asked) -> tuple[list[str], list[str]]:
-    deadline = time.monotonic() + SETTLE_SECONDS
+    budget = Budget(SETTLE_SECONDS)
     while True:
         theirs, ours = there.run(step), here.run(step)
         if step.is_subset:
             names = {_name(line) for line in ours}
             theirs = [line for line in theirs if _name(line) in names]
             ours = [line for line in ours if _name(line) not in step.ours_only]
-        if not step.settles or theirs == ours or time.monotonic() > deadline:
+        if not step.settles or theirs == ours or not budget.is_left():
             return theirs, ours
 
 

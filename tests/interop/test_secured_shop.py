@@ -14,7 +14,7 @@ import trustme
 from bench.apache_rocketmq import SMALL_BROKER_FLAGS, ApacheRocketMQ
 from cryptography.hazmat.primitives import serialization
 from tests.interop.test_secured import ROOT, SETTINGS
-from tests.waiting import allowed_seconds, until
+from tests.waiting import communicate, run_process, until
 from tests.with_java import INTEROP, started
 
 from reliable_mq.client.connecting.security import TLS
@@ -97,13 +97,11 @@ def variables(
 
 
 def done(variables: Mapping[str, str], *words: str, code: int = 0) -> str:
-    ended = subprocess.run(
+    ended = run_process(
         [sys.executable, *words],
         env=variables,
         capture_output=True,
-        text=True,
-        timeout=allowed_seconds(SECONDS_MAX),
-        check=False,
+        timeout=SECONDS_MAX,
     )
     assert ended.returncode == code, ended.stderr
     return ended.stdout
@@ -120,13 +118,14 @@ def settled(variables: Mapping[str, str], *app: str) -> int:
 @contextmanager
 def running(variables: Mapping[str, str], *words: str) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "reliable_mq.cli.main", *words], env=variables
+        [sys.executable, "-m", "reliable_mq.cli.main", *words], env=variables, text=True
     )
     try:
         yield
     finally:
         process.terminate()
-        assert process.wait(allowed_seconds(SECONDS_MAX)) == 0
+        communicate(process, timeout=SECONDS_MAX)
+        assert process.returncode == 0
 
 
 def test_the_servers_take_no_plain_connection(apache: ApacheRocketMQ) -> None:

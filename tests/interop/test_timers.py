@@ -8,6 +8,7 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.broker_core.raw_client import RawClient
 from tests.interop.java_shell import run_source
+from tests.waiting import until
 from tests.with_java import INTEROP, Broker, skipped_without_java
 
 from reliable_mq.broker_core.config import broker_config
@@ -52,14 +53,18 @@ def use(broker: Broker, directory: Path) -> dict[str, str]:
 
 def wait_for_messages(broker: Broker, count: int) -> None:
     """Return when the topic holds so many messages."""
-    deadline = time.monotonic() + SECONDS_MAX
     with RawClient(broker.address) as client:
-        while time.monotonic() < deadline:
+
+        def held() -> int:
             answer = client.ask(Ask.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
-            if answer.code == 0 and int(answer.ext_fields["offset"]) >= count:
-                return
-            time.sleep(0.1)
-    raise AssertionError(f"there are no {count} messages after {SECONDS_MAX} s")
+            return int(answer.ext_fields["offset"]) if answer.code == 0 else 0
+
+        until(
+            lambda: held() >= count,
+            lambda: f"there are {held()} of {count} messages",
+            seconds=SECONDS_MAX,
+            look_seconds=0.1,
+        )
 
 
 def kill(broker: Broker) -> None:
@@ -89,13 +94,17 @@ def stored(directory: Path) -> list[Record]:
 
 def wait_for_checkpoint(directory: Path, since_ms: int) -> None:
     """Return when it is noted that everything before a time was delivered."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while time.monotonic() < deadline:
-        note = (directory / "store/config/timercheck").read_bytes()
-        if int.from_bytes(note[:8], "big") >= since_ms:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"no checkpoint after {SECONDS_MAX} s")
+    note = directory / "store/config/timercheck"
+
+    def delivered_ms() -> int:
+        return int.from_bytes(note.read_bytes()[:8], "big")
+
+    until(
+        lambda: delivered_ms() >= since_ms,
+        lambda: f"delivered up to {delivered_ms()} of {since_ms}",
+        seconds=SECONDS_MAX,
+        look_seconds=0.1,
+    )
 
 
 def run_both(first: Broker, second: Broker, directory: Path, *, is_killed: bool = False) -> Run:

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 import uvloop
 from tests.broker_core.broker_world import TOPIC, send_header
-from tests.waiting import eventually
+from tests.waiting import SECONDS_MAX, eventually, run_process, scene_limit
 
 from reliable_mq.broker_core.core import BrokerCore
 from reliable_mq.broker_core.delivery.client_calls import ClientCalls
@@ -31,8 +30,6 @@ from reliable_mq.runtime.registrar import Registrar
 from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import Command, decode_command, encode_command, request
 from reliable_mq.wire.frame import FrameReader
-
-DEADLINE_SECONDS = 60.0
 
 
 class Ended(BaseException):
@@ -67,7 +64,7 @@ class Peer:
         return self._opaque
 
     async def answer_to(self, opaque: int) -> Command:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with scene_limit():
             while opaque not in self.answers:
                 data = await self._reader.read(1 << 20)
                 assert data, "the broker closed the connection"
@@ -262,12 +259,10 @@ asyncio.run(main())
 
 
 def test_the_process_ends_with_1_and_says_why(tmp_path: Path) -> None:
-    ended = subprocess.run(
+    ended = run_process(
         [sys.executable, "-c", _DYING, str(tmp_path)],
         capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
 
     assert ended.returncode == 1
@@ -282,7 +277,7 @@ def test_a_table_of_topics_without_room_refuses_sends_instead_of_keeping_their_a
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     async def scenario() -> None:
-        async with serving(tmp_path, Watch()) as (_, peer), asyncio.timeout(DEADLINE_SECONDS):
+        async with serving(tmp_path, Watch()) as (_, peer), scene_limit():
             assert (await peer.send()).code == ResponseCode.SUCCESS
             with monkeypatch.context() as patched:
                 patched.setattr(FileDisk, "write_text", full)
@@ -304,7 +299,7 @@ def test_what_waits_for_configuration_files_is_answered_before_the_broker_closes
 
     def slowly(disk: FileDisk, path: str, text: str) -> None:
         is_writing.set()
-        assert gate.wait(DEADLINE_SECONDS)
+        assert gate.wait(SECONDS_MAX)
         write_text(disk, path, text)
 
     def drain_and_open(drain: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
@@ -318,7 +313,7 @@ def test_what_waits_for_configuration_files_is_answered_before_the_broker_closes
         server, peer = await started(tmp_path, Watch())
         monkeypatch.setattr(FileDisk, "write_text", slowly)
         asked = [peer.put(RequestCode.SEND_MESSAGE_V2, send_header("one"), b"x")]
-        await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
+        await asyncio.to_thread(is_writing.wait, SECONDS_MAX)
         asked.append(peer.put(RequestCode.SEND_MESSAGE_V2, send_header("two"), b"x"))
         await eventually(lambda: server._core.state.topics.get("two") is not None)
         monkeypatch.setattr(server._log_writer, "drain", drain_and_open(server._log_writer.drain))

@@ -1,14 +1,13 @@
 """A pool whose threads keep no process alive, and whose calls end as they should."""
 
 import gc
-import subprocess
 import sys
 import threading
 from concurrent.futures import CancelledError
 
 import pytest
 from tests.forked_child import in_child
-from tests.waiting import SECONDS_MAX, allowed_seconds, until
+from tests.waiting import SECONDS_MAX, run_process, until
 
 from reliable_mq.runtime.daemon_threads import DaemonThreads
 
@@ -34,9 +33,7 @@ pool.submit(print, "second")
 def printed(program: str) -> str:
     """Return what a program prints, which ends by itself."""
     command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, check=True, timeout=allowed_seconds(SECONDS_MAX), capture_output=True, text=True
-    ).stdout
+    return run_process(command, check=True, timeout=SECONDS_MAX, capture_output=True).stdout
 
 
 def fails() -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
-from tests.waiting import eventually
+from tests.waiting import eventually, scene_limit
 
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import AddressRefused
@@ -20,8 +20,6 @@ from reliable_mq.runtime import server_connection
 from reliable_mq.runtime.listener import Listener
 from reliable_mq.wire.command import Command, encode_command, reply, request
 from reliable_mq.wire.record import pack_host
-
-DEADLINE_SECONDS = 60.0
 
 
 class Echo:
@@ -63,7 +61,7 @@ async def serving(
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with scene_limit():
             await test()
 
     uvloop.run(bounded())

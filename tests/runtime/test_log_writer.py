@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, Write
@@ -164,9 +165,7 @@ def test_a_full_disk_keeps_batches_waiting_in_order_and_lets_them_go_on_when_the
         assert writer.is_waiting_for_room
         assert (reports.ends, rooms) == ([], [False])
         segment.has_room = True
-        async with asyncio.timeout(60):
-            while writer.is_waiting_for_room:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not writer.is_waiting_for_room)
         writer.take(turn(segment, 2, b"c"))
         await writer.drain()
         writer.close()
@@ -223,13 +222,10 @@ def test_files_without_room_are_told_like_a_log_without_room_until_all_is_writte
         await writer.drain()
         assert rooms == [False]
         writer.take(turn(segment, 0, b"a"))
-        async with asyncio.timeout(60):
-            await saved.wait()
+        await eventually(saved.is_set)
         assert rooms == [False]
         segment.has_room = True
-        async with asyncio.timeout(60):
-            while writer.is_waiting_for_room:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not writer.is_waiting_for_room)
         writer.close()
         return rooms
 

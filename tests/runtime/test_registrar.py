@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 from tests.broker_core.broker_world import BrokerWorld, there
+from tests.waiting import eventually
 
 from reliable_mq.broker_core.registration import PART_SIZE_MAX
 from reliable_mq.broker_core.state import Connection
@@ -61,9 +62,7 @@ class Scene:
         self.registrar.note([(1, frame)])
 
     async def until_sent(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.sent) < count:
-                await asyncio.sleep(0)
+        await eventually(lambda: len(self.sent) >= count, lambda: f"{len(self.sent)} were sent")
 
     async def stop(self) -> None:
         await self.registrar.unregister()

@@ -1,12 +1,12 @@
 """Our filter and Apache's own filter classes judge the same expressions on the same messages."""
 
 import base64
-import subprocess
 from pathlib import Path
 
 import pytest
 from bench.java_programs import SERVER_JARS, build_server
 from tests.broker_core.filter.generated import Case, cases
+from tests.waiting import run_process
 from tests.with_java import skipped_without_java
 
 from reliable_mq.broker_core.filter.sql92 import compile_filter
@@ -134,15 +134,15 @@ def apaches(asked: list[Case]) -> list[str]:
         + base64.b64encode(encode_properties(case.properties))
         for case in asked
     )
-    reply = subprocess.run(
+    reply = run_process(
         ["java", "-cp", f"{SERVER_JARS}/*", str(ORACLE)],
-        input=b"\n".join(lines),
+        input=b"\n".join(lines).decode(),
         capture_output=True,
         timeout=120,
         check=True,
     )
     answers = []
-    for line in reply.stdout.decode().splitlines():
+    for line in reply.stdout.splitlines():
         what, _, reason = line.partition(" ")
         answers.append(f"{what} {base64.b64decode(reason).decode()}" if reason else what)
     return answers
