@@ -9,6 +9,16 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$python; break; }; done)
 
+# What is wrong with the interpreter, if anything: of the environment, and of the one that makes it.
+LIVES = "$(BIN)/python" -c '' 2>/dev/null || \
+	{ echo "error: $(BIN)/python does not run; say make clean, then everything is made again" >&2; exit 1; }
+FITS = test -n "$(PYTHON)" || \
+	{ echo "error: no Python 3.11 or newer on the PATH; install one or say make PYTHON=/path/to/python" >&2; exit 1; }; \
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	{ echo "error: $(PYTHON) is older than 3.11 or does not run; say make PYTHON=/path/to/python" >&2; exit 1; }; \
+	"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo "error: $(PYTHON) lacks venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
 # make demo ORDERS=155848 SEED=7 LOSE=3
 ORDERS ?=
 SEED   ?=
@@ -26,65 +36,70 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 .NOTPARALLEL:
 
 .DEFAULT_GOAL := help
-.PHONY: help interpreter demo test interop wheel check format bench sim fuzz crash chaos walk clean
+.PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos walk clean
+# What is asked for is done in its order, with `make -j` as well: which Python it is comes first.
+.NOTPARALLEL:
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-demo: interpreter $(READY) ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
+demo: interpreter ready ## real orders through faults; ORDERS=2000 SEED=… LOSE=0 (three minutes)
 	@$(BIN)/reliable-mq demo $(ORDERS:%=--orders %) $(SEED:%=--seed %) $(LOSE:%=--lose %)
 
 test: interpreter check ## all checks and tests but the long ones of interop (thirteen minutes on two cores); PYTEST="-k wire"
 	$(BIN)/pytest -m "not interop and not packaging" $(PYTEST)
 
-interop: $(READY) ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
+interop: ready ## Apache's clients and mqadmin at both brokers, our client over clusters of every kind, object stores
 	$(BIN)/pytest tests/interop tests/conformance tests/broker_core/test_against_apache.py tests/reconcile/test_object_store.py
 
-wheel: $(READY) ## build the wheel, install it into a new environment, and reconcile with it there
+wheel: ready ## build the wheel, install it into a new environment, and reconcile with it there
 	$(BIN)/pytest tests/packaging
 
 # The first line of `make demo` and `make test`: which Python runs them.
 interpreter:
-	@python=$(BIN)/python; test -e $(READY) || python="$(PYTHON)"; test -z "$$python" || \
-	$$python -c 'import platform, sys; \
+	@if test -e $(READY); then $(LIVES); else $(FITS); fi
+	@python="$(PYTHON)"; if test -e $(READY); then python=$(BIN)/python; fi; \
+	"$$python" -c 'import platform, sys; \
 	print("Python", platform.python_version(), "of", sys.base_prefix, "on", platform.platform(), flush=True)'
 
-check: $(READY) ## formatting, lint and types
+# An environment that can be used: its interpreter may have been removed since.
+ready: $(READY)
+	@$(LIVES)
+
+check: ready ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(READY) ## let ruff format and mend what it can
+format: ready ## let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## orders and sends per second, kills survived, growth, rivals (more than an hour)
+bench: ready ## orders and sends per second, kills survived, growth, rivals (more than an hour)
 	@$(BIN)/python -m bench
 
-sim: $(READY) ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
+sim: ready ## a broker through simulated faults; SEEDS=1000, or SEED=17 to replay one
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-fuzz: $(READY) ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
+fuzz: ready ## odd requests, frames, records and store files; MINUTES=60, or CASE=broker:17
 	@$(BIN)/python -m tests.fuzz $(if $(CASE),--case $(CASE),--minutes $(MINUTES))
 
-crash: $(READY) ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md (two hours)
+crash: ready ## kill a process at each of its steps in every mode, and write docs/crash_matrix.md (two hours)
 	@$(BIN)/python -m tests.crash_matrix --page docs/crash_matrix.md
 	RELIABLE_MQ_EVERY_STEP=1 $(BIN)/pytest -k "step or dies" $(PYTEST)
 
-chaos: $(READY) ## kill everything at random under load, then count; MINUTES=120 SEED=17
+chaos: ready ## kill everything at random under load, then count; MINUTES=120 SEED=17
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(SEED:%=--seed %) $(RECONCILE:%=--reconcile %)
 
-walk: $(READY) ## print the path of one message through all stations
+walk: ready ## print the path of one message through all stations
 	@$(BIN)/reliable-mq walk
 
 clean: ## remove the environment and everything that was made
 	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer on the PATH; install one or say make PYTHON=/path/to/python" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than 3.11 or does not run" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) lacks venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(FITS)
 	@echo "Installing everything into $(VENV) with $(PYTHON): once, some hundred megabytes."
-	@$(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
 	@touch $(READY)

@@ -8,11 +8,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from bench.child_process import ChildError, LoggedProcess, end_by_input
+from bench.positions import read_positions
 
 JAVA_DIRECTORY = Path(__file__).parent / "java"
 CLIENT_CLASSES = JAVA_DIRECTORY / "target" / "classes"
@@ -94,18 +95,26 @@ def _program(name: str, directory: Path, options: Mapping[str, object]) -> list[
     return command + [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
 
-def run_program(name: str, directory: Path, *, timeout: float, **options: object) -> dict[str, Any]:
+def run_program(
+    name: str,
+    directory: Path,
+    *,
+    timeout: float,
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+    **options: object,
+) -> dict[str, Any]:
     """Run `Sender`, `PushConsumer` or `PullReader` to its end and return its JSON line.
 
     Args:
         directory: where its log goes.
-        timeout: seconds, then it is killed and ChildError raised.
+        timeout: seconds, then it is killed and ChildError raised, which tells how far it came.
+        run: takes the arguments of `subprocess.run`, and may count the seconds in another way.
         options: the program's options without their dashes.
     """
     log = directory / f"{name}.stderr"
     with log.open("w") as errors:
         try:
-            reply = subprocess.run(
+            reply = run(
                 _program(name, directory, options),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -115,10 +124,23 @@ def run_program(name: str, directory: Path, *, timeout: float, **options: object
                 check=False,
             )
         except subprocess.TimeoutExpired as late:
-            raise ChildError(f"{name}: no end within {timeout:g} s") from late
+            raise ChildError(
+                f"{name}: no end within {timeout:g} s; {_progress(options)}; "
+                f"its log ends:\n{log.read_text()[-2000:]}"
+            ) from late
     if reply.returncode or not reply.stdout.strip():
         raise ChildError(f"{name}: exit code {reply.returncode}:\n{log.read_text()[-2000:]}")
     return _json_object(reply.stdout.strip().splitlines()[-1])
+
+
+def _progress(options: Mapping[str, object]) -> str:
+    """Return how many messages each position file of a program has, and how many are wanted."""
+    files = {key: path for key, path in options.items() if isinstance(path, Path)}
+    counts = [
+        f"{key}: {sum(1 for _ in read_positions(path)) if path.exists() else 0} messages"
+        for key, path in files.items()
+    ]
+    return ", ".join([*counts, f"{options.get('count', 'all')} are wanted"])
 
 
 def start_sender(directory: Path, **options: object) -> LoggedProcess:

@@ -86,6 +86,12 @@ def left_over(url: str) -> int:
         return _total(connection, unsettled) + _total(connection, missing)
 
 
+def orders(url: str) -> int:
+    """Return how many orders were placed."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return _total(connection, COUNTS["orders"])
+
+
 def _total(connection: "psycopg.Connection[Any]", question: str) -> int:
     rows = connection.execute(question.encode()).fetchall()
     return sum(int(row[0] or 0) for row in rows)

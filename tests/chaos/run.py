@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import psycopg
 from tests.chaos.faults import PAUSE_SECONDS, Fault, plan
-from tests.chaos.judge import Verdict, judge, left_over
+from tests.chaos.judge import Verdict, judge, left_over, orders
 from tests.chaos.reconciling import Reconciling, Report
 from tests.chaos.stage import Stage
+from tests.waiting import Budget
 
+ORDERS_SECONDS_MAX = 60.0
 STILL_SECONDS_MAX = 180.0
 """A system that has come no further for so long comes to no rest."""
 TICK_SECONDS = 0.05
@@ -73,11 +75,13 @@ def run(
     tell: Callable[[str], None] = lambda _line: None,
     pause: tuple[float, float] = PAUSE_SECONDS,
     reconcile_every: float = 0.0,
+    orders_min: int = 0,
 ) -> Outcome:
     """Let chaos reign for so many seconds and return what came of it.
 
     With `reconcile_every` seconds, reconciliations run all the while; in the end everything is
-    reconciled without any grace.
+    reconciled without any grace. On a slow machine producers go on without faults until there are
+    `orders_min` orders, at most for `ORDERS_SECONDS_MAX` of an idle machine.
     """
     with Stage(rate) as stage, ExitStack() as stack:
         reconciling = None
@@ -102,6 +106,7 @@ def run(
                 planned = next(faults)
                 due = now + planned.pause
             time.sleep(TICK_SECONDS)
+        _wait_for_orders(stage, orders_min)
         stage.stop_producing()
         drained = _wait_until_drained(stage)
         reconciled = reconciling.finish() if reconciling is not None else None
@@ -119,6 +124,20 @@ def run(
             stage.log_counts(SUPPRESSED),
             reconciled,
         )
+
+
+def _wait_for_orders(stage: Stage, count: int) -> None:
+    budget = Budget(ORDERS_SECONDS_MAX)
+    while _orders(stage) < count and budget.is_left():
+        stage.tick()
+        time.sleep(TICK_SECONDS)
+
+
+def _orders(stage: Stage) -> int:
+    try:
+        return orders(stage.url)
+    except psycopg.OperationalError:  # it is away, or just starting
+        return 0
 
 
 def _wait_until_drained(stage: Stage) -> bool:

@@ -1,7 +1,9 @@
 """One of two masters goes away under load: sends go on, nothing acknowledged is lost.
 
 Killed means SIGKILL and a start on the same store; stalled means SIGSTOP: the connections stay and
-nobody answers. That sends go on within 3 seconds is held by their time-out: none may fail.
+nobody answers. Sends go on within 3 seconds where no more processes want a processor than there
+are; on a busier machine within as many times 3 seconds as there are processes for each processor.
+The time-out of the sends holds that: none may fail.
 """
 
 import asyncio

@@ -4,6 +4,7 @@ Receives a world; returns when the process has done its work. Those of `Role` ar
 die; what their worlds are prepared by is in `preparing`, and what goes on after them is `drain`.
 """
 
+import math
 import sys
 import threading
 import time
@@ -22,7 +23,9 @@ from reliable_mq.cli.main import run as command
 from reliable_mq.client.thread_client import Client
 
 LIFE_SECONDS_MAX = 180.0
-"""Most take a second; on a machine that is busy otherwise they may take a hundred."""
+"""Most take a second; on a machine that is busy otherwise a life has longer, see `Life`."""
+CLOSING_SECONDS_MAX = 20.0
+"""So long a life that has waited in vain may take to close the application."""
 RECEIPT_SECONDS_MAX = 2.0
 TOMBSTONE_SECONDS_MAX = 20.0
 TOLD_SECONDS_MAX = 5.0
@@ -51,6 +54,25 @@ OLD = tuple(
     )
 )
 """What retention finds to be old, in each of its tables."""
+
+
+class Life:
+    """How long this process may live: said once, at its fork, and all its limits come from that.
+
+    First what it waits for has to come; then it has time to close; then it tells where it hangs.
+    """
+
+    ends_at = math.inf
+
+    @classmethod
+    def begin(cls) -> None:
+        """Let the life begin now."""
+        cls.ends_at = time.monotonic() + allowed_seconds(LIFE_SECONDS_MAX)
+
+    @classmethod
+    def seconds_left(cls, beyond: float = 0.0) -> float:
+        """Return how long it may go on, and so many seconds beyond its end."""
+        return max(0.0, cls.ends_at + beyond - time.monotonic())
 
 
 def producer(world: World) -> None:
@@ -166,7 +188,7 @@ def resending(mq: ReliableMQ) -> Iterator[None]:
         yield
     finally:
         stopped.set()
-        thread.join(LIFE_SECONDS_MAX)
+        thread.join(Life.seconds_left(CLOSING_SECONDS_MAX))
 
 
 def is_read_to_the_end(client: Client, world: World) -> bool:
@@ -202,7 +224,7 @@ def wait(condition: Callable[[], bool], seconds_max: float | None = None) -> Non
     Raises:
         TimeoutError: when it must hold and does not.
     """
-    deadline = time.monotonic() + (seconds_max or allowed_seconds(LIFE_SECONDS_MAX))
+    deadline = Life.ends_at if seconds_max is None else time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() > deadline:
             if seconds_max is not None:

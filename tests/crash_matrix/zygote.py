@@ -27,9 +27,8 @@ import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite  # noqa: F401
 from tests.crash_matrix.flaws import plant
 from tests.crash_matrix.preparing import PREPARING
-from tests.crash_matrix.roles import DRAINS, DYING, LIFE_SECONDS_MAX
+from tests.crash_matrix.roles import CLOSING_SECONDS_MAX, DRAINS, DYING, Life
 from tests.crash_matrix.worlds import World
-from tests.waiting import allowed_seconds
 
 from reliable_mq.cli import dlq, stub  # noqa: F401
 from reliable_mq.client.asyncio_client import DEFAULT_SETTINGS, AsyncClient
@@ -39,6 +38,8 @@ from reliable_mq.resend import windows
 from reliable_mq.testing import crash_watch  # noqa: F401
 from reliable_mq.testing.crash_points import CrashPoints, install
 
+TELLING_SECONDS_MAX = 5.0
+"""So long what hangs may take to say where."""
 LIVES = {**DYING, **PREPARING, **DRAINS}
 
 
@@ -66,8 +67,9 @@ def live(job: Job) -> int:
     """Live a life to its end; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     gc.disable()  # a life is short
-    # What hangs says where. It looks at threads that run, so it may kill what is alive.
-    faulthandler.dump_traceback_later(LIFE_SECONDS_MAX - 2)
+    # What hangs says where. It looks at threads that run, so it may kill what is alive: that has
+    # waited in vain then, and did not close in time.
+    faulthandler.dump_traceback_later(Life.seconds_left(CLOSING_SECONDS_MAX))
     _hurry()
     plant(job.world.flaw)
     if job.steps:
@@ -111,7 +113,9 @@ def _fork(job: Job) -> int:
         return pid
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.alarm(int(allowed_seconds(LIFE_SECONDS_MAX)) + 5)  # whatever hangs ends
+    Life.begin()
+    alarm_seconds = Life.seconds_left(CLOSING_SECONDS_MAX + TELLING_SECONDS_MAX)
+    signal.setitimer(signal.ITIMER_REAL, alarm_seconds)  # whatever hangs ends
     log = Path(job.world.directory, f"{job.life}.log").open("a")  # noqa: SIM115 - to the end
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

@@ -13,7 +13,7 @@ from bench.apache_rocketmq import ApacheRocketMQ
 from bench.reliable_mq_broker import ReliableMQBroker
 from tests.client.cluster import PATIENT, play
 from tests.reconcile import plain_scan
-from tests.waiting import eventually
+from tests.waiting import eventually, pending
 from tests.with_java import started
 
 from reliable_mq.client.asyncio_client import AsyncClient
@@ -33,7 +33,7 @@ from reliable_mq.wire.record import body_checksum
 
 pytestmark = pytest.mark.processes
 
-COUNT = 300
+COUNT, LOAD = 300, 2000
 TOPIC, GROUP = "orders", "payments"
 
 
@@ -192,14 +192,16 @@ def test_a_reader_never_sees_half_a_record_while_the_broker_writes(
         async with AsyncClient(name_servers, settings=PATIENT) as client:
             await registered(client)
             await client.create_topic(TOPIC, 4)
-            load = asyncio.create_task(_send_all(client))
+            sent: list[SendResult | Exception] = []
+            load = asyncio.create_task(_send_all(client, sent))
             before: list[LogRow] = []
-            while not load.done():
-                rows = await asyncio.to_thread(rows_of, store)
-                assert rows[: len(before)] == before
-                assert not [row for row in rows if row.role == "damaged"]
-                before = rows
-            await load
+            with pending(lambda: f"{len(sent)} of {LOAD} are sent, {len(before)} records read"):
+                while not load.done():
+                    rows = await asyncio.to_thread(rows_of, store)
+                    assert rows[: len(before)] == before
+                    assert not [row for row in rows if row.role == "damaged"]
+                    before = rows
+                await load
 
     play(scene())
 
@@ -230,6 +232,6 @@ async def halves(client: AsyncClient) -> tuple[str, SendResult]:
     return gone.message_id, result
 
 
-async def _send_all(client: AsyncClient) -> None:
-    for _ in range(20):
-        await client.send_many([Message(topic=TOPIC, body=bytes(500)) for _ in range(100)])
+async def _send_all(client: AsyncClient, sent: list[SendResult | Exception]) -> None:
+    while len(sent) < LOAD:
+        sent += await client.send_many([Message(topic=TOPIC, body=bytes(500)) for _ in range(100)])

@@ -4,12 +4,14 @@ Each death comes while a worker reads the log: a hook in its Python stops it the
 process it is.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from tests.reconcile.cases import every_case
 from tests.reconcile.ledgers import GRACE
 from tests.reconcile.plain import PlainReconciliation
 from tests.reconcile.test_spark_reconcile import options, rows_of
-from tests.waiting import until
+from tests.waiting import communicate, until
 
 from reliable_mq.reconcile.runs.spark_run import reconcile
 from reliable_mq.reconcile.sql_tables import run_table
@@ -71,11 +73,18 @@ class Gate:
         told = self._folder / "reader"
         until(
             lambda: told.exists() and told.read_text() != "",
-            seen=lambda: "the run goes on" if run.poll() is None else run.communicate(),
+            seen=lambda: self._seen(run),
             seconds=START_SECONDS_MAX,
             possible=lambda: run.poll() is None,
         )
         return int(told.read_text())
+
+    def _seen(self, run: subprocess.Popen[str]) -> str:
+        """Return what a run without a reader has come to: its workers in Python, or its end."""
+        if run.poll() is not None:
+            return f"the run has ended: {end_of(run)}"
+        os.killpg(run.pid, signal.SIGKILL)  # what it has printed can only be read to the end
+        return f"the run went on without a reader, and was killed; it printed {end_of(run)}"
 
     def open(self) -> None:
         (self._folder / "open").touch()
@@ -105,9 +114,23 @@ class Ledgers:
         return rows_of(self.url, run_table(MetaData(), "rmq_"))
 
 
-def begin(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+@contextmanager
+def begun(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a run; when the block ends, nothing of it runs any more, Spark neither."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_of(run: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait for the end of a run; return what it printed, and its errors."""
+    return communicate(run, timeout=START_SECONDS_MAX)
 
 
 def local_command() -> list[str]:
@@ -119,11 +142,12 @@ def test_a_run_that_is_killed_in_the_middle_has_never_been(tmp_path: Path) -> No
     """Given a run, when its process is killed while workers read, then nothing says that it was;
     the next run has the right result, and sweeps what the dead one left."""
     ledgers, gate = Ledgers(tmp_path), Gate(tmp_path / "gate")
-    process = begin([*local_command(), *ledgers.words()], {**os.environ, **gate.environment})
-    reader = gate.reader(process)
-    process.kill()
-    process.communicate()
-    until(lambda: not Path(f"/proc/{reader}").exists())
+    command = [*local_command(), *ledgers.words()]
+    with begun(command, {**os.environ, **gate.environment}) as process:
+        reader = gate.reader(process)
+        process.kill()
+        end_of(process)
+        until(lambda: not Path(f"/proc/{reader}").exists())
     assert [path.name for path in ledgers.out.iterdir() if path.name[0] != "."] == [
         path.name for path in ledgers.out.glob("run-*")
     ]
@@ -143,11 +167,10 @@ def test_a_run_that_is_told_to_stop_cleans_up_and_says_so_in_one_line(tmp_path: 
     ledgers, gate, scratch = Ledgers(tmp_path), Gate(tmp_path / "gate"), tmp_path / "scratch"
     scratch.mkdir()
     environment = {**os.environ, **gate.environment, "TMPDIR": str(scratch)}
-    process = begin([*local_command(), *ledgers.words()], environment)
-    gate.reader(process)
-    process.send_signal(signal.SIGINT)
-
-    told, wrong = process.communicate()
+    with begun([*local_command(), *ledgers.words()], environment) as process:
+        gate.reader(process)
+        process.send_signal(signal.SIGINT)
+        told, wrong = end_of(process)
 
     assert (process.returncode, told) == (128 + signal.SIGINT, ""), wrong
     assert wrong == "error: stopped by SIGINT before the run had ended; run it again\n"
@@ -159,11 +182,11 @@ def test_a_worker_of_spark_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """Given a run, when a worker in Python is killed, as a machine without memory does, then it is
     replaced, and nothing is counted twice."""
     ledgers, gate = Ledgers(tmp_path), Gate(tmp_path / "gate")
-    process = begin([*local_command(), *ledgers.words()], {**os.environ, **gate.environment})
-    os.kill(gate.reader(process), signal.SIGKILL)
-    gate.open()
-
-    told, wrong = process.communicate()
+    command = [*local_command(), *ledgers.words()]
+    with begun(command, {**os.environ, **gate.environment}) as process:
+        os.kill(gate.reader(process), signal.SIGKILL)
+        gate.open()
+        told, wrong = end_of(process)
 
     assert process.returncode == 2, wrong
     whole = reconcile(options(ledgers.url, ledgers.store, tmp_path / "again"))
@@ -212,11 +235,10 @@ def test_a_cluster_gives_the_same_result_when_an_executor_is_killed(
     far.mkdir()
     out = "viewfs://far/reports/daily"
     spark, gate = cluster
-    process = begin(submit(spark, str(far), *ledgers.words(out)), spark_environment())
-    os.kill(executor_of(gate.reader(process), spark), signal.SIGKILL)
-    gate.open()
-
-    answer, wrong = process.communicate()
+    with begun(submit(spark, str(far), *ledgers.words(out)), spark_environment()) as process:
+        os.kill(executor_of(gate.reader(process), spark), signal.SIGKILL)
+        gate.open()
+        answer, wrong = end_of(process)
 
     assert process.returncode == 2, wrong
     summary = json.loads(answer)

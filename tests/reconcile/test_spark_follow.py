@@ -14,7 +14,7 @@ from bench.reliable_mq_broker import ReliableMQBroker
 from sqlalchemy import MetaData, create_engine, select
 from tests.reconcile.ledgers import message_id
 from tests.reconcile.test_command import COMMAND
-from tests.reconcile.test_spark_deaths import Gate, begin
+from tests.reconcile.test_spark_deaths import Gate, begun, end_of
 from tests.reconcile.test_spark_increment import FIRST_DAY, GROUP, Days
 from tests.waiting import until
 
@@ -45,7 +45,7 @@ def test_the_ledgers_are_followed_until_somebody_says_stop(tmp_path: Path) -> No
 
             assert found["increment"]["carried"] >= 1
             process.send_signal(signal.SIGTERM)
-            _, wrong = process.communicate()
+            _, wrong = end_of(process)
             assert process.returncode == 0, wrong
     engine = create_engine(days.url)
     with engine.connect() as connection:
@@ -75,20 +75,20 @@ def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path
     follows = [*COMMAND, *words, "--follow", "--every", "1s", "--repair", "apply"]
     environment = {**os.environ, **gate.environment, "TMPDIR": str(scratch)}
 
-    first = begin(follows, environment)
-    reader = gate.reader(first)
-    first.send_signal(signal.SIGTERM)
-    told, wrong = first.communicate()
+    with begun(follows, environment) as first:
+        reader = gate.reader(first)
+        first.send_signal(signal.SIGTERM)
+        told, wrong = end_of(first)
+        until(lambda: not Path(f"/proc/{reader}").exists())
 
     assert (first.returncode, told) == (0, ""), wrong
     assert wrong == "stopped by SIGTERM before the first increment had ended\n"
     assert runs_in(days.url) == set()
     assert not list((tmp_path / "out").glob("run-*"))
     assert not list(scratch.glob("reliable-mq-*"))
-    until(lambda: not Path(f"/proc/{reader}").exists())
 
     gate.open()
-    with begin(follows, environment) as second:
+    with begun(follows, environment) as second:
         assert second.stdout is not None
         summary = json.loads(second.stdout.readline())
         assert summary["verdicts"] == {"settled": 3, "not sent": 1}
@@ -97,7 +97,7 @@ def test_who_follows_can_be_stopped_at_any_time_and_goes_on_later(tmp_path: Path
         days.sent(FIRST_DAY)
         gate.reader(second)
         second.send_signal(signal.SIGINT)
-        _, wrong = second.communicate()
+        _, wrong = end_of(second)
 
     assert (second.returncode, wrong) == (0, "")
     folders = list((tmp_path / "out").glob("run-*"))
