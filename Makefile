@@ -37,8 +37,6 @@ PYTEST ?= -n 3 --dist loadscope --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help interpreter ready demo test interop wheel check format bench sim fuzz crash chaos walk clean
-# What is asked for is done in its order, with `make -j` as well: which Python it is comes first.
-.NOTPARALLEL:
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
