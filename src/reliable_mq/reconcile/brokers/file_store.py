@@ -301,15 +301,15 @@ def _read_through(
 def _without_half(chunk: bytes, sure: int) -> bytes:
     """Return a chunk without its last record, when a running broker may be writing it.
 
-    A broker writes a record from its head on, and a reader can come in between. Such a record has
-    its size and its body; where its properties will be, there are zeros. Of records before `sure`
-    the queues know: they are whole.
+    A broker writes a record in parts, and a reader can come in between. Such a record has its size;
+    where its body or its properties will be, there are zeros. Of records before `sure` the queues
+    know: they are whole.
     """
     starts, _, end = record_starts(chunk)
     if end is not End.INVALID or not starts or starts[-1] < sure:
         return chunk
     try:
-        is_half = b"\0" in decode_record(chunk, starts[-1]).properties
+        is_half = b"\0" in decode_record(chunk, starts[-1], check_body=True).properties
     except RecordError:
         is_half = True
     return chunk[: starts[-1]] if is_half else chunk
