@@ -17,7 +17,8 @@ from tests.with_java import INTEROP, Broker, started
 from reliable_mq.broker_core.requests.handlers import HANDLERS
 
 SETTLE_SECONDS = 60.0
-SAME_NAME = {"brokerName": "same"}
+SAME = {"brokerName": "same", "cleanFileForciblyEnable": "false"}
+"""Our default is not Apache's here, see docs/broker.md."""
 NUMBERED = list(enumerate(SCRIPT))
 
 pytestmark = INTEROP
@@ -59,8 +60,8 @@ class Asked:
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory, shell: AdminShell) -> Printed:
     directory = tmp_path_factory.mktemp("mqadmin")
-    theirs = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH", SAME_NAME)
-    ours = ReliableMQBroker(directory / "ours", "ASYNC_FLUSH", settings=SAME_NAME)
+    theirs = ApacheRocketMQ(directory / "apache", "ASYNC_FLUSH", SAME)
+    ours = ReliableMQBroker(directory / "ours", "ASYNC_FLUSH", settings=SAME)
     with started(theirs), ours, shell.closing_clients():
         shell.wait_for_broker(theirs.name_server_address, "same")
         there, here = Asked(theirs, shell), Asked(ours, shell)
