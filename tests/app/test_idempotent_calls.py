@@ -155,6 +155,22 @@ def test_the_function_cannot_commit_its_effect_without_its_key(bank: Bank) -> No
     assert (bank.effects(), bank.rows()) == ([], [])
 
 
+def test_a_function_that_a_function_called_leaves_its_transaction_held(bank: Bank) -> None:
+    @bank.mq.idempotent(key="request")
+    def inner(request: str, session: Session) -> None:
+        session.execute(text("INSERT INTO effects VALUES ('x')"))
+
+    @bank.mq.idempotent(key="request")
+    def commits(request: str, session: Session) -> None:
+        inner(request, session)
+        session.commit()
+
+    with pytest.raises(UsageError, match="must not commit"):
+        commits("r-1")
+
+    assert (bank.effects(), bank.rows()) == ([], [])
+
+
 def test_an_effect_elsewhere_is_asked_for_once_while_nothing_dies(bank: Bank) -> None:
     calls: list[IdempotentCall] = []
 

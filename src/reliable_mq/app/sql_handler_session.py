@@ -65,13 +65,13 @@ class HandlerSession(Session):
             UsageError: when the transaction did not survive the block; it must be rolled back.
         """
         self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
-        self.is_held = True
+        was_held, self.is_held = self.is_held, True  # a function may be called in a handler
         outer = _running.set(self)
         try:
             yield
         finally:
             _running.reset(outer)
-            self.is_held = False
+            self.is_held = was_held
         if not (
             self._ours is not None
             and self.get_transaction() is self._ours
