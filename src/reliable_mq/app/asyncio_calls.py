@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from reliable_mq.app.held_keys import holding
 from reliable_mq.app.keyed_function import Asked, KeyedFunction
+from reliable_mq.app.sql_handler_session import HandlerSession
 from reliable_mq.app.thread_calls import (
     CallBook,
     ThreadCalls,
@@ -76,6 +77,9 @@ class AsyncioCalls:
             return function.decode(found.result)
         with held(session.sync_session):
             result = await function.run(asked, session, found)
+            inner = session.sync_session
+            if isinstance(inner, HandlerSession) and inner.is_in_doubt:
+                await session.run_sync(lambda _: inner.look_back(undo=False))
         stored = function.encode(result)
         await session.flush()
         is_ours = await session.run_sync(

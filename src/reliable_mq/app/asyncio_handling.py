@@ -14,7 +14,8 @@ from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
 from reliable_mq.app.observed_handlers import observed
 from reliable_mq.app.sql_attempts import Attempts, Begun
-from reliable_mq.app.sql_handler_session import HandlerSession
+from reliable_mq.app.sql_ended_attempts import settle_ended, settle_failed, unsettled
+from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 
 
@@ -52,14 +53,22 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
         return []
     if len(ready) == 1:
         return await _run_one(attempts, ready[0], results)
-    if not any(each.receipt for each in ready) and await _run_together(attempts, ready):
+    if not any(each.receipt for each in ready) and await _run_together(attempts, ready, results):
         results.update((each.entry.token, DONE) for each in ready)
         return []
+    return await _run_in_savepoints(attempts, unsettled(ready, results), results)
+
+
+async def _run_in_savepoints(
+    attempts: Attempts, ready: Sequence[Attempt], results: Results
+) -> list[Attempt]:
+    """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
+    done: list[Attempt] = []
+    failing: tuple[Attempt, Exception] | None = None
     try:
         async with attempts.database.async_handler_session() as session:
-            done = []
             for each in ready:
                 savepoint = await session.begin_nested()
                 begun = await session.run_sync(attempts.begin, each, ended)
@@ -72,33 +81,52 @@ async def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -
                     if begun is Begun.RUN:
                         await _call(attempts, session, each)
                     await savepoint.commit()
-                except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
+                except Exception as raised:
+                    failing = each, (error := await _cause_of(session, raised))
+                    if isinstance(error, TransactionEnded):
+                        raise
                     await savepoint.rollback()
                     ended[each.entry.token] = await session.run_sync(
                         attempts.fail_inside, each, error
                     )
+                    failing = None
                 else:
                     done.append(each)
                     ended[each.entry.token] = DONE
             await session.run_sync(attempts.commit, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
-        lists = [await _run_one(attempts, each, results) for each in ready]
+        if failing is not None:
+            await asyncio.to_thread(
+                settle_ended, attempts, _inner(session), *failing, results, done=done
+            )
+        left = unsettled(ready, results)
+        lists = [await _run_one(attempts, each, results) for each in left]
         return [conflict for each in lists for conflict in each]
     results.update(ended)
     return conflicts
 
 
-async def _run_together(attempts: Attempts, ready: Sequence[Attempt]) -> bool:
+async def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> bool:
     """Run first attempts in one transaction; see `thread_handling`."""
+    place, failure = 0, None
     try:
         async with attempts.database.async_handler_session() as session:
             if not await session.run_sync(attempts.begin_together, ready):
                 return False
-            for each in ready:
-                await _answer(attempts, session, each)
+            for place, each in enumerate(ready):  # noqa: B007 - whose it was
+                try:
+                    await _answer(attempts, session, each)
+                except Exception as raised:
+                    failure = await _cause_of(session, raised)
+                    raise
             await session.run_sync(attempts.commit, ready)
     except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
+        if failure is not None:
+            parts = {"done": ready[:place], "not_run": ready[place + 1 :]}
+            await asyncio.to_thread(
+                settle_ended, attempts, _inner(session), ready[place], failure, results, **parts
+            )
         return False
     return True
 
@@ -121,9 +149,12 @@ async def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> li
             if begun is Begun.RUN:
                 await _call(attempts, session, attempt)
             await session.run_sync(attempts.commit, [attempt])
-        except Exception as error:  # noqa: BLE001 - judged by `fail`
+        except Exception as raised:  # noqa: BLE001 - judged by `fail`
+            cause = await _cause_of(session, raised)
             await session.rollback()
-            results[attempt.entry.token] = await asyncio.to_thread(attempts.fail, attempt, error)
+            await asyncio.to_thread(
+                settle_failed, attempts, _inner(session), attempt, cause, results
+            )
         else:
             results[attempt.entry.token] = DONE
     return []
@@ -134,12 +165,23 @@ async def _call(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> 
     await session.run_sync(attempts.finish, attempt)
 
 
+async def _cause_of(session: AsyncSession, raised: Exception) -> Exception:
+    inner = _inner(session)
+    if not inner.is_in_doubt:
+        return raised
+    return await session.run_sync(lambda _: inner.cause_of(raised))
+
+
+def _inner(session: AsyncSession) -> HandlerSession:
+    return cast("HandlerSession", session.sync_session)
+
+
 async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -> None:
     plan = attempts.consumer.plan
     arguments = plan.arguments(attempt.payload, session, attempt.message)
-    held = cast("HandlerSession", session.sync_session).held()
+    inner = _inner(session)
     group = attempts.consumer.group
-    with held, observed(attempts.hooks, group, attempt.message) as is_wanted:
+    with inner.held(), observed(attempts.hooks, group, attempt.message) as is_wanted:
         if not is_wanted:
             return
         task = asyncio.current_task()
@@ -151,6 +193,8 @@ async def _answer(attempts: Attempts, session: AsyncSession, attempt: Attempt) -
             if _is_our_end(error, task):
                 raise
             raise HandlerExit(repr(error)) from error
+        if inner.is_in_doubt:
+            await session.run_sync(lambda _: inner.look_back(undo=False))
         if answer is not None:
             check_answer(answer)
 

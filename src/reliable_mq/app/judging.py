@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from reliable_mq.app.consumer import Consumer, Reject, Retry
+from reliable_mq.app.sql_handler_session import TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.errors import UsageError, words_of
@@ -95,6 +96,8 @@ class Judge:
             return Settled(Later(wait, counts=False)), now
         if isinstance(error, Reject):
             return Settled(Dead(error.reason), "fail"), now
+        if isinstance(error, TransactionEnded):  # again, a part of its effect would be there twice
+            return Settled(Dead(words_of(error)), "fail"), now
         if is_database_down(error) and self._down.more(message_id) <= DOWN_TIMES_MAX:
             self._faults.tell(error)
             return Settled(Later(DATABASE_DOWN_SECONDS, counts=False), "back"), now

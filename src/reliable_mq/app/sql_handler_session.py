@@ -3,11 +3,12 @@
 The handler's effect and the row that says "consumed" are one commit (P4). A handler that commits
 by itself would commit one without the other, so while it runs whatever ends the transaction raises:
 the session's own verbs, a `COMMIT` of the connection below it, and one that is written as SQL.
-What nobody can prevent, a rollback of the connection, is noticed afterwards.
+What nobody can prevent is noticed afterwards: a rollback of the connection, a procedure with a
+COMMIT in it, see `sql_probes`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +18,7 @@ from sqlalchemy.engine import RootTransaction
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
+from reliable_mq.app.sql_probes import is_plain, is_probe_there, set_probe, status_of
 from reliable_mq.errors import UsageError
 from reliable_mq.sql_types import MYSQL
 
@@ -46,6 +48,18 @@ _NO_STATEMENT_ON_MYSQL = re.compile(
 )
 
 
+class TransactionEnded(UsageError):
+    """A statement of a handler ended its transaction; nobody can take back what was committed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler's transaction was ended by one of its statements (a procedure that "
+            "commits, SET autocommit, …): what it wrote before may be committed, what it wrote "
+            "later is rolled back, and it is not called again by itself. Take the COMMIT out of "
+            "that statement, and complete this effect by hand"
+        )
+
+
 class HandlerSession(Session):
     """A session whose transaction cannot be ended while a handler has it.
 
@@ -56,6 +70,12 @@ class HandlerSession(Session):
     is_held = False
     _ours: SessionTransaction | None = None  # what the handler must leave open
     _below: RootTransaction | None = None  # the same on the connection, once there is one
+    _connection: Connection | None = None  # where that is
+    _is_open: Callable[[], bool] | None = None  # what its driver keeps, see `sql_probes`
+    _was_open = False  # the server said so when the handler got it
+    _is_probed = False  # a savepoint of ours stands there, see `sql_probes`
+    _ended: TransactionEnded | None = None  # the handler's transaction is over, and this is why
+    is_committing = False  # from then on the row that says CONSUMED may be there with its effect
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -66,6 +86,8 @@ class HandlerSession(Session):
         """
         self._ours, savepoint = self.get_transaction(), self.get_nested_transaction()
         was_held, self.is_held = self.is_held, True  # a function may be called in a handler
+        if self._is_open is not None and self._is_below_open() and not self._was_open:
+            self._was_open = self._is_open()
         outer = _running.set(self)
         try:
             yield
@@ -89,7 +111,90 @@ class HandlerSession(Session):
         if transaction is not self._ours:
             self.refuse_if_held()
         self._below = connection.get_transaction()
+        self._connection = connection
+        self._is_open = status_of(connection)
+        self._was_open = self._is_open is not None and self._is_open()
+        self._is_probed, self._ended = False, None
         connection.info[_SESSION] = self
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether `look_back` has to ask the server, or knows what it said."""
+        return self._is_probed or self._ended is not None or self._has_closed()
+
+    def _has_closed(self) -> bool:
+        """Say whether the server is in no transaction though nobody ended ours in SQLAlchemy."""
+        return (
+            self._was_open
+            and self._is_open is not None
+            and self._is_below_open()
+            and not self._is_open()
+        )
+
+    def _is_below_open(self) -> bool:
+        """Say whether SQLAlchemy takes the transaction for open, on a connection that is there."""
+        below, connection = self._below, self._connection
+        if below is None or connection is None or not below.is_active:
+            return False
+        return not (connection.closed or connection.invalidated)
+
+    def is_on(self, connection: Connection) -> bool:
+        """Say whether a handler's transaction is on a connection."""
+        return self.is_held and connection is self._connection
+
+    def before(self, statement: str) -> None:
+        """See, before a handler's next statement, what the last one did to the transaction.
+
+        Raises:
+            TransactionEnded: it ended it.
+        """
+        if self.is_in_doubt:
+            is_rollback = statement.lstrip()[:8].upper() == "ROLLBACK"
+            self.look_back(undo=is_rollback)
+
+    def probe(self, connection: Connection) -> None:
+        """Set a savepoint before a statement of which nobody knows what it does.
+
+        Not when the handler has ended its transaction in SQLAlchemy's sight: `held` refuses that.
+        """
+        if self._is_below_open():
+            set_probe(connection)
+            self._is_probed = True
+
+    def look_back(self, *, undo: bool) -> None:
+        """See whether the transaction is the one that the handler was given.
+
+        Args:
+            undo: also in a transaction that PostgreSQL has aborted, which is undone to our
+                savepoint; without, it stays in doubt.
+
+        Raises:
+            TransactionEnded: it is not; its connection is dropped, with what the handler set on it.
+        """
+        if self._ended is not None:  # and the handler, or what it called, took no notice
+            raise self._ended
+        if self._connection is None or not self._is_below_open():
+            self._is_probed = False  # rolled back as a whole, and SQLAlchemy knows
+            return
+        is_ended = self._has_closed()
+        if self._is_probed and not is_ended:
+            is_there = is_probe_there(self._connection, undo=undo)
+            self._is_probed = is_there is None and not undo
+            is_ended = is_there is False
+        if is_ended:
+            self._is_probed = self._was_open = False
+            self._connection.invalidate()
+            self._ended = TransactionEnded()
+            raise self._ended
+
+    def cause_of(self, error: Exception) -> Exception:
+        """Return why an attempt failed: by its error, or because its transaction had ended."""
+        if self.is_in_doubt and not isinstance(error, TransactionEnded):
+            try:
+                self.look_back(undo=True)
+            except TransactionEnded as ended:
+                return ended
+        return error
 
     def refuse_if_held(self) -> None:
         """Raise when a handler has the session.
@@ -103,6 +208,7 @@ class HandlerSession(Session):
     def commit(self) -> None:
         """Commit, when no handler has the session."""
         self.refuse_if_held()
+        self.is_committing, self._was_open = True, False
         super().commit()
 
     def rollback(self) -> None:
@@ -160,6 +266,7 @@ def hold_transactions_of(engine: Engine) -> None:
     dialect = engine.dialect
     commit = dialect.do_commit
     execute, execute_plain = dialect.do_execute, dialect.do_execute_no_params
+    execute_many = dialect.do_executemany
     ends = _ends_on_mysql if dialect.name in MYSQL else _ends
 
     def do_commit(connection: PoolProxiedConnection) -> None:
@@ -170,20 +277,37 @@ def hold_transactions_of(engine: Engine) -> None:
             raise _not_yours()
         commit(connection)
 
-    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        if ends(statement) and context is not None and _is_held(context.root_connection):
+    def check(statement: str, context: Any) -> None:
+        running = _running.get()
+        if running is not None and context is not None and running.is_on(context.root_connection):
+            running.before(statement)
+        if (
+            is_plain(statement, dialect.name)
+            or context is None
+            or not _is_held(context.root_connection)
+        ):
+            return
+        if ends(statement):
             raise _not_yours()
+        context.root_connection.info[_SESSION].probe(context.root_connection)
+
+    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        check(statement, context)
         execute(cursor, statement, parameters, context)
 
     def do_execute_no_params(cursor: Any, statement: str, context: Any = None) -> None:
-        if ends(statement) and context is not None and _is_held(context.root_connection):
-            raise _not_yours()
+        check(statement, context)
         execute_plain(cursor, statement, context)
+
+    def do_executemany(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        check(statement, context)
+        execute_many(cursor, statement, parameters, context)
 
     # Documented parts of a dialect, and of this engine's own one: no other engine is touched.
     dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
     dialect.do_execute = do_execute  # type: ignore[method-assign]
     dialect.do_execute_no_params = do_execute_no_params  # type: ignore[method-assign]
+    dialect.do_executemany = do_executemany  # type: ignore[method-assign]
     event.listen(engine, "reset", _let_go)
 
 
@@ -204,7 +328,10 @@ def _ends_on_mysql(statement: str) -> bool:
 
 
 def _is_held(connection: Connection | PoolProxiedConnection) -> bool:
-    session = connection.info.get(_SESSION)
+    try:
+        session = connection.info.get(_SESSION)
+    except NotImplementedError:  # what SQLAlchemy asks a server with before it is used
+        return False
     return session is not None and session.is_held
 
 

@@ -150,6 +150,8 @@ class ThreadCalls:
             return function.decode(found.result)
         with held(session):
             result = function.run(asked, session, found)
+            if isinstance(session, HandlerSession) and session.is_in_doubt:
+                session.look_back(undo=False)
         stored = function.encode(result)
         session.flush()
         if not self._book.finish(session.connection(), call, stored):

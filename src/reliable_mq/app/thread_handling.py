@@ -8,7 +8,8 @@ from reliable_mq.app.consumer import check_answer
 from reliable_mq.app.judging import DONE, HandlerExit, Results
 from reliable_mq.app.observed_handlers import observed
 from reliable_mq.app.sql_attempts import Attempts, Begun
-from reliable_mq.app.sql_handler_session import HandlerSession
+from reliable_mq.app.sql_ended_attempts import settle_ended, settle_failed, unsettled
+from reliable_mq.app.sql_handler_session import HandlerSession, TransactionEnded
 from reliable_mq.app.sql_receipts import Attempt
 
 
@@ -41,14 +42,22 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
         return [conflict for each in ready for conflict in _run_one(attempts, each, results)]
     if len(ready) == 1:
         return _run_one(attempts, ready[0], results)
-    if not any(each.receipt for each in ready) and _run_together(attempts, ready):
+    if not any(each.receipt for each in ready) and _run_together(attempts, ready, results):
         results.update((each.entry.token, DONE) for each in ready)
         return []
+    return _run_in_savepoints(attempts, unsettled(ready, results), results)
+
+
+def _run_in_savepoints(
+    attempts: Attempts, ready: Sequence[Attempt], results: Results
+) -> list[Attempt]:
+    """Run attempts in one transaction, in a savepoint each; return as `_run` does."""
     ended: Results = {}
     conflicts = []
+    done: list[Attempt] = []
+    failing: tuple[Attempt, Exception] | None = None
     try:
         with attempts.database.handler_session() as session:
-            done = []
             for each in ready:
                 savepoint = session.begin_nested()
                 begun = attempts.begin(session, each, ended)
@@ -61,35 +70,50 @@ def _run(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> list
                     if begun is Begun.RUN:
                         _call(attempts, session, each)
                     savepoint.commit()
-                except Exception as error:  # noqa: BLE001 - judged by `fail_inside`
+                except Exception as raised:
+                    failing = each, (error := session.cause_of(raised))
+                    if isinstance(error, TransactionEnded):
+                        raise
                     savepoint.rollback()
                     ended[each.entry.token] = attempts.fail_inside(session, each, error)
+                    failing = None
                 else:
                     done.append(each)
                     ended[each.entry.token] = DONE
             attempts.commit(session, done)
     except Exception:  # noqa: BLE001 - one by one it shows whose it was
         # The transaction of all is gone, with everything that was recorded in it.
-        return [conflict for each in ready for conflict in _run_one(attempts, each, results)]
+        if failing is not None:
+            settle_ended(attempts, session, *failing, results, done=done)
+        left = unsettled(ready, results)
+        return [conflict for each in left for conflict in _run_one(attempts, each, results)]
     results.update(ended)
     return conflicts
 
 
-def _run_together(attempts: Attempts, ready: Sequence[Attempt]) -> bool:
+def _run_together(attempts: Attempts, ready: Sequence[Attempt], results: Results) -> bool:
     """Run first attempts in one transaction without a savepoint each, as it mostly goes well.
 
     Returns:
-        False when anything did not; then nothing of it is left, and it shows one by one whose it
-        was.
+        False when anything did not; then nothing of it is left but what is in `results`, and it
+        shows one by one whose it was.
     """
+    place, failure = 0, None
     try:
         with attempts.database.handler_session() as session:
             if not attempts.begin_together(session, ready):
                 return False
-            for each in ready:
-                _answer(attempts, session, each)
+            for place, each in enumerate(ready):  # noqa: B007 - whose it was
+                try:
+                    _answer(attempts, session, each)
+                except Exception as raised:
+                    failure = session.cause_of(raised)
+                    raise
             attempts.commit(session, ready)
     except Exception:  # noqa: BLE001 - it comes again, with a savepoint, and is judged then
+        if failure is not None:
+            parts = {"done": ready[:place], "not_run": ready[place + 1 :]}
+            settle_ended(attempts, session, ready[place], failure, results, **parts)
         return False
     return True
 
@@ -110,9 +134,10 @@ def _run_one(attempts: Attempts, attempt: Attempt, results: Results) -> list[Att
             if begun is Begun.RUN:
                 _call(attempts, session, attempt)
             attempts.commit(session, [attempt])
-        except Exception as error:  # noqa: BLE001 - judged by `fail`
+        except Exception as raised:  # noqa: BLE001 - judged by `fail`
+            cause = session.cause_of(raised)
             session.rollback()
-            results[attempt.entry.token] = attempts.fail(attempt, error)
+            settle_failed(attempts, session, attempt, cause, results)
         else:
             results[attempt.entry.token] = DONE
     return []
@@ -136,5 +161,7 @@ def _answer(attempts: Attempts, session: HandlerSession, attempt: Attempt) -> No
             raise
         except BaseException as error:  # sys.exit() in a handler would end the loop's thread
             raise HandlerExit(repr(error)) from error
+        if session.is_in_doubt:
+            session.look_back(undo=False)
         if answer is not None:
             check_answer(answer)

@@ -4,7 +4,8 @@ A *claim* is the right of one owner, named by a token, to run the handler for on
 message). It lives twice: as a lease in Redis, which makes it cheap, and as a row of the consume
 log, which decides. Redis may be lost, flushed or cut off at any moment; the tables below say what
 happens then. The rule behind them all: a message is acknowledged only after a row that says
-CONSUMED was committed together with the effect, and that row is never taken back.
+CONSUMED was committed together with the effect, and that row is never taken back. One that a
+handler's own COMMIT committed, before its effect was whole, is none of these.
 
 Life of the row (the columns `state`, `owner`, `lease_until`):
 
@@ -14,6 +15,7 @@ Life of the row (the columns `state`, `owner`, `lease_until`):
     RUNNING  --release--> FAILED                        the same attempt again: it did not count
     RUNNING  --expire---> IN_DOUBT --receive--> RUNNING somebody died; another takes over
     RUNNING  --renew----> RUNNING                       the handler still runs
+    CONSUMED --take back-> ABSENT                       a handler's COMMIT came before its end
 
 FAILED and IN_DOUBT differ in what is known: a failed attempt ended, a doubtful one may have done
 anything outside the database (promise P5). That it may have is not forgotten by a later attempt
@@ -54,6 +56,7 @@ class RowEvent(Enum):
     RELEASE = "release"  # the same, but it was nobody's fault: the attempt is taken back
     RENEW = "renew"  # the handler still runs: its lease ends later
     EXPIRE = "expire"  # the lease passed
+    TAKE_BACK = "take back"  # its own attempt found that the handler had committed it too early
 
 
 ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
@@ -73,6 +76,7 @@ ROW_TRANSITIONS: Mapping[tuple[Row, RowEvent], Row] = {
     (Row.IN_DOUBT, RowEvent.RENEW): Row.RUNNING,
     (Row.FAILED, RowEvent.RECEIVE): Row.RUNNING,
     (Row.FAILED, RowEvent.FAIL): Row.FAILED,
+    (Row.CONSUMED, RowEvent.TAKE_BACK): Row.ABSENT,
 }
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, and_, bindparam, null, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, delete, null, select, update
 
 from reliable_mq.idempotency.claim import (
     STEP_OF_ROW,
@@ -110,6 +110,9 @@ class SqlConsumeLog:
                 **self._consuming(),
             )
         )
+        consumed = log.state == LogState.CONSUMED.value
+        self._is_ours = select(log.attempt).where(this, consumed, ours)
+        self._take_back = delete(table).where(this, consumed, ours)
         self._renew = (
             update(table).where(this, received, ours).values(lease_until=bindparam("until"))
         )
@@ -230,6 +233,17 @@ class SqlConsumeLog:
         """Take an attempt back that ended without an effect and does not count, if it is ours."""
         values = _this(entry) | {"until": utc_datetime(retry_at)}
         connection.execute(self._release, values)
+
+    def has_consumed(self, connection: Connection, entry: Entry) -> bool:
+        """Say whether a row says CONSUMED that this very attempt wrote."""
+        return connection.execute(self._is_ours, _this(entry)).first() is not None
+
+    def take_back(self, connection: Connection, entry: Entry) -> None:
+        """Remove the row that this attempt wrote, and that a COMMIT of its handler's committed.
+
+        It says CONSUMED, and the effect is not whole, or was not begun.
+        """
+        connection.execute(self._take_back, _this(entry))
 
     def renew(self, connection: Connection, entries: Sequence[Entry], until: float) -> None:
         """Let the leases of running attempts end later."""
