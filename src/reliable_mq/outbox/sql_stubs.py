@@ -32,7 +32,14 @@ from reliable_mq.outbox.sql_send_records import SendRecords
 from reliable_mq.outbox.stub import Stub, groups_of, groups_text
 from reliable_mq.outbox.stub import StubStatus as Status
 from reliable_mq.sql_prepared import Prepared
-from reliable_mq.sql_types import EARLIEST, LATEST, Unreadable, is_among, utc_datetime
+from reliable_mq.sql_types import (
+    EARLIEST,
+    LATEST,
+    Unreadable,
+    for_one_statement,
+    is_among,
+    utc_datetime,
+)
 
 # Written as literals: a partial index is used only when its condition is in the statement's text.
 UNCONFIRMED: ColumnElement[int] = literal_column(str(Status.UNCONFIRMED.value))
@@ -54,12 +61,7 @@ class SqlStubs:
 
     def __init__(self, engine: Engine, table: Table) -> None:
         self.engine = engine
-        # What needs no transaction is one round trip instead of three; SQLite has no such trips.
-        self._short = (
-            engine.execution_options(isolation_level="AUTOCOMMIT")
-            if engine.dialect.name == "postgresql"
-            else engine
-        )
+        self._short = for_one_statement(engine)
         self.table = table
         stub = table.c
         self._inserts = StubInserts(table, engine.dialect.name)
