@@ -153,7 +153,7 @@ class Settings(ClusterSettings):
 
     #: how long a claim holds that is not renewed; running handlers renew it
     claim_lease: float = Field(10.0, gt=0)
-    #: how long Redis remembers that a message was consumed; the consume log remembers it anyway
+    #: how long Redis remembers that a message was consumed, so that a copy costs a read only
     duplicate_window: float = Field(86_400.0, gt=0)
     #: seconds after which Redis counts as unreachable
     redis_timeout: float = Field(1.0, gt=0)

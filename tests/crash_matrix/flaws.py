@@ -54,7 +54,7 @@ def key_never_leased() -> None:
 
 
 def _believing(step: Callable[..., Step], claim: Claim, **given: Any) -> Step:
-    return step(claim, **(given | {"is_resent": False}))
+    return step(claim, **(given | {"is_consumed": True}))
 
 
 class Flaw(NamedTuple):

@@ -52,11 +52,26 @@ def test_an_attempt_that_died_leads_to_another_attempt_and_never_to_an_acknowled
     assert STEP_OF_LEASE[Lease.AGAIN] in RUNS
 
 
-def test_only_consumed_and_done_are_acknowledged_unread() -> None:
+def test_only_a_row_that_says_consumed_is_acknowledged() -> None:
     assert [row for row, step in STEP_OF_ROW.items() if step is Step.ACKNOWLEDGE] == [Row.CONSUMED]
-    assert [lease for lease, step in STEP_OF_LEASE.items() if step is Step.ACKNOWLEDGE] == [
-        Lease.DONE
-    ]
+    assert Step.ACKNOWLEDGE not in STEP_OF_LEASE.values()
+
+
+@pytest.mark.parametrize(
+    ("is_consumed", "log_receipt", "step"),
+    [
+        (True, False, Step.ACKNOWLEDGE),
+        (True, True, Step.ACKNOWLEDGE),
+        (False, False, Step.RECEIVE_FIRST),
+        (False, True, Step.RECEIVE_FIRST),
+    ],
+)
+def test_what_redis_calls_done_is_what_the_row_says(
+    is_consumed: bool, log_receipt: bool, step: Step
+) -> None:
+    done = Claim(Lease.DONE)
+    found = first_step(done, attempts_max=3, log_receipt=log_receipt, is_consumed=is_consumed)
+    assert found is step
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,8 @@ def test_attempts_end(lease: Lease) -> None:
 
 def test_being_held_or_done_is_no_attempt() -> None:
     for lease in (Lease.HELD, Lease.DONE):
-        step = first_step(Claim(lease, 99), attempts_max=3, log_receipt=True)
+        claim = Claim(lease, 99)
+        step = first_step(claim, attempts_max=3, log_receipt=True, is_consumed=True)
         assert step in {Step.LATER, Step.ACKNOWLEDGE}
 
 

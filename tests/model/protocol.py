@@ -115,7 +115,7 @@ class Consuming:
             claim,
             attempts_max=self.attempts_max,
             log_receipt=self.log_receipt,
-            is_resent=state.copies[me.copy].is_resent,
+            is_consumed=self.is_consumed(state),
         )
         me = me._replace(attempt=attempt_claimed(claim, self.attempts_max))
         match step:
@@ -129,8 +129,13 @@ class Consuming:
                 return put(state, i, me._replace(pc=Pc.BEGIN))
             case Step.RECEIVE_FIRST:
                 return put(state, i, me._replace(pc=Pc.RECEIVE))
-            case Step.SINGLY | Step.ALONE:
+            case Step.SINGLY | Step.ALONE | Step.LOOK:
                 raise AssertionError("what a row says, not a claim")
+
+    @staticmethod
+    def is_consumed(state: State) -> bool:
+        """Return what a look at the row says."""
+        return state.log.row is Row.CONSUMED
 
     def received(self, state: State, i: int) -> State:
         """Commit a RECEIVED row, or settle what another row says."""

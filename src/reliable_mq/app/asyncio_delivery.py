@@ -11,17 +11,24 @@ import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from reliable_mq.app import asyncio_handling, thread_handling
 from reliable_mq.app.asyncio_gate import HandlerGate
+from reliable_mq.app.asyncio_looks import Looks
 from reliable_mq.app.asyncio_signing import Seal
 from reliable_mq.app.judging import PUT_OFF, Results, Settled
 from reliable_mq.app.payload import decoder_of
 from reliable_mq.app.sql_attempts import Attempts
-from reliable_mq.app.sql_receipts import Attempt, tell_postponed, tell_suppressed
+from reliable_mq.app.sql_receipts import (
+    Attempt,
+    consumed_ids,
+    tell_postponed,
+    tell_suppressed,
+)
 from reliable_mq.client.consuming.subscription import CONSUMED, Dead, Later, Outcome
 from reliable_mq.client.consuming.thread_handling import GoesOn
 from reliable_mq.errors import InvariantBroken, KeyInvalid
@@ -75,6 +82,8 @@ class Deliveries:
         self._leases = leases
         self._threads = threads
         self._gate = gate
+        ask = partial(consumed_ids, attempts.database.reading_engine, attempts.log)
+        self._looks = Looks(ask, threads)
         self._running: dict[str, tuple[float, Entry]] = {}
         self._renewer: asyncio.Task[None] | None = None
         # Of this object and not of the module, which a forked child shares with its parent.
@@ -118,8 +127,12 @@ class Deliveries:
             return await self._handle_apart(messages, entries, claims)
         results: Results = {}
         attempts = []
+        consumed = await self._consumed(entries, claims, results)
         for message, entry, claim in zip(messages, entries, claims, strict=True):
-            attempt = await self._attempt(message, entry, claim, results, alone)
+            if entry.token in results:
+                continue
+            is_consumed = entry.message_id in consumed
+            attempt = await self._attempt(message, entry, claim, results, is_consumed, alone)
             if attempt is not None:
                 attempts.append(attempt)
         if attempts:
@@ -191,12 +204,29 @@ class Deliveries:
             self._consumer.lease,
         )
 
+    async def _consumed(
+        self, entries: Sequence[Entry], claims: Sequence[Claim], results: Results
+    ) -> set[str]:
+        """Ask the rows of what Redis says is done; settle these when the database is away."""
+        done = [
+            entry for entry, claim in zip(entries, claims, strict=True) if claim.lease is Lease.DONE
+        ]
+        if not done:
+            return set()
+        try:
+            return await self._looks.consumed(done)
+        except Exception as error:  # noqa: BLE001 - told there
+            settled = self._attempts.unhandled(error)
+            results.update((entry.token, settled) for entry in done)
+            return set()
+
     async def _attempt(
         self,
         message: ReceivedMessage,
         entry: Entry,
         claim: Claim,
         results: Results,
+        is_consumed: bool,
         alone: bool,
     ) -> Attempt | None:
         """Return the attempt that a claim allows, or settle the delivery without one."""
@@ -205,11 +235,10 @@ class Deliveries:
             claim,
             attempts_max=consumer.max_attempts,
             log_receipt=consumer.log_receipt,
-            is_resent=RESENT in message.properties,
+            is_consumed=is_consumed,
         )
         if step is Step.ACKNOWLEDGE:
-            tell_suppressed(entry)
-            results[entry.token] = Settled(CONSUMED)
+            results[entry.token] = self._suppressed(message, entry)
             return None
         if step is Step.LATER:
             tell_postponed(entry)
@@ -247,6 +276,13 @@ class Deliveries:
             self._threads, self._attempts.give_up, attempt, reason
         )
         return None
+
+    def _suppressed(self, message: ReceivedMessage, entry: Entry) -> Settled:
+        """Settle a delivery of a message that has had its effect."""
+        tell_suppressed(entry)
+        if RESENT in message.properties:  # who sent it again has missed the notice
+            self._attempts.telling.consumed([entry])
+        return Settled(CONSUMED)
 
     def _key(self, entry: Entry, payload: Any, message: ReceivedMessage) -> KeyEntry | None:
         """Return what the table of business keys is told, if the consumer has keys."""

@@ -52,6 +52,7 @@ from reliable_mq.sql_types import (
     TABLE_PREFIX_PATTERN,
     any_text,
     family_of,
+    for_one_statement,
     missing_table_text,
 )
 from reliable_mq.sql_watched_time import watched_time_table
@@ -124,6 +125,8 @@ class Database:
         self.engine = self._make_engine()
         #: for rows of ours that others may have written to, see `ANY_TEXT`
         self.forgiving_engine = self.engine.execution_options(**ANY_TEXT)
+        #: for one statement that only reads
+        self.reading_engine = for_one_statement(self.engine).execution_options(**READS_ONLY)
         self.identity = SqlIdentity(self.engine, identity)
         self.clock = DatabaseClock(self.engine, local_clock)
         self._async_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from reliable_mq.app.consumer import Consumer
 from reliable_mq.idempotency.claim import Step
@@ -66,6 +66,12 @@ def tell_duplicate(entry: Entry, message_id: str) -> None:
         "group %s: message %s is a duplicate of message %s by its business key",
         *(entry.group, entry.message_id, message_id),
     )
+
+
+def consumed_ids(engine: Engine, log: SqlConsumeLog, entries: Sequence[Entry]) -> set[str]:
+    """Return which of these messages have had their effect, as their committed rows say."""
+    with engine.connect() as connection:
+        return log.consumed(connection, entries)
 
 
 class SqlReceipts:

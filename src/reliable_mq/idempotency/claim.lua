@@ -2,7 +2,8 @@
 --
 -- KEYS[i]   string, one per (consumer group, message): "rmq:{group}:{message id}" (no braces)
 --             absent                            nobody has it
---             "done"                            consumed; TTL is the duplicate window
+--             "done"                            consumed, if its row still says so; TTL is the
+--                                               duplicate window
 --             "<attempt>:<until>:<owner>"       a lease: number of the attempt, Redis time in ms
 --                                               until which it holds, token of its owner
 --             "<attempt>:0:"                    given back by its owner; the attempt is kept

@@ -2,10 +2,11 @@
 
 A *claim* is the right of one owner, named by a token, to run the handler for one (consumer group,
 message). It lives twice: as a lease in Redis, which makes it cheap, and as a row of the consume
-log, which decides. Redis may be lost, flushed or cut off at any moment; the tables below say what
-happens then. The rule behind them all: a message is acknowledged only after a row that says
-CONSUMED was committed together with the effect, and that row is never taken back. One that a
-handler's own COMMIT committed, before its effect was whole, is none of these.
+log, which decides. Redis may be lost, flushed or cut off at any moment, and it may remember what
+the database has lost; the tables below say what happens then. The rule behind them all: a message
+is acknowledged only where a row says CONSUMED now. That row was committed together with the effect.
+We take back only a row that a handler's own COMMIT committed before its effect was whole. A
+restored backup, or a fail-over that loses commits, takes back both the row and the effect.
 
 Life of the row (the columns `state`, `owner`, `lease_until`):
 
@@ -103,7 +104,7 @@ def row_of(state: int | None, owner: str | None, lease_until: float | None, now:
 class Lease(Enum):
     """What Redis answered to a claim; the first four are the words of `claim.lua`."""
 
-    DONE = "done"  # consumed, and remembered
+    DONE = "done"  # consumed, as Redis remembers it
     HELD = "held"  # another owner's lease lies ahead
     FIRST = "first"  # ours, and no attempt before it is known
     AGAIN = "again"  # ours, after an attempt that failed or vanished
@@ -114,6 +115,7 @@ class Step(Enum):
     """What to do with a delivery."""
 
     ACKNOWLEDGE = "acknowledge"  # a suppressed duplicate
+    LOOK = "look"  # Redis says that it is done: the row is asked
     LATER = "later"  # somebody else is at it; not an attempt
     ONE_COMMIT = "one commit"  # CONSUMED and the effect together; no row is there yet
     RECEIVE_FIRST = "receive first"  # commit RECEIVED with the attempt, then the effect
@@ -123,7 +125,7 @@ class Step(Enum):
 
 
 STEP_OF_LEASE: Mapping[Lease, Step] = {
-    Lease.DONE: Step.ACKNOWLEDGE,
+    Lease.DONE: Step.LOOK,
     Lease.HELD: Step.LATER,
     Lease.FIRST: Step.ONE_COMMIT,
     Lease.AGAIN: Step.RECEIVE_FIRST,
@@ -156,21 +158,23 @@ UNREACHABLE = Claim(Lease.UNREACHABLE)
 
 
 def first_step(
-    claim: Claim, *, attempts_max: int, log_receipt: bool, is_resent: bool = False
+    claim: Claim, *, attempts_max: int, log_receipt: bool, is_consumed: bool = False
 ) -> Step:
     """Decide what follows a claim.
+
+    Redis's "done" is never believed without the row. A database that failed over without its last
+    commits, or was restored from a backup, has neither row nor effect; Redis still remembers both.
+    Then the row counts the attempts, because Redis knows none of them.
 
     Args:
         claim: Redis's answer.
         attempts_max: attempts after which a message is given up.
         log_receipt: take the two-step form always, as handlers with external effects need it.
-        is_resent: the message was missed and sent again. Then Redis's "done" is not believed but
-            the row is asked: a database that lost its last commits, failing over or restored, has
-            neither row nor effect while Redis still remembers both.
+        is_consumed: the row was asked and says CONSUMED; looked at only where Redis says "done".
     """
     step = STEP_OF_LEASE[claim.lease]
-    if step is Step.ACKNOWLEDGE and is_resent:
-        step = Step.ONE_COMMIT
+    if step is Step.LOOK:
+        step = Step.ACKNOWLEDGE if is_consumed else Step.RECEIVE_FIRST
     if step in (Step.ONE_COMMIT, Step.RECEIVE_FIRST) and claim.attempt > attempts_max:
         return Step.GIVE_UP
     if step is Step.ONE_COMMIT and log_receipt:

@@ -1,7 +1,9 @@
 """What the consumer's protocol asks of the place where leases lie: Redis, or somebody else's.
 
-Whatever it forgets costs time, never an effect: the consume log decides. It must not remember
-wrongly, though: `reliable_mq.testing.contracts.LeaseStoreContract` holds what that means.
+Whatever it forgets costs time, never an effect: the consume log decides. It is asked also where the
+store says "done", because the store may remember what the database has lost. A store must not
+invent leases, though:
+`reliable_mq.testing.contracts.LeaseStoreContract` holds what that means.
 """
 
 from collections.abc import Sequence

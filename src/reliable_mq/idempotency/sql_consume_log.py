@@ -163,6 +163,11 @@ class SqlConsumeLog:
             return _judge(entry, row, now)
         return None
 
+    def consumed(self, connection: Connection, entries: Sequence[Entry]) -> set[str]:
+        """Return which of these messages have a row that says CONSUMED; nothing is locked."""
+        rows = self._rows(connection, self._find, entries)
+        return {entry.message_id for entry, row in rows if row.state == LogState.CONSUMED}
+
     def receive(
         self,
         connection: Connection,
