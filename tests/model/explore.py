@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.model import redis_model
 from tests.model.state import Copy, Log, Pc, Sender, State, Stub, mirrored
 from tests.model.world import World, is_settled
 
@@ -26,6 +27,9 @@ SENT = State(
 """The message is at the broker, and the row says so; two things will go wrong."""
 FAILED = SENT._replace(misfortunes=2, log=Log(Row.FAILED, 1))
 """Its first attempt failed, and Redis, told so, forgot it."""
+
+LOST = SENT._replace(misfortunes=2, key=redis_model.DONE)
+"""It was consumed, and the database has lost that; Redis has not, and the group was reset."""
 
 
 class Explored(NamedTuple):

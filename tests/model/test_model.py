@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from sqlalchemy import Connection, insert, select
 from tests.model import redis_model
-from tests.model.explore import FAILED, SENT, START, Explored, Explorer
-from tests.model.flaws import CONSUMING, SENDING, RenewsWhatBeganWithAReceipt
+from tests.model.explore import FAILED, LOST, SENT, START, Explored, Explorer
+from tests.model.flaws import CONSUMING, SENDING, BelievesRedis, RenewsWhatBeganWithAReceipt
 from tests.model.protocol import Consuming, put
 from tests.model.sending import Sending
 from tests.model.state import GONE, NOBODY, Consumer, Key, Log, Pc, State, Stub
@@ -63,6 +63,26 @@ def test_a_retry_whose_lease_nobody_renews_is_found() -> None:
     explored = Explorer(world, DEPTH - 3).explore(FAILED)
 
     assert explored.violation == "handled twice at once"
+
+
+@pytest.mark.parametrize("log_receipt", [False, True], ids=["one commit", "receipt first"])
+def test_what_the_database_has_lost_has_its_effect_again_whatever_redis_says(
+    log_receipt: bool,
+) -> None:
+    world = World(Consuming(log_receipt=log_receipt), Sending(), has_lost_commits=True)
+
+    explored = Explorer(world, DEPTH - 3).explore(LOST)
+
+    assert (explored.violation, explored.story) == (None, ())
+    assert explored.states > 5_000
+
+
+def test_who_believes_redis_over_a_database_that_lost_commits_is_found() -> None:
+    world = World(BelievesRedis(), Sending(), has_lost_commits=True)
+
+    explored = Explorer(world, DEPTH - 3).explore(LOST)
+
+    assert explored.violation == "P4: acknowledged, and the database knows of no effect"
 
 
 @pytest.mark.parametrize("flaw", CONSUMING)

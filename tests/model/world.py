@@ -21,14 +21,21 @@ class World:
         sending: what relay and scheduler do.
         renews_in_time: no lease of the row passes that somebody renews. Else any may, as when a
             process stands still: then the promises hold, and a handler may run beside another.
+        has_lost_commits: the database has lost what Redis remembers.
     """
 
     def __init__(
-        self, consuming: Consuming, sending: Sending, *, renews_in_time: bool = False
+        self,
+        consuming: Consuming,
+        sending: Sending,
+        *,
+        renews_in_time: bool = False,
+        has_lost_commits: bool = False,
     ) -> None:
         self._consuming = consuming
         self._sending = sending
         self._renews_in_time = renews_in_time
+        self._has_lost_commits = has_lost_commits
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the processes and time can do next."""
@@ -60,6 +67,8 @@ class World:
         """Return which promise this state breaks, None: none."""
         if self._renews_in_time and all(each.pc in HANDLING for each in state.consumers):
             return "handled twice at once"
+        if state.key.is_done and state.log.row is not Row.CONSUMED and not self._has_lost_commits:
+            return "Redis says done, and nothing was consumed"
         return violation(state)
 
 
@@ -89,10 +98,10 @@ def violation(state: State) -> str | None:
         return "P4: the effect happened twice"
     if is_consumed != (state.effects == 1):
         return "P4: the consume log and the effect disagree"
-    if state.key.is_done and not is_consumed:
-        return "Redis says done, and nothing was consumed"
     if stub is None:
         return "P1: a message without a stub" if state.copies else None
+    if not (is_consumed or stub.given_up) and any(each.pc is Pc.END for each in state.consumers):
+        return "P4: acknowledged, and the database knows of no effect"
     if stub.status is StubStatus.CONFIRMED and not is_consumed:
         return "P2: confirmed, and not consumed"
     if stub.given_up and is_consumed:
