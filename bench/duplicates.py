@@ -1,8 +1,8 @@
 """How many suppressed duplicates a second: copies of messages whose effect is committed.
 
 A consumer's deliveries, as the client hands them to it, over a real Redis and a real PostgreSQL.
-Every message is handled once, then its copies come: each costs one round trip to Redis, shared with
-those that are claimed at the same moment, and no statement. The statements are counted.
+Every message is handled once, then its copies come: each costs one round trip to Redis and one look
+at its row. Both are shared with those that come at the same moment. The statements are counted.
 
     python -m bench.duplicates [--seconds 5] [--messages 2000]
 """
@@ -96,6 +96,7 @@ async def run(database: Database, redis: str, seconds: float, count: int) -> lis
     figures = []
     for name, (at_once, size) in MODES.items():
         used, begin = time.process_time(), time.perf_counter()
+        before = statements
         done = await measure(deliveries, _cut(all_of_them, size), at_once, begin + seconds)
         speed = done / (time.perf_counter() - begin)
         micros = (time.process_time() - used) / done * 1e6
@@ -103,8 +104,13 @@ async def run(database: Database, redis: str, seconds: float, count: int) -> lis
         figures += [
             {"what": name, "value": round(speed), "unit": "duplicates/s", "bar": bar},
             {"what": f"{name}: our processor", "value": round(micros), "unit": "us", "bar": ""},
+            {
+                "what": f"{name}: statements",
+                "value": round((statements - before) / done, 3),
+                "unit": "a duplicate",
+                "bar": "",
+            },
         ]
-    figures.append({"what": "statements", "value": statements, "unit": "", "bar": "0"})
     await leases.close()
     return figures
 
@@ -135,7 +141,7 @@ def main() -> int:
     print(f"raw results: {raw_results.write(results)}\n{figures_table(results)}")
     slow = [each["what"] for each in rounds if each["bar"][:2] == ">=" and each["value"] < BAR]
     print(*(f"below the bar: {each}" for each in slow), sep="\n")
-    return 1 if slow or rounds[-1]["value"] else 0
+    return 1 if slow else 0
 
 
 if __name__ == "__main__":
