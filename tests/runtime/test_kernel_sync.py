@@ -9,7 +9,8 @@ import pytest
 
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, Write
-from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
+from reliable_mq.runtime.disk_file import descriptor_of
+from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.log_writer import KernelSyncs, LogWriter
 

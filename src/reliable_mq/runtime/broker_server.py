@@ -22,7 +22,9 @@ from reliable_mq.broker_core.store.disk import DiskFile, is_out_of_room
 from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die, watched
-from reliable_mq.runtime.file_disk import FileDisk, descriptor_of
+from reliable_mq.runtime.descriptors import is_out_of_descriptors
+from reliable_mq.runtime.disk_file import descriptor_of
+from reliable_mq.runtime.file_disk import FileDisk
 from reliable_mq.runtime.kernel_sync import KernelSync
 from reliable_mq.runtime.lease_clock import ticks_clock, ticks_run
 from reliable_mq.runtime.listener import Listener, now_ms
@@ -119,10 +121,10 @@ class BrokerServer:
             await self._abandon()
             if not is_out_of_room(error):
                 raise
-            raise StoreError(
-                f"store {self._options.store}: the disk has no room for what a start must write; "
-                "make room"
-            ) from error
+            lacks = "the disk has no room for what a start must write; make room"
+            if is_out_of_descriptors(error):
+                lacks = "the system lets this process open no more files; raise its limit"
+            raise StoreError(f"store {self._options.store}: {lacks}") from error
         except BaseException:
             await self._abandon()
             raise

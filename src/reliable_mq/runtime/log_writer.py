@@ -19,8 +19,10 @@ from typing import Protocol, TypeVar
 from reliable_mq.broker_core.state import Turn
 from reliable_mq.broker_core.store.commit_log import Batch, CommitLog
 from reliable_mq.broker_core.store.disk import Disk, DiskFile, is_out_of_room
+from reliable_mq.errors import StoreError
 from reliable_mq.line_limit import limited_log
 from reliable_mq.runtime.broken import OnBroken, die
+from reliable_mq.runtime.descriptors import Descriptor, is_out_of_descriptors
 from reliable_mq.runtime.kernel_sync import KernelSync
 
 log = limited_log(__name__)
@@ -263,9 +265,18 @@ class LogWriter:
             self._sync_in_thread(files, synced)
 
     def _sync_in_thread(self, files: Sequence[DiskFile], synced: Callable[[], None]) -> None:
+        def again() -> None:
+            self._loop.call_later(_ROOM_SECONDS, self._sync_in_thread, files, synced)
+
         def job() -> None:
-            for file in files:
-                file.sync()
+            try:
+                for file in files:
+                    file.sync()
+            except StoreError as error:
+                if not is_out_of_descriptors(error.__cause__):
+                    raise
+                self._loop.call_soon_threadsafe(again)  # the file cannot be opened: no sync failed
+                return
             self._loop.call_soon_threadsafe(synced)
 
         self._jobs.put(job)
@@ -316,7 +327,7 @@ class KernelSyncs:
     def __init__(
         self,
         kernel: KernelSync,
-        descriptor_of: Callable[[DiskFile], int | None],
+        descriptor_of: Callable[[DiskFile], Descriptor | None],
         on_broken: OnBroken = die,
     ) -> None:
         self._kernel = kernel
@@ -329,7 +340,10 @@ class KernelSyncs:
         False: there are several, one is new and its name must be synced too, or the kernel will
         not do it (one before Linux 4.18, or a file system without such a sync).
         """
-        descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None
+        try:
+            descriptor = self._descriptor_of(files[0]) if len(files) == 1 else None
+        except StoreError:  # it cannot be opened, which the thread tells
+            return False
         if descriptor is None:
             return False
 
@@ -339,7 +353,7 @@ class KernelSyncs:
             done()
 
         try:
-            self._kernel.start([descriptor], ended)
+            self._kernel.start([descriptor.number], ended)
         except OSError as error:
             log.debug("the kernel does not sync, a thread does: %s", error)
             return False

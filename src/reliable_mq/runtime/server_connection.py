@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from reliable_mq.broker_core.state import Connection
 from reliable_mq.errors import FrameError
 from reliable_mq.line_limit import limited_log
+from reliable_mq.runtime.descriptors import is_last
 from reliable_mq.wire.codes import RequestCode
 from reliable_mq.wire.command import Command, decode_request
 from reliable_mq.wire.frame import FrameReader
@@ -124,6 +125,10 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
             return
         ip = _plain_ip(peer[0])
+        if is_last(transport.get_extra_info("socket").fileno()):
+            log.warning("%s: refused, few descriptors are left; raise the limit of files", ip)
+            self._transport.abort()
+            return
         self._connection = Connection(
             self._listener.opened(self), pack_host(ip, peer[1]), f"{ip}:{peer[1]}"
         )

@@ -158,7 +158,14 @@ def path_inside(path: str) -> str:
     return path
 
 
+_OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether an `OSError`, or a `StoreError` because of one, says that the medium is full."""
+    """Whether an `OSError`, or a `StoreError` because of one, says that there is no room.
+
+    The medium is full, or the process or the system may open no more files. In both cases what is
+    stored is sound, and the broker goes on when there is room.
+    """
     cause = error.__cause__ if isinstance(error, StoreError) else error
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(cause, OSError) and cause.errno in _OUT_OF_ROOM
