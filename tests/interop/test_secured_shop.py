@@ -70,7 +70,7 @@ def apache(authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     server = ApacheRocketMQ(
         tmp_path_factory.mktemp("secured-shop"),
         "SYNC_FLUSH",
-        SETTINGS,
+        SETTINGS | {"cleanFileForciblyEnable": "false"},  # the doctor would warn
         flags=SMALL_BROKER_FLAGS,
         system=system,
         link=Access(ROOT, TLS(ca=str(authority / "ca.pem"))).link,
@@ -93,6 +93,7 @@ def variables(
         "RELIABLE_MQ_SECRET_KEY": ROOT.secret_key,
         "RELIABLE_MQ_TLS_CA": str(authority / "ca.pem"),
         "RELIABLE_MQ_CLIENT": '{"request_timeout": 30.0, "connect_timeout": 30.0}',
+        "RELIABLE_MQ_RESEND_LEASE": "120",  # longer than a send with such time-outs
     }
 
 
@@ -103,7 +104,7 @@ def done(variables: Mapping[str, str], *words: str, code: int = 0) -> str:
         capture_output=True,
         timeout=SECONDS_MAX,
     )
-    assert ended.returncode == code, ended.stderr
+    assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout
 
 
