@@ -170,6 +170,16 @@ def test_a_process_is_run_to_its_end_as_subprocess_does() -> None:
         waiting.run_process(python("raise SystemExit(3)"), timeout=60, check=True)
 
 
+def test_a_process_gets_the_whole_of_an_input_that_it_reads_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "LIMIT_LOOK_SECONDS", 0.001)
+    reads = "import sys; print(len(sys.stdin.read()))"
+    given = "x" * 4_000_000
+    ended = waiting.run_process(python(reads), timeout=60, input=given, capture_output=True)
+    assert ended.stdout == "4000000\n"
+
+
 def test_a_process_goes_on_past_its_limit_while_others_use_the_machine(
     load: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 SECONDS_MAX = 60.0
@@ -199,25 +200,28 @@ def run_process(
     """
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    given = options.pop("input", None)
-    if given is not None:
-        options["stdin"] = subprocess.PIPE
-    with subprocess.Popen(command, **{"text": True, **options}) as process:
-        output, errors = communicate(process, timeout=timeout, given=given)
+    with ExitStack() as stack:
+        given = options.pop("input", None)
+        if (
+            given is not None
+        ):  # not by a pipe: Python's `communicate` feeds it in its first call only
+            options["stdin"] = stdin = stack.enter_context(TemporaryFile("w+"))
+            stdin.write(given)
+            stdin.seek(0)
+        process = stack.enter_context(subprocess.Popen(command, **{"text": True, **options}))
+        output, errors = communicate(process, timeout=timeout)
     ended = subprocess.CompletedProcess(command, process.returncode, output, errors)
     if check:
         ended.check_returncode()
     return ended
 
 
-def communicate(
-    process: subprocess.Popen[str], *, timeout: float, given: str | None = None
-) -> tuple[str, str]:
+def communicate(process: subprocess.Popen[str], *, timeout: float) -> tuple[str, str]:
     """Return what a process prints, and its errors, until it ends.
 
     Args:
+        process: its input is no pipe, or is not needed any more.
         timeout: seconds on an idle machine; see `Budget`.
-        given: its whole input.
 
     Raises:
         NotEnded: when it takes longer; it is killed before.
@@ -225,13 +229,12 @@ def communicate(
     budget = Budget(timeout)
     while True:
         try:
-            return process.communicate(given, timeout=LIMIT_LOOK_SECONDS)
+            return process.communicate(timeout=LIMIT_LOOK_SECONDS)
         except subprocess.TimeoutExpired as late:
             if not budget.is_left():
                 process.kill()
                 process.wait()
                 raise NotEnded(late, budget) from None
-            given = None  # it has been taken
         except BaseException:
             process.kill()
             raise
