@@ -109,10 +109,13 @@ def _running_state(client: RawClient) -> dict[str, object]:
 
 
 def _both(probe: Probe, to_them: RawClient, there: str, to_us: RawClient, here: str) -> Any:
-    """Ask both. Apache shows a message a moment after it acknowledged it: a read may lag."""
-    ours = seen(probe, to_us.ask(probe.code, probe.ext, probe.body), here)
+    """Ask both. Apache shows a message a moment after it acknowledged it: a read may lag.
+
+    A read is asked of both again: a broker closes a connection that is silent for two minutes.
+    """
     budget = Budget(SETTLE_SECONDS)
     while True:
+        ours = seen(probe, to_us.ask(probe.code, probe.ext, probe.body), here)
         theirs = seen(probe, to_them.ask(probe.code, probe.ext, probe.body), there)
         may_lag = probe.code in READS and not probe.differs
         if theirs == ours or not may_lag or not budget.is_left():
