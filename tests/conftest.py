@@ -138,7 +138,7 @@ def mysql_server(server_directory: Path) -> Iterator[LocalMySQL]:
     """
     if find_mysqld() is None:
         pytest.skip("no mariadbd or mysqld is installed: apt-get install mariadb-server")
-    unsynced = ("--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
+    unsynced = ("--innodb-flush-method=nosync",)
     server = LocalMySQL(server_directory / "mysql", *unsynced)
     server.start()
     yield server
