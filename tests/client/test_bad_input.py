@@ -72,7 +72,7 @@ def stored(*bodies: bytes) -> list[Record]:
 # No name server
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "no..host:9876"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nohost.invalid:9876"])
 def test_without_a_name_server_a_send_says_who_does_not_answer(address: str) -> None:
     async def scene() -> None:
         async with AsyncClient(address, settings=QUICK) as client:
