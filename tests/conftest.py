@@ -31,6 +31,8 @@ _database_numbers = itertools.count(1)
 _names = itertools.count(1)
 UNSYNCED = ("SET fsync = off", "SET full_page_writes = off")
 """How the tests' PostgreSQL runs: see `postgres_server`."""
+PATIENT_CLIENT = '{"request_timeout": 15.0}'
+"""So long an application waits for a broker: 3 s, the default, may pass on a busy machine."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +51,12 @@ def signals_do_after_a_test_what_they_did_before() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
-    """Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT,
-    and children inherit that."""
+    """Let applications be patient, unless a test says otherwise.
+
+    Let tests interrupt themselves and what they start: a shell's background jobs ignore SIGINT, and
+    children inherit that.
+    """
+    os.environ.setdefault("RELIABLE_MQ_CLIENT", PATIENT_CLIENT)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

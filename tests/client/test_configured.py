@@ -46,6 +46,11 @@ SINGLE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def only_variables_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELIABLE_MQ_CLIENT", raising=False)
+
+
 @pytest.mark.parametrize("variables", [VARIABLES, AS_JSON], ids=["variables", "JSON"])
 def test_variables_say_what_client_settings_say(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
