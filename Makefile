@@ -19,6 +19,15 @@ FITS = test -n "$(PYTHON)" || \
 	"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 	{ echo "error: $(PYTHON) lacks venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
+# Who names an interpreter gets no other one, which an earlier run has put into the environment.
+WHICH = -c 'import os, sys; print(sys.version, os.path.realpath(sys.base_prefix))'
+ifneq ($(filter command environment,$(firstword $(origin PYTHON))),)
+SAME = test "$$("$(PYTHON)" $(WHICH) 2>&1)" = "$$("$(BIN)/python" $(WHICH))" || \
+	{ echo "error: $(VENV) was made with another Python than $(PYTHON); say make clean first, or VENV=other" >&2; exit 1; }
+else
+SAME = true
+endif
+
 # make demo ORDERS=155848 SEED=7 LOSE=3
 ORDERS ?=
 SEED   ?=
@@ -55,14 +64,14 @@ wheel: ready ## build the wheel, install it into a new environment, and reconcil
 
 # The first line of `make demo` and `make test`: which Python runs them.
 interpreter:
-	@if test -e $(READY); then $(LIVES); else $(FITS); fi
+	@if test -e $(READY); then $(LIVES); $(SAME); else $(FITS); fi
 	@python="$(PYTHON)"; if test -e $(READY); then python=$(BIN)/python; fi; \
 	"$$python" -c 'import platform, sys; \
 	print("Python", platform.python_version(), "of", sys.base_prefix, "on", platform.platform(), flush=True)'
 
 # An environment that can be used: its interpreter may have been removed since.
 ready: $(READY)
-	@$(LIVES)
+	@$(LIVES); $(SAME)
 
 check: ready ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -96,8 +105,8 @@ clean: ## remove the environment and everything that was made
 	rm -rf $(VENV) .venv-rivals demo-output build dist spark-warehouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
-	@$(FITS)
-	@echo "Installing everything into $(VENV) with $(PYTHON): once, some hundred megabytes."
-	@"$(PYTHON)" -m venv $(VENV)
+	@if test -e $(READY) && "$(BIN)/python" -c '' 2>/dev/null; then $(SAME); \
+	else $(FITS); "$(PYTHON)" -m venv --clear $(VENV); fi
+	@echo "Installing everything into $(VENV): once, some hundred megabytes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
 	@touch $(READY)

@@ -83,6 +83,34 @@ def test_an_interpreter_that_is_too_old_or_absent_is_refused_in_one_line(
     assert (said.returncode, said.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("target", ["test", "demo", "check"])
+def test_an_environment_of_another_interpreter_than_the_one_that_is_named_is_refused(
+    tmp_path: Path, environment: Path, target: str
+) -> None:
+    other = program(tmp_path / "other", "echo 3.99")
+    said = make(target, f"VENV={environment}", f"PYTHON={other}")
+    assert said.stderr.startswith(f"error: {environment} was made with another Python than {other}")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert make("interpreter", f"VENV={environment}", f"PYTHON={sys.executable}").returncode == 0
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+def test_an_environment_is_made_anew_unless_it_was_ready(tmp_path: Path, was_ready: bool) -> None:
+    """One whose installation was interrupted may be of another interpreter, named or not."""
+    folder, made = tmp_path / "venv", tmp_path / "made"
+    program(folder / "bin" / "python", f'test "$1" = -m || exec "{sys.executable}" "$@"')
+    makes = f'if test "$2" = venv; then echo "$@" >"{made}"'
+    python = program(tmp_path / "python", f'{makes}; else exec "{sys.executable}" "$@"; fi')
+    if was_ready:
+        (folder / ".ready").touch()
+        os.utime(folder / ".ready", (0, 0))  # before pyproject.toml changed
+    said = make(f"{folder}/.ready", f"VENV={folder}", f"PYTHON={python}")
+    assert said.returncode == 0, said.stderr
+    assert made.exists() != was_ready
+    if not was_ready:
+        assert made.read_text() == f"-m venv --clear {folder}\n"
+
+
 def test_without_any_interpreter_make_says_how_to_name_one(tmp_path: Path) -> None:
     said = make("test", f"VENV={tmp_path / 'none'}", "PYTHON=")
     assert said.stderr.startswith("error: no Python 3.11 or newer on the PATH; ")
