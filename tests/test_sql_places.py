@@ -70,6 +70,17 @@ def test_hosts_that_sqlalchemy_misreads_are_refused_and_told_how_they_are_writte
     assert "s3cret" not in f"{refused.value} {refused_too.value}"
 
 
+@pytest.mark.parametrize("driver", ["postgresql+psycopg", "mysql+pymysql"])
+@pytest.mark.parametrize(
+    "rest", ["u:x@s3cret/y@h/n", "u:x@s3cret?y@h/n", "u:x@s3cret:5/y@h/n", "team/u:s3cret@h/n"]
+)
+def test_a_login_that_is_not_encoded_is_refused_and_not_shown(driver: str, rest: str) -> None:
+    for read in (checked_url, sync_url):
+        with pytest.raises(ConfigurationError, match="%40") as refused:
+            read(f"{driver}://{rest}")
+        assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("query", "hosts", "ports"),
     [
@@ -96,7 +107,8 @@ def test_each_driver_reads_the_hosts_and_ports_of_a_query_alike(
 
 
 @pytest.mark.parametrize(
-    "query", ["host=/run/pg", "host=/cloud/project:region:db", "port=5", "x=1"]
+    "query",
+    ["host=/run/pg", "host=@pg", "x=1&host=@pg", "host=/cloud/project:region:db", "port=5", "x=1"],
 )
 def test_a_socket_a_port_and_other_options_may_stand_in_the_query(query: str) -> None:
     assert whole_url(f"postgresql+psycopg://u@/n?{query}").database == "n"

@@ -41,7 +41,9 @@ class ClusterSettings(BaseSettings):
     `client.configured` makes `ClientSettings` of them. Variables are those of `Settings`.
     """
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
     #: leads the names of topics and groups where several share a cluster: orders is shop%orders
     namespace: str = ""
@@ -88,12 +90,12 @@ class Settings(ClusterSettings):
     #: name servers "host:port;host:port", or "embedded:DIR" for the bundled broker in this process
     broker: str = "127.0.0.1:9876"
     #: SQLAlchemy URL; the stubs and consume logs live beside the business rows
-    database: str = ""
+    database: str = Field("", repr=False)
     #: further databases, each with its own stubs and consume logs: a name to the SQLAlchemy URL; in
     #: the environment a JSON object
-    databases: dict[str, str] = Field(default_factory=dict)
+    databases: dict[str, str] = Field(default_factory=dict, repr=False)
     #: Redis URL; without one the database decides alone, at one more commit per message
-    redis: str = ""
+    redis: str = Field("", repr=False)
     #: prefix of our tables
     table_prefix: str = Field("rmq_", pattern=TABLE_PREFIX_PATTERN)
 
@@ -145,7 +147,7 @@ class Settings(ClusterSettings):
     #: a folder with escalation.subject.txt, escalation.txt or escalation.html instead of ours
     escalation_templates: str = ""
     #: http(s) URL that digests are posted to
-    escalation_webhook: str = ""
+    escalation_webhook: str = Field("", repr=False)
     #: "whsec_" and 24 to 64 bytes in base64: the key that posts are signed with
     escalation_webhook_secret: SecretStr = SecretStr("")
     #: seconds after which a mail server or a webhook counts as silent

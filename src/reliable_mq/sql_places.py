@@ -18,9 +18,10 @@ from reliable_mq.sql_types import MYSQL
 
 _ONE_HOST = (*MYSQL, "sqlite")
 _LOGIN = r"(?:[^:/]*(?::[^@]*)?@)?"
-_WHOLE = re.compile(rf"[\w+]+://{_LOGIN}(?P<hosts>[^/?]*)(?:/[^?]*)?(?:\?.*)?")
+_WHOLE = re.compile(rf"[\w+]+://{_LOGIN}(?P<hosts>[^/?]*)(?P<behind>(?:/[^?]*)?(?:\?.*)?)")
 """The parts of a URL as `make_url` takes them, to its very end."""
 _ENCODED = "/?#[]@ in the login are written %2F %3F %23 %5B %5D %40"
+_AT_SOCKET = re.compile(r"[?&]host=@")  # one that has no file, on Linux
 _SEVERAL = (
     "several hosts of PostgreSQL are written"
     " postgresql+psycopg://user@/name?host=a,::1&port=5432,5433, with all"
@@ -41,6 +42,8 @@ def whole_url(text: str) -> URL:
         raise ArgumentError("no URL of SQLAlchemy")
     takes_several = not text.startswith(_ONE_HOST)
     _check_hosts(found["hosts"].split(","), takes_several=takes_several)
+    if not text.startswith("sqlite") and "@" in _AT_SOCKET.sub("", found["behind"]):
+        raise NotAPlace(f"an @ behind the host is written %40; {_ENCODED}")
     url = make_url(text)
     if takes_several:
         _check_query(url)

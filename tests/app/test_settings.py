@@ -199,12 +199,37 @@ def test_a_variable_that_is_no_json_is_told_with_what_to_write(
 
 @pytest.mark.parametrize(
     "url",
-    ["hooks.shop.example/s3cret", "https:///s3cret", "https://ops:s3cret?x@host", "https://["],
+    [
+        *("hooks.shop.example/s3cret", "https:///s3cret", "https://ops:s3cret?x@host", "https://["),
+        *("https://ops:s3cret@host/x", "https://host/s3cret x", "https://host/s3cret/ü"),
+        *("ht\ntps://host/s3cret", "\x01https://host/s3cret", "https://host\\@x:9/s3cret"),
+    ],
 )
 def test_a_webhook_that_is_refused_is_not_shown(url: str) -> None:
     with pytest.raises(ConfigurationError, match="write it like https://host/path") as refused:
         ReliableMQ("shop", **{**HOOK, "escalation_webhook": url})
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"databases": {"Bad": "postgresql+psycopg://u:s3cret@h/n"}},
+        *({name: ["redis://u:s3cret@h"]} for name in ("database", "databases", "redis")),
+        {"signing_keys": "a:s3cret"},
+    ],
+)
+def test_a_refused_setting_shows_no_value_in_its_traceback(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ReliableMQ("shop", **given)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_settings_show_no_url_that_may_hold_a_password() -> None:
+    url = "redis://shop:s3cret@127.0.0.1"
+    mq = ReliableMQ("shop", redis=url, database="postgresql+psycopg://u:s3cret@127.0.0.1:9/n")
+    assert "s3cret" not in repr(mq.settings)
+    assert mq.settings.redis == url
 
 
 def test_a_secret_is_not_printed() -> None:

@@ -7,7 +7,6 @@ library in every language: headers `webhook-id` (the digest's id, also when it i
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
 import json
@@ -59,13 +58,12 @@ class WebhookNotifier:
         self.cooldown = cooldown
         self._timeout = timeout
         self._clock = clock
-        is_url = False
-        with contextlib.suppress(ValueError):
-            parts = urlsplit(url)
-            is_url = parts.scheme in ("http", "https") and bool(place_of_authority(parts.netloc))
-        if not is_url:  # it is not shown: its path may be a secret, and part of a login its port
+        if not _is_url(
+            url
+        ):  # it is not shown: its path may be a secret, and part of a login its port
             raise ConfigurationError(
-                "escalation_webhook is no URL: write it like https://host/path"
+                "escalation_webhook is no URL: write it like https://host/path, without a login,"
+                " and other signs than ASCII's encoded, a blank as %20"
             )
         self._url = url
         self._key = _key_of(secret)
@@ -92,6 +90,18 @@ class WebhookNotifier:
             raise Unavailable(
                 f"the webhook answered {error.code} {error.reason}: {said}"
             ) from error
+
+
+def _is_url(text: str) -> bool:
+    """Say whether a post can go to a URL. `urlsplit` mends what the post would take as it is."""
+    if not text.isascii() or not text.isprintable() or set(text) & {" ", "\\"}:
+        return False
+    try:
+        parts = urlsplit(text)
+        is_place = "@" not in parts.netloc and place_of_authority(parts.netloc) is not None
+    except ValueError:
+        return False
+    return is_place and parts.scheme in ("http", "https")
 
 
 class _NoRedirect(HTTPRedirectHandler):
