@@ -302,7 +302,7 @@ def test_keys_that_do_not_read_are_refused_and_not_told(keys: str) -> None:
         ("10.0.0.5:9876", "", True),
         ("127.0.0.1:9876;mq.example:9876", "", True),
         ("10.0.0.5:9876", NEW, False),
-        ("127.0.0.1:9876;localhost:9877;[::1]:9876", "", False),
+        ("127.0.0.1:9876;localhost:9877;[::1]:9876;[::ffff:127.0.0.1]:1", "", False),
         ("embedded:store", "", False),
     ],
 )

@@ -73,6 +73,8 @@ def _is_local(broker: str) -> bool:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    mapped = address.ipv4_mapped if address.version == 6 else None  # Python 3.11 looks no further
+    return (mapped or address).is_loopback

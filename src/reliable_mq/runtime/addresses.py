@@ -20,7 +20,8 @@ def advertised_ip(host: str) -> str:
     except ValueError:
         ip = _resolved(host)
     if not ip.is_unspecified:
-        return str(ip)
+        mapped = ip.ipv4_mapped if ip.version == 6 else None  # which Pythons write in two ways
+        return str(mapped or ip)
     family, far, loopback = (
         (socket.AF_INET, "192.0.2.1", "127.0.0.1")
         if ip.version == 4
