@@ -157,6 +157,15 @@ def test_a_time_out_of_a_scenes_own_stays_as_it_is() -> None:
         waiting.run_scene(scene())
 
 
+async def yes() -> bool:
+    return True
+
+
+def test_an_asynchronous_condition_is_waited_for_on_a_loop_only() -> None:
+    with pytest.raises(AssertionError, match="eventually"):
+        waiting.until(yes)
+
+
 def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 

@@ -73,7 +73,9 @@ class NotEnded(subprocess.TimeoutExpired):
 
 def processors() -> int:
     """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def allowed_seconds(seconds: float) -> float:
@@ -104,6 +106,7 @@ def until(
     Raises:
         AssertionError: when it does not hold in time; names the condition by its source.
     """
+    assert not inspect.iscoroutinefunction(condition), "an asynchronous condition: eventually"
     budget = Budget(seconds)
     while not condition():
         if not possible():
