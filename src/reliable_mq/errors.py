@@ -6,6 +6,7 @@
     │   ├── ForkedClient           yours; a client was used in another process than made it
     │   └── ApplicationBroken      yours; a module raised something when it was imported
     ├── MessageRefused         yours; the message breaks a limit or names something illegal
+    │   └── NoTimers               the broker is too old to show a message at a given time
     ├── CallRefused            an idempotent function was not called
     │   ├── KeyInvalid             yours; what should be its key is none
     │   ├── KeyReused              yours; the key stands for another request
@@ -95,6 +96,10 @@ class ApplicationBroken(UsageError):
 
 class MessageRefused(ReliableMQError):
     """The message breaks a limit or names something illegal."""
+
+
+class NoTimers(MessageRefused):
+    """The broker is older than 5.0: it would show a message with a time at once."""
 
 
 class CallRefused(ReliableMQError):

@@ -5,12 +5,13 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from reliable_mq.app.asyncio_listeners import Listeners, TransactionResult
 from reliable_mq.app.thread_connections import Connections
-from reliable_mq.errors import UsageError
+from reliable_mq.client.asyncio_client import AsyncClient
+from reliable_mq.errors import ReliableMQError, UsageError
 from reliable_mq.message import CONTENT_TYPE, Message, SendResult
 from reliable_mq.outbox.composing import (
     MessageOptions,
@@ -19,7 +20,7 @@ from reliable_mq.outbox.composing import (
     key_text,
     with_trace,
 )
-from reliable_mq.outbox.delay import delay_level_of, seconds_of
+from reliable_mq.outbox.delay import by_level, check_times, timed_by_delay
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import check_texts
 from reliable_mq.settings import Strictness
@@ -54,15 +55,19 @@ class Producer:
     def send(self, topic: str, payload: Any, **options: Unpack[MessageOptions]) -> SendResult:
         """Send `payload` and return where it is stored; the arguments are `Transaction.send`'s.
 
+        A time counts by the broker's clock, from when it has the message. What is further ahead
+        than its range (`timerMaxDelaySec`, 3 days) needs a stub that waits: `mq.transaction`.
+
         Raises:
             MessageRefused: when the message cannot be sent.
-            UsageError: when the topic is managed and the policy is "raise".
+            Refused: when its time is too far ahead for the broker.
+            UsageError: when both times are given or one does not read, or when the topic is managed and the policy is "raise".
             Unavailable: when no broker could be reached; the message may still have been stored.
         """
         self._check_policy(topic)
         message = self._message(topic, payload, **options)
         connections = self._connections
-        return connections.loop_thread.run(connections.client.send(message))
+        return connections.loop_thread.run(_send(connections.client, message))
 
     async def send_async(
         self, topic: str, payload: Any, **options: Unpack[MessageOptions]
@@ -72,7 +77,7 @@ class Producer:
         message = self._message(topic, payload, **options)
         connections = self._connections
         client = await asyncio.to_thread(lambda: connections.client)
-        return await asyncio.wrap_future(connections.loop_thread.submit(client.send(message)))
+        return await asyncio.wrap_future(connections.loop_thread.submit(_send(client, message)))
 
     def send_in_transaction(
         self, topic: str, payload: Any, argument: Any = None, **options: Unpack[MessageOptions]
@@ -111,10 +116,12 @@ class Producer:
         key: object = "",
         ordering_key: object = "",
         delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         properties: Mapping[str, str] | None = None,
         content_type: str = "",
         message_id: str = "",
     ) -> Message:
+        check_times(delay, deliver_at)
         body, content_type = encode_payload(payload, content_type)
         check_texts(tag, key_text(key), key_text(ordering_key))
         return Message(
@@ -124,7 +131,8 @@ class Producer:
             keys=(key_text(key),) if key_text(key) else (),
             message_id=checked_id(message_id) or fresh_message_id(time.time(), os.urandom),
             ordering_key=key_text(ordering_key),
-            delay_level=delay_level_of(seconds_of(delay)),
+            delay=None if delay is None else max(delay, timedelta()) or None,
+            deliver_at=deliver_at,
             properties={
                 **with_trace({} if properties is None else properties),
                 CONTENT_TYPE: content_type,
@@ -141,3 +149,14 @@ class Producer:
         if self._policy == "raise":
             raise UsageError(text)
         warnings.warn(text, SentOutsideTransaction, stacklevel=3)
+
+
+async def _send(client: AsyncClient, message: Message) -> SendResult:
+    """Send a message; one with a time, to a broker that has no timers, by the next delay level."""
+    try:
+        return await client.send(message)
+    except ReliableMQError as error:
+        levelled = by_level(timed_by_delay(message, time.time()), error)
+        if levelled is None:
+            raise
+        return await client.send(levelled)

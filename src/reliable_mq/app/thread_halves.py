@@ -150,7 +150,7 @@ class Halves:
                 self._link.open_halves.add(half, sent)
 
         confirm_to = self._database.identity.notice_topic()
-        messages = [message_of(stub, 0, confirm_to=confirm_to) for stub in stubs]
+        messages = [message_of(stub, confirm_to=confirm_to) for stub in stubs]
         sent = await asyncio.gather(*map(send_one, messages), return_exceptions=True)
         failures = [each for each in sent if isinstance(each, BaseException)]
         if failures:

@@ -5,7 +5,7 @@ Refuses what could not be sent, found or stored later, while the caller can stil
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from reliable_mq.client.consuming.subscription import check_name
@@ -14,7 +14,7 @@ from reliable_mq.client.sending.outgoing import check_message, check_topic, prop
 from reliable_mq.errors import MessageRefused, UsageError
 from reliable_mq.limits import GROUP_LENGTH_MAX, PROPERTIES_SIZE_MAX
 from reliable_mq.message import NOTICE_TOPIC_PREFIX, Message, new_message_id
-from reliable_mq.outbox.delay import delay_level_of, seconds_of
+from reliable_mq.outbox.delay import deliver_time_of
 from reliable_mq.outbox.payload import encode_payload
 from reliable_mq.outbox.stub import Stub, check_texts, message_of
 
@@ -36,6 +36,7 @@ class MessageOptions(TypedDict, total=False):
     key: object
     ordering_key: object
     delay: timedelta | None
+    deliver_at: datetime | None
     properties: Mapping[str, str] | None
     content_type: str
     message_id: str
@@ -54,6 +55,7 @@ class ManyOptions(TypedDict, total=False):
     key: object
     ordering_key: object
     delay: timedelta | Callable[[Any], timedelta | None] | None
+    deliver_at: datetime | Callable[[Any], datetime | None] | None
     properties: Mapping[str, str] | Callable[[Any], Mapping[str, str] | None] | None
     content_type: str | Callable[[Any], str]
     message_id: Callable[[Any], str]
@@ -85,6 +87,7 @@ class Composer:
         key: object = "",
         ordering_key: object = "",
         delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         properties: Mapping[str, str] | None = None,
         required_groups: tuple[str, ...] | None = None,
         content_type: str = "",
@@ -93,10 +96,6 @@ class Composer:
         """Return the stub of one message, which is written at `now`; see `Transaction.send`."""
         check_topic(topic)  # before its groups are missed
         body, content_type = encode_payload(payload, content_type)
-        deliver_time = None
-        if delay is not None:
-            delay_level_of(seconds_of(delay))
-            deliver_time = now + seconds_of(delay)
         if required_groups is None:
             groups = self._groups_of_topic(topic, tag)
         else:
@@ -112,10 +111,10 @@ class Composer:
             content_type=content_type,
             properties=with_trace({} if properties is None else properties),
             required_groups=groups,
-            deliver_time=deliver_time,
+            deliver_time=deliver_time_of(delay, deliver_at, now),
         )
         check_texts(stub.tag, stub.message_key, stub.ordering_key)
-        message = message_of(stub, 0, confirm_to=_SOME_TOPIC)
+        message = message_of(stub, confirm_to=_SOME_TOPIC)
         check_message(message)
         if stub.properties or len(groups) > _FEW_GROUPS:
             _check_room(message)

@@ -21,7 +21,7 @@ import msgspec
 from reliable_mq.client.sending.producer import is_illegal
 from reliable_mq.errors import InvariantBroken, MessageRefused, NotSent
 from reliable_mq.message import Message, SendResult, SendStatus
-from reliable_mq.outbox.delay import delay_level_within
+from reliable_mq.outbox.delay import Levelled, asked_again_at, rest_of, send_timed
 from reliable_mq.outbox.stub import Position, Stub, message_of
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,10 @@ class SendOutcome(msgspec.Struct, frozen=True):
         next_time: when the next one is due, seconds since the epoch.
         position: where the broker stored it.
         error: why it did not; None: it acknowledged it.
-        is_refused: it failed for what the message itself is, and would anywhere and at any time.
+        is_refused: it failed for what the message itself is, and would anywhere and at any time;
+            or its time is too far ahead for the broker: then this send is not counted.
+        arrives: when it is to arrive, where that is another time than the stub says.
+        note: why it is.
     """
 
     message_id: str
@@ -59,6 +62,8 @@ class SendOutcome(msgspec.Struct, frozen=True):
     position: Position | None = None
     error: str | None = None
     is_refused: bool = False
+    arrives: float | None = None
+    note: str = ""
 
 
 class StubBook(Protocol):
@@ -105,20 +110,22 @@ def send_stubs(
     messages = [
         message_of(
             stub,
-            delay_level_within((stub.deliver_time or now) - now),
+            rest_of(stub.deliver_time, now),
             is_missed=are_missed,
             confirm_to=confirm_to,
             consumed_by=consumed_by.get(stub.message_id, ()),
         )
         for stub in sound
     ]
+    levelled: dict[int, Levelled] = {}
     try:
-        results = sender.send_many(messages) if messages else []
+        results, levelled = send_timed(sender.send_many, messages) if messages else ([], {})
     except Exception as error:  # noqa: BLE001 - whatever it was, these sends did not succeed
         results = [error] * len(messages)
     if len(results) != len(messages):
         raise InvariantBroken(f"{len(messages)} messages were sent, {len(results)} results came")
     result_of = dict(zip((stub.message_id for stub in sound), results, strict=True))
+    level_of = {sound[place].message_id: level for place, level in levelled.items()}
     outcomes: list[SendOutcome] = []
     shaky: set[tuple[str, str]] = set()
     for stub in stubs:
@@ -128,7 +135,9 @@ def send_stubs(
         lane = (stub.topic, stub.ordering_key)
         # If a crash takes an earlier one, a later one that stays would have overtaken it.
         unsafe = NotSent("an earlier message of its key may not survive a crash")
-        outcomes.append(_outcome(stub, unsafe if lane in shaky else result, next_time, now))
+        judged = unsafe if lane in shaky else result
+        level = level_of.get(stub.message_id)
+        outcomes.append(_outcome(stub, judged, next_time, now, level))
         if stub.ordering_key and outcomes[-1].error is not None:
             shaky.add(lane)
     return outcomes
@@ -148,20 +157,32 @@ def _sound(stubs: Sequence[Stub]) -> list[Stub]:
 
 
 def _outcome(
-    stub: Stub, result: SendResult | Exception, next_time: NextTime, now: float
+    stub: Stub,
+    result: SendResult | Exception,
+    next_time: NextTime,
+    now: float,
+    level: Levelled | None,
 ) -> SendOutcome:
     count = stub.count + 1
     if isinstance(result, SendResult) and result.status is SendStatus.SEND_OK:
         queue = result.queue
         position = Position(queue.broker_name, queue.queue_id, result.queue_offset)
-        due = next_time(count, now, stub.deliver_time)
-        return SendOutcome(stub.message_id, count, due, position=position)
+        if level is None:
+            due = next_time(count, now, stub.deliver_time)
+            return SendOutcome(stub.message_id, count, due, position=position)
+        arrives = now + level.seconds
+        due = next_time(count, now, arrives)
+        return SendOutcome(
+            stub.message_id, count, due, position=position, arrives=arrives, note=level.why
+        )
     if isinstance(result, SendResult):
         # Stored in memory or in one place only: a crash can take it away. If none does, the next
         # send is a duplicate, which consumers suppress.
         why = f"{result.status.name}: what the broker stored may not survive a crash"
     else:
         why = f"{type(result).__name__}: {result}"
+    if (again := asked_again_at(result, stub.deliver_time, now)) is not None:
+        return SendOutcome(stub.message_id, stub.count, again, error=why, is_refused=True)
     # What is not stored is missed at once, also when the message itself is a delayed one.
     due = next_time(count, now, None)
     is_refused = isinstance(result, MessageRefused) or is_illegal(result)

@@ -43,12 +43,18 @@ class SendRecords:
     def __init__(self, table: Table, dialect: str) -> None:
         self._sent = _Record(table, dialect, _OF_EACH | _OF_SENT, _sent)
         self._failed = _Record(table, dialect, _OF_EACH | _OF_FAILED, _failed)
+        # A broker shows it at another time than was asked for.
+        self._arrival = (
+            update(table)
+            .where(table.c.message_id == bindparam("id"), table.c.owner == bindparam("me"))
+            .values(deliver_time=bindparam("arrives"), note=bindparam("why"))
+        )
 
     def write(
         self, connection: Connection, outcomes: Sequence[SendOutcome], owner: str, now: float
     ) -> None:
         """Write down what sends came to, where the stub is still `owner`'s."""
-        sent, failed = [], []
+        sent, failed, others = [], [], []
         for outcome in sorted(outcomes, key=_message_id):  # as consumers lock them
             row = {
                 "id": outcome.message_id,
@@ -58,8 +64,13 @@ class SendRecords:
             if (position := outcome.position) is not None:
                 row["new_broker"], row["new_queue"] = position.broker_name, position.queue_id
                 sent.append(row | {"new_offset": position.offset})
+                if outcome.arrives is not None:
+                    arrives = {"arrives": utc_datetime(outcome.arrives), "why": outcome.note}
+                    others.append({"id": outcome.message_id, "me": owner} | arrives)
             else:
                 failed.append(row | {"new_note": outcome.error or ""})
+        if others:  # before the owner is gone from the rows
+            connection.execute(self._arrival, others)
         of_all = {"me": owner, "at": utc_datetime(now)}
         for statement, rows in ((self._sent, sent), (self._failed, failed)):
             if rows:

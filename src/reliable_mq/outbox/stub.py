@@ -9,6 +9,7 @@ that says "sent"), so a position is recorded in every status. A settled stub nev
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import Enum, IntEnum
 
 import msgspec
@@ -112,7 +113,7 @@ class Stub(msgspec.Struct, frozen=True, kw_only=True):
 
 def message_of(
     stub: Stub,
-    delay_level: int,
+    delay: timedelta | None = None,
     *,
     is_missed: bool = False,
     confirm_to: str = "",
@@ -122,7 +123,7 @@ def message_of(
 
     Args:
         stub: the stub.
-        delay_level: the broker's delay level, 0 for none.
+        delay: how much later than now it is to arrive; None: at once.
         is_missed: nobody has confirmed it in time; consumers are asked to look in their database,
             because what they remember elsewhere may be of a commit that was lost.
         confirm_to: where consumer groups of other databases say that they have consumed it.
@@ -144,7 +145,7 @@ def message_of(
         keys=(stub.message_key,) if stub.message_key else (),
         message_id=stub.message_id,
         ordering_key=stub.ordering_key,
-        delay_level=delay_level,
+        delay=delay,
         properties=properties,
     )
 

@@ -12,9 +12,16 @@ import msgspec
 from reliable_mq.client.connecting.routes import RouteTable
 from reliable_mq.client.flow import Flow, call, succeeded
 from reliable_mq.client.settings import ClientSettings
-from reliable_mq.errors import MessageRefused, ProtocolError, Unavailable, UsageError
+from reliable_mq.errors import (
+    MessageRefused,
+    NoTimers,
+    ProtocolError,
+    RemoteError,
+    Unavailable,
+    UsageError,
+)
 from reliable_mq.message import Message
-from reliable_mq.wire.codes import RequestCode
+from reliable_mq.wire.codes import RequestCode, ResponseCode
 from reliable_mq.wire.command import request
 from reliable_mq.wire.headers import RecallMessageHeader
 from reliable_mq.wire.properties import (
@@ -93,7 +100,7 @@ class TimerBrokers:
         """Check that the broker at `address` shows a timed message in time.
 
         Raises:
-            MessageRefused: when it would show it at once.
+            NoTimers: when it would show it at once.
             Unavailable: when it does not answer.
         """
         version = self._versions.get(address)
@@ -105,9 +112,28 @@ class TimerBrokers:
             self._versions[address] = version
         if version < TIMERS_SINCE:
             del self._versions[address]  # there may be another one at the next send
-            raise MessageRefused(
+            raise NoTimers(
                 f"the broker at {address} is older than 5.0 and has no timers: use delay_level"
             )
+
+
+def is_without_timers(error: object) -> bool:
+    """Say whether a message with a time was not stored because the broker has no timers.
+
+    It is older than 5.0, or its timers are off.
+    """
+    if isinstance(error, NoTimers):
+        return True
+    return isinstance(error, RemoteError) and "timerWheelEnable is false" in error.remark
+
+
+def is_too_far(error: object) -> bool:
+    """Say whether a broker refused a message because its time is too far ahead for it."""
+    return (
+        isinstance(error, RemoteError)
+        and error.code == ResponseCode.MESSAGE_ILLEGAL
+        and "timer message illegal" in error.remark
+    )
 
 
 def recall(routes: RouteTable, settings: ClientSettings, handle: str, timeout: float) -> Flow[str]:
